@@ -1,0 +1,77 @@
+"""A small on-disk store of compiled kernels that tolerates anything: other processes, cut-off files, garbage.
+
+An entry is one file, named by the SHA-256 of its key: a magic line, a checksum over the rest, a JSON header with the
+lengths, then the payloads. It is written to a temporary name and renamed into place, so readers see all of it or
+nothing, and two processes that fill the same entry leave one of two equal files. A file that does not check out is a
+miss and is written over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"matmill-cache-1\n"
+_DIGEST = 32
+
+Entry = tuple[dict[str, int], bytes, bytes]
+
+
+@dataclass(frozen=True)
+class DiskCache:
+    """The store in one folder, which is made on first write with mode 0700."""
+
+    folder: Path
+
+    def path(self, key: str) -> Path:
+        """Where the entry of ``key`` lies, whether or not it is there."""
+        return self.folder / hashlib.sha256(key.encode()).hexdigest()
+
+    def get(self, key: str) -> Entry | None:
+        """The entry of ``key`` as (header, first payload, second payload), or None where there is no sound one."""
+        try:
+            data = self.path(key).read_bytes()
+        except OSError:
+            return None
+        head, body = data[: len(_MAGIC)], data[len(_MAGIC) :]
+        if head != _MAGIC or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
+            return None
+        line, _, payload = body[_DIGEST:].partition(b"\n")
+        header = json.loads(line)
+        if header["key"] != key:
+            return None
+        cut = header["first"]
+        return header["meta"], payload[:cut], payload[cut:]
+
+    def put(self, key: str, meta: dict[str, int], first: bytes, second: bytes) -> None:
+        """Stores an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
+        header = json.dumps({"key": key, "meta": meta, "first": len(first)}).encode()
+        body = header + b"\n" + first + second
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix="partial-")
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+            Path(name).replace(self.path(key))
+        except OSError:
+            return
+
+    def size(self) -> tuple[int, int]:
+        """Entries and bytes on disk."""
+        try:
+            sizes = [p.stat().st_size for p in self.folder.iterdir() if p.is_file()]
+        except OSError:
+            return 0, 0
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> int:
+        """Removes every entry; says how many."""
+        count, _ = self.size()
+        if count:
+            for path in self.folder.iterdir():
+                path.unlink(missing_ok=True)
+        return count

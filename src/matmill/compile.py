@@ -1,0 +1,169 @@
+"""CUDA C++ to cubin and PTX through NVRTC, without nvcc, driver or GPU; results are kept on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+from matmill.cache import DiskCache
+from matmill.errors import CompileError, UnknownNameError
+from matmill.settings import cache_dir
+from matmill.source import Source
+
+#: ``-lineinfo`` lets the emulator and the profilers name source lines; it changes no instruction.
+OPTIONS = ("-std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one entry point needs, as the assembler reports it: registers per thread, the rest in bytes."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled kernel: machine code for ``target``, the PTX it came from, and its resources."""
+
+    kernel: str
+    entry: str
+    target: str
+    cubin: bytes
+    ptx: str
+    resources: Resources
+
+
+def compile_source(source: Source, target: str) -> Binary:
+    """Compiles ``source`` for ``target`` (``sm_75`` … ``sm_90a`` … ``sm_120``), or takes it from the cache.
+
+    Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
+    """
+    return _remembered(source, target)
+
+
+def compiler_version() -> tuple[int, int]:
+    """NVRTC's version as (major, minor)."""
+    return _version()
+
+
+@lru_cache(maxsize=512)
+def _remembered(source: Source, target: str) -> Binary:
+    major, minor = _version()
+    key = "\n".join([source.digest, source.entry, target, *OPTIONS, f"nvrtc {major}.{minor}"])
+    folder = cache_dir()
+    store = DiskCache(folder) if folder is not None else None
+    entry = store.get(key) if store else None
+    if entry is not None:
+        meta, cubin, ptx = entry
+        return Binary(source.kernel, source.entry, target, cubin, ptx.decode(), Resources(**meta))
+    binary = _compile(source, target)
+    if store is not None:
+        store.put(key, asdict(binary.resources), binary.cubin, binary.ptx.encode())
+    return binary
+
+
+@cache
+def _version() -> tuple[int, int]:
+    # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
+    from cuda.bindings import nvrtc  # noqa: PLC0415
+
+    status, major, minor = nvrtc.nvrtcVersion()
+    _demand(status, "nvrtcVersion", "")
+    return int(major), int(minor)
+
+
+@cache
+def targets() -> tuple[str, ...]:
+    """Every plain target the installed NVRTC compiles for, oldest first."""
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see _version
+
+    status, count, numbers = nvrtc.nvrtcGetSupportedArchs()
+    _demand(status, "nvrtcGetSupportedArchs", "")
+    return tuple(f"sm_{n}" for n in sorted(numbers[:count]))
+
+
+def _compile(source: Source, target: str) -> Binary:
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see _version
+
+    names = [name.encode() for name, _ in source.headers]
+    texts = [text.encode() for _, text in source.headers]
+    file = f"{source.entry}.cu".encode()
+    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
+    _demand(status, "nvrtcCreateProgram", source.kernel)
+    try:
+        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in OPTIONS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            _refuse(source, target, log)
+        # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
+        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{Path.cwd()}/', '"')
+        status, size = nvrtc.nvrtcGetCUBINSize(program)
+        cubin = b" " * size
+        (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
+        _demand(status, "nvrtcGetCUBIN", source.kernel)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Binary(source.kernel, source.entry, target, cubin, ptx, parse_resources(log, source.entry))
+
+
+def _refuse(source: Source, target: str, log: str) -> None:
+    if "--gpu-architecture" in log:
+        raise UnknownNameError(
+            argument="target",
+            got=repr(target),
+            wanted=f"one of {', '.join(targets())} (with suffix 'a' from sm_90 on)",
+            fix="Name a GPU that the installed NVRTC supports.",
+        )
+    raise CompileError(
+        argument=f"kernel {source.kernel}",
+        got=f"source that does not compile for {target}",
+        wanted="CUDA C++ that NVRTC accepts",
+        fix=f"The compiler says:\n{log.strip()}",
+        log=log,
+    )
+
+
+def parse_resources(log: str, entry: str) -> Resources:
+    """Reads the assembler's verbose report (``ptxas -v``) for one entry point."""
+    _, found, section = log.partition(f"Function properties for {entry}\n")
+    section = section.split("Compiling entry function")[0] if found else ""
+
+    def number(pattern: str) -> int:
+        match = re.search(pattern, section)
+        return int(match.group(1)) if match else 0
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        spill_stores=number(r"(\d+) bytes spill stores"),
+        spill_loads=number(r"(\d+) bytes spill loads"),
+        stack=number(r"(\d+) bytes stack frame"),
+        shared=number(r"(\d+) bytes smem"),
+    )
+
+
+def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[object]], program: object) -> str:
+    """One of NVRTC's texts, whose size is asked for first."""
+    status, size = size_of(program)
+    _demand(status, "reading the compiler's output", "")
+    buffer = b" " * size
+    (status,) = fill(program, buffer)
+    _demand(status, "reading the compiler's output", "")
+    return str(buffer.rstrip(b"\0 "), errors="replace")
+
+
+def _demand(status: object, call: str, kernel: str) -> None:
+    if getattr(status, "value", status) != 0:
+        raise CompileError(
+            argument=f"kernel {kernel}" if kernel else "NVRTC",
+            got=f"{call} answered {status}",
+            wanted="success",
+            fix="Run `matmill doctor`: it checks the compiler and says what to install.",
+        )

@@ -1,0 +1,61 @@
+"""The element types matmill computes with: one table, read by arrays, sources and error bounds alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from matmill.errors import DTypeError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type: its name, NumPy type, C++ spelling, size in bytes and unit roundoff."""
+
+    name: str
+    numpy: np.dtype[np.generic]
+    cxx: str
+    itemsize: int
+    roundoff: float
+
+    def scalar(self, value: float) -> np.generic:
+        """``value`` as a kernel argument of exactly this type."""
+        return self.numpy.type(value)
+
+
+def _ieee(name: str, cxx: str, kind: type[np.floating]) -> DType:
+    dtype: np.dtype[np.generic] = np.dtype(kind)
+    return DType(name, dtype, cxx, dtype.itemsize, float(np.finfo(kind).eps) / 2)
+
+
+F32 = _ieee("float32", "float", np.float32)
+F64 = _ieee("float64", "double", np.float64)
+
+DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
+
+
+def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:
+    """The table's row for a NumPy dtype.
+
+    Raises :class:`~matmill.errors.DTypeError` for a type outside the table or one in foreign byte order.
+
+    >>> of_numpy(np.dtype(np.float32), "a").name
+    'float32'
+    """
+    if not dtype.isnative:
+        raise DTypeError(
+            argument=argument,
+            got=f"dtype {dtype.str!r} in non-native byte order",
+            wanted="native byte order",
+            fix=f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
+        )
+    found = DTYPES.get(dtype.name)
+    if found is None:
+        raise DTypeError(
+            argument=argument,
+            got=f"dtype {dtype.name}",
+            wanted=" or ".join(DTYPES),
+            fix=f"Convert it first, for example {argument}.astype('float32').",
+        )
+    return found

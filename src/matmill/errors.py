@@ -1,0 +1,89 @@
+"""The exceptions matmill raises.
+
+Every message answers four questions: which argument, what it got, what was wanted, and what to do about it.
+Each class also derives from the built-in exception that a caller would expect (``ValueError``, ``TypeError``, …),
+so code that knows nothing of matmill still catches it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MatmillError(Exception):
+    """Base of all errors raised by matmill.
+
+    ``argument``, ``got``, ``wanted`` and ``fix`` are kept as attributes so that programs need not parse the message.
+    """
+
+    def __init__(self, *, argument: str, got: str, wanted: str, fix: str) -> None:
+        self.argument = argument
+        self.got = got
+        self.wanted = wanted
+        self.fix = fix
+        super().__init__(f"{argument}: got {got}; wanted {wanted}. {fix}")
+
+
+class ShapeError(MatmillError, ValueError):
+    """Shapes that do not fit together, or a shape that the operation does not take."""
+
+
+class DTypeError(MatmillError, TypeError):
+    """An element type, byte order or mixture of types that is not supported."""
+
+
+class DeviceError(MatmillError, ValueError):
+    """Operands that live on different devices, or on one that matmill cannot reach."""
+
+
+class AliasError(MatmillError, ValueError):
+    """An output that shares memory with an input or with itself."""
+
+
+class ReadOnlyError(MatmillError, ValueError):
+    """An output that may not be written."""
+
+
+class ArgumentError(MatmillError, ValueError):
+    """An option outside its range, or options that contradict each other."""
+
+
+class UnknownNameError(MatmillError, LookupError):
+    """A name that is not in its table; the message suggests the nearest one that is."""
+
+
+class NoGPUError(MatmillError, RuntimeError):
+    """A GPU was demanded and none can be used."""
+
+
+class CompileError(MatmillError, RuntimeError):
+    """A kernel that did not compile; ``log`` holds the compiler's own words."""
+
+    def __init__(self, *, argument: str, got: str, wanted: str, fix: str, log: str = "") -> None:
+        self.log = log
+        super().__init__(argument=argument, got=got, wanted=wanted, fix=fix)
+
+
+class LaunchError(MatmillError, RuntimeError):
+    """A kernel that could not be launched, or that failed while running."""
+
+
+class IllegalConfigError(MatmillError, ValueError):
+    """A kernel configuration that the problem or the architecture rules out."""
+
+
+class EmulationError(MatmillError, RuntimeError):
+    """PTX that the emulator cannot read or does not implement; nothing was run past it."""
+
+
+def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for ``name`` where one of ``known`` was wanted, with the nearest names first.
+
+    >>> str(unknown_name("arch", "h20", ["t4", "h200"]))
+    "arch: got 'h20'; wanted one of t4, h200. Did you mean 'h200'?"
+    """
+    names = list(known)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    fix = f"Did you mean {close[0]!r}?" if close else "Pick one of these names."
+    return UnknownNameError(argument=argument, got=repr(name), wanted=f"one of {', '.join(names)}", fix=fix)

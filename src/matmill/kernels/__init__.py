@@ -1,0 +1,1 @@
+"""Production kernels: one folder each, chosen by ``matmill.choose``."""

@@ -1,0 +1,19 @@
+// One thread per element of C; a warp covers 32 neighbouring columns of one row.
+//
+//   global A[row][k] (one word for the whole warp) ──┐
+//   global B[k][column] (32 neighbouring words) ─────┴──▶ acc ──▶ global C
+//
+// Per multiply-add: one 1-sector request for A, one 4-sector request for B.
+extern "C" __global__ void __launch_bounds__(Config::BM* Config::BN)
+    naive(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
+          float alpha, float beta) {
+  const int row = blockIdx.y * Config::BM + threadIdx.y;
+  const int column = blockIdx.x * Config::BN + threadIdx.x;
+  if (row >= m || column >= n) return;
+
+  float acc = 0.0f;
+  for (int i = 0; i < k; ++i) acc += A[size_t(row) * k + i] * B[size_t(i) * n + column];
+
+  float* c = &C[size_t(row) * n + column];
+  *c = beta == 0.0f ? alpha * acc : alpha * acc + beta * *c;  // beta = 0 must not read C: it may hold NaN
+}

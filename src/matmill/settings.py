@@ -1,0 +1,44 @@
+"""The only reader of environment variables.
+
+==========================  =================================================================
+``MATMILL_CACHE_DIR``       where compiled kernels are kept (default: ``$XDG_CACHE_HOME/matmill``)
+``MATMILL_CACHE=off``       compile every time, keep nothing on disk
+``MATMILL_EXECUTOR``        ``auto`` (default), ``gpu``, ``cpu`` or ``emulator``, where a call names none
+``NO_COLOR``                any non-empty value: plain text (https://no-color.org)
+==========================  =================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from matmill.errors import unknown_name
+
+EXECUTORS = ("auto", "gpu", "cpu", "emulator")
+
+
+def cache_dir() -> Path | None:
+    """Folder of the compile cache, or None where it is switched off. Nothing is created here."""
+    if os.environ.get("MATMILL_CACHE", "").lower() in {"off", "0", "no", "false"}:
+        return None
+    named = os.environ.get("MATMILL_CACHE_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG specification says to ignore relative paths here.
+    root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "matmill"
+
+
+def default_executor() -> str:
+    """The executor to use where a call names none: one of :data:`EXECUTORS`."""
+    name = os.environ.get("MATMILL_EXECUTOR", "auto").lower()
+    if name not in EXECUTORS:
+        raise unknown_name("MATMILL_EXECUTOR", name, EXECUTORS)
+    return name
+
+
+def plain_text() -> bool:
+    """True where the user asked for no colour."""
+    return bool(os.environ.get("NO_COLOR"))
