@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_moving_the_whole_access_only_rotates_the_banks(
 
 
 @given(requests(), st.randoms(use_true_random=False))
-def test_lanes_of_one_store_group_may_trade_places(request: tuple[np.ndarray, np.ndarray, int], random: Any) -> None:
+def test_lanes_of_one_store_group_may_trade_places(request: tuple[np.ndarray, np.ndarray, int], random: Random) -> None:
     where, active, width = request
     size = min(32, 128 // width)
     order = []

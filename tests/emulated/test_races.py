@@ -1,0 +1,486 @@
+"""The race detector: every rule by a racy and a race-free scenario, and random programs against brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matmill.emulator import races_log
+from matmill.emulator.races import Race, RaceDetector
+from matmill.errors import ArgumentError, EmulationError
+
+BLOCKS, WARPS = 2, 3
+LANES = (0, 1, 31)
+Thread = tuple[int, int]
+Found = set[tuple[str, int, int]]
+FIRST_BLOCK = tuple(range(WARPS))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the detector; ``lanes`` maps (warp, lane) to an address, or lists the lanes of a warp barrier."""
+
+    op: str
+    warps: tuple[int, ...]
+    lanes: dict[Thread, int] = field(default_factory=dict)
+    space: str = "shared"
+    kind: str = "read"
+    width: int = 4
+    agreed: bool = False
+    allowed: int = 0
+
+    def only(self, space: str, byte: int) -> Step:
+        """The same step with no lanes but those that touch ``byte``."""
+        if self.op not in ("access", "copy"):
+            return self
+        lanes = {t: a for t, a in self.lanes.items() if self.space == space and a <= byte < a + self.width}
+        return Step(self.op, self.warps, lanes, self.space, self.kind, self.width, self.agreed)
+
+
+def detect(program: list[Step]) -> RaceDetector:
+    """Tell a detector of the program's steps; ``where`` is the step's number."""
+    partial = any(now.op == "named" for now in program)
+    detector = RaceDetector(blocks=BLOCKS, warps_per_block=WARPS, partial_barriers=partial)
+    for where, now in enumerate(program):
+        warps = np.array(now.warps)
+        if now.op in ("access", "copy"):
+            # What an inactive lane's address register holds is nobody's business.
+            addresses = np.full((len(warps), 32), 1 << 40, dtype=np.int64)
+            for (warp, lane), address in now.lanes.items():
+                addresses[now.warps.index(warp), lane] = address
+            active = addresses < 1 << 40
+            if now.op == "copy":
+                detector.copy(warp=warps, addresses=addresses, active=active, width=now.width, where=where)
+            else:
+                detector.access(
+                    now.space,
+                    warp=warps,
+                    addresses=addresses,
+                    active=active,
+                    width=now.width,
+                    kind=now.kind,
+                    where=where,
+                    same_value=np.full(len(warps), now.agreed),
+                )
+        elif now.op == "commit":
+            detector.copy_commit(warps)
+        elif now.op == "wait":
+            detector.copy_wait(warps, now.allowed)
+        elif now.op == "syncwarp":
+            detector.warp_barrier(warps, np.ones((len(warps), 32), dtype=np.bool_))
+        elif now.op == "lanes":
+            lanes = np.array([[(warp, lane) in now.lanes for lane in range(32)] for warp in now.warps])
+            detector.warp_barrier(warps, lanes)
+        elif now.op == "block":
+            detector.barriers(warps[None])
+        else:
+            detector.barrier(warps)
+    return detector
+
+
+def by(kind: str, *lanes: tuple[int, int, int], space: str = "shared", width: int = 4, agreed: bool = False) -> Step:
+    """An access by (warp, lane, address) each; kind "copy" is a ``cp.async``."""
+    op = "copy" if kind == "copy" else "access"
+    warps = tuple(dict.fromkeys(warp for warp, _, _ in lanes))
+    return Step(op, warps, {(warp, lane): address for warp, lane, address in lanes}, space, kind, width, agreed)
+
+
+def meet(*warps: int) -> Step:
+    return Step("named", warps)
+
+
+def wait(warp: int, allowed: int = 0) -> Step:
+    return Step("wait", (warp,), allowed=allowed)
+
+
+def commit(warp: int) -> Step:
+    return Step("commit", (warp,))
+
+
+def members(warp: int, *lanes: int) -> Step:
+    return Step("lanes", (warp,), {(warp, lane): 0 for lane in lanes})
+
+
+def syncwarp(warp: int) -> Step:
+    return Step("syncwarp", (warp,))
+
+
+def found(program: list[Step]) -> Found:
+    return {(race.kind, race.first_where, race.second_where) for race in detect(program).races()}
+
+
+ALL_MEET = Step("block", FIRST_BLOCK)
+W0, W1, W2 = ((warp, 0, 0) for warp in range(3))
+OTHER_LANE = (0, 31, 0)
+OTHER_BLOCK = (WARPS, 0, 0)
+
+RACY: dict[str, tuple[list[Step], Found]] = {
+    "write, read": ([by("write", W0), by("read", W1)], {("race", 0, 1)}),
+    "read, write": ([by("read", W0), by("write", W1)], {("race", 0, 1)}),
+    "write, write": ([by("write", W0), by("write", W1)], {("race", 0, 1)}),
+    "two warps at once": ([by("write", W0, W1)], {("race", 0, 0)}),
+    "two lanes at once": ([by("write", W0, OTHER_LANE)], {("race", 0, 0)}),
+    "two warps at once, whatever they write": ([by("write", W0, W1, agreed=True)], {("race", 0, 0)}),
+    "one lane's value read by the other": (
+        [by("write", W0, OTHER_LANE, agreed=True), by("read", W0)],
+        {("race", 0, 1)},
+    ),
+    "atomic, read": ([by("atomic", W0), by("read", W1)], {("race", 0, 1)}),
+    "atomic, write": ([by("atomic", W0), by("write", W1)], {("race", 0, 1)}),
+    "write, atomic": ([by("write", W0), by("atomic", W1)], {("race", 0, 1)}),
+    "part of a wide write": ([by("write", W0, width=16), by("read", (1, 0, 12))], {("race", 0, 1)}),
+    "half a word": ([by("write", (0, 0, 2), width=2), by("read", W1)], {("race", 0, 1)}),
+    "a second reader": ([by("read", W0), by("read", W1), by("write", W0)], {("race", 1, 2)}),
+    "a third reader": ([by("read", W0), by("read", W1), by("read", W2), meet(0, 1), by("write", W0)], {("race", 2, 4)}),
+    "the other half of the block met": ([by("write", W0), meet(0, 1), by("read", W2)], {("race", 0, 2)}),
+    "a barrier before both": ([ALL_MEET, by("write", W0), by("read", W1)], {("race", 1, 2)}),
+    "lanes apart": ([by("write", W0), by("read", OTHER_LANE)], {("race", 0, 1)}),
+    "another warp's bar.warp.sync": ([by("write", W0), syncwarp(0), by("read", W1)], {("race", 0, 2)}),
+    "lanes outside the member mask": ([by("write", W0), members(0, 0, 1), by("read", OTHER_LANE)], {("race", 0, 2)}),
+    "blocks meet each for itself": (
+        [by("write", W0, space="global"), ALL_MEET, by("read", OTHER_BLOCK, space="global")],
+        {("race", 0, 2)},
+    ),
+    "three blocks' lanes": (
+        [by("read", W0, OTHER_BLOCK, space="global"), by("write", W0, space="global")],
+        {("race", 0, 1)},
+    ),
+    "a copy not waited for": ([by("copy", W0), by("read", W0)], {("missing-wait", 0, 1)}),
+    "a copy's own second copy": ([by("copy", W0), by("copy", W0)], {("missing-wait", 0, 1)}),
+    "a copy not waited for, elsewhere": ([by("copy", W0), ALL_MEET, by("read", W1)], {("race", 0, 2)}),
+    "a copy waited for, no barrier": ([by("copy", W0), wait(0, -1), by("read", W1)], {("race", 0, 2)}),
+    "the barrier before the wait": ([by("copy", W0), ALL_MEET, wait(0, -1), by("read", W1)], {("race", 0, 3)}),
+    "an uncommitted copy": ([by("copy", W0), wait(0, 0), by("read", W0)], {("missing-wait", 0, 2)}),
+    "a group too young": ([by("copy", W0), commit(0), wait(0, 1), by("read", W0)], {("missing-wait", 0, 3)}),
+    "no second barrier": ([by("read", W1), by("copy", W0)], {("race", 0, 1)}),
+    "a neighbour's copy": ([by("copy", W0, width=16), by("write", (1, 3, 8))], {("race", 0, 1)}),
+    "a copy beside a write": ([by("copy", W0), by("write", (1, 0, 4)), ALL_MEET, by("read", W1)], {("race", 0, 3)}),
+    "a copy beside a finished one": (
+        [by("copy", W0), by("copy", (1, 0, 4)), wait(0, -1), ALL_MEET, by("read", (2, 0, 4))],
+        {("race", 1, 4)},
+    ),
+    "a waited copy, another lane": ([by("copy", W0), wait(0, -1), by("read", OTHER_LANE)], {("race", 0, 2)}),
+}
+
+FREE: dict[str, list[Step]] = {
+    "reads": [by("read", W0, W1), by("read", W2)],
+    "barrier": [by("write", W0), ALL_MEET, by("read", W1)],
+    "barrier, then overwritten": [by("read", W0, W1, W2), ALL_MEET, by("write", W1)],
+    "program order": [by("write", W0), by("read", W0), by("write", W0)],
+    "neighbours": [by("write", W0), by("read", (1, 0, 4))],
+    "neighbouring halves": [by("write", W0, (0, 1, 2), width=2), by("write", (1, 0, 4), (1, 1, 6), width=2)],
+    "neighbouring bytes after words": [
+        by("read", (0, 0, 8)),
+        by("write", W0, width=1),
+        by("write", (1, 0, 1), width=1),
+    ],
+    "lanes that agree": [by("write", W0, OTHER_LANE, agreed=True)],
+    "atomics": [by("atomic", W0, W1, OTHER_LANE), by("atomic", W2)],
+    "atomics across blocks": [by("atomic", W0, OTHER_BLOCK, space="global"), by("atomic", W1, space="global")],
+    "a chain of named barriers": [by("write", W0), meet(0, 1), meet(1, 2), by("read", W2)],
+    "all warps by their names": [by("write", W0), meet(*FIRST_BLOCK), by("read", W2)],
+    "named, then full": [by("write", W0), meet(1, 2), ALL_MEET, by("read", W2), by("read", W1)],
+    "bar.warp.sync": [by("write", W0), syncwarp(0), by("read", OTHER_LANE)],
+    "bar.warp.sync of the two": [by("write", W0), members(0, 0, 31), by("read", OTHER_LANE)],
+    "bar.warp.sync in a chain": [by("write", W0), members(0, 0, 1), members(0, 1, 31), by("read", OTHER_LANE)],
+    "lanes, then another warp": [by("write", OTHER_LANE), members(0, 0, 1), meet(0, 1), by("write", W1)],
+    "windows apart": [by("write", W0), by("write", OTHER_BLOCK)],
+    "waited for": [by("copy", W0), commit(0), wait(0), by("read", W0)],
+    "waited for, barrier": [by("copy", W0), commit(0), wait(0), ALL_MEET, by("read", W1, W2)],
+    "wait for all": [by("copy", W0), wait(0, -1), ALL_MEET, by("write", W2)],
+    "the younger group elsewhere": [
+        *(by("copy", W0), commit(0), by("copy", (0, 0, 16)), commit(0)),
+        *(wait(0, 1), ALL_MEET, by("read", W1)),
+    ],
+    "both barriers of a double buffer": [by("read", W1), ALL_MEET, by("copy", W0), commit(0), wait(0), by("read", W0)],
+}
+
+
+@pytest.mark.parametrize("name", RACY)
+def test_races_are_found(name: str) -> None:
+    program, expected = RACY[name]
+    assert found(program) == expected
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_nothing_else_is(name: str) -> None:
+    assert found(FREE[name]) == set()
+
+
+@dataclass
+class Event:
+    """One lane's part of an access: nodes of the graph where it may start and where it is done (None: never)."""
+
+    where: int
+    thread: Thread
+    space: str
+    kind: str
+    address: int
+    width: int
+    agreed: bool
+    start: int
+    end: int | None
+
+    def touches(self, other: Event) -> bool:
+        """Whether the two have a byte in common."""
+        same = self.space == other.space and (self.space == "global" or self.block == other.block)
+        return same and self.address < other.address + other.width and other.address < self.address + self.width
+
+    @property
+    def block(self) -> int:
+        """The thread's block."""
+        return self.thread[0] // WARPS
+
+
+class Graph:
+    """Nodes with the sets of all nodes before them, as the bits of an integer."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        self.latest: dict[Thread, int] = {}
+
+    def node(self, *after: int) -> int:
+        """A new node after some others."""
+        bits = 0
+        for one in after:
+            bits |= self.before[one] | 1 << one
+        self.before.append(bits)
+        return len(self.before) - 1
+
+    def step(self, thread: Thread) -> int:
+        """A new node in a thread's program order."""
+        self.latest[thread] = self.node(*([self.latest[thread]] if thread in self.latest else []))
+        return self.latest[thread]
+
+    def meet(self, threads: list[Thread]) -> None:
+        """Join some threads in one node."""
+        node = self.node(*(self.latest[thread] for thread in threads if thread in self.latest))
+        for thread in threads:
+            self.latest[thread] = node
+
+    def ordered(self, one: Event, two: Event) -> bool:
+        """Whether one is done before the other may start."""
+        return any(a.end is not None and bool(self.before[b.start] >> a.end & 1) for a, b in ((one, two), (two, one)))
+
+
+class Reference:
+    """Walks a program and collects its events."""
+
+    def __init__(self, program: list[Step]) -> None:
+        self.graph = Graph()
+        self.events: list[Event] = []
+        self.under_way: list[tuple[int, Event]] = []
+        self.committed = dict.fromkeys(range(BLOCKS * WARPS), 0)
+        for where, now in enumerate(program):
+            if now.op in ("access", "copy"):
+                self.access(where, now)
+            elif now.op == "wait":
+                self.wait(now)
+            elif now.op == "commit":
+                for warp in now.warps:
+                    self.committed[warp] += 1
+            elif now.op in ("block", "named"):
+                self.graph.meet([(warp, lane) for warp in now.warps for lane in LANES])
+            else:
+                for warp in now.warps:
+                    met = [(warp, lane) for lane in LANES if now.op == "syncwarp" or (warp, lane) in now.lanes]
+                    self.graph.meet(met)
+
+    def access(self, where: int, now: Step) -> None:
+        """One event per lane; a copy's has no end yet."""
+        for thread, address in now.lanes.items():
+            node = self.graph.step(thread)
+            end = None if now.op == "copy" else node
+            event = Event(where, thread, now.space, now.kind, address, now.width, now.agreed, node, end)
+            self.events.append(event)
+            if now.op == "copy":
+                self.under_way.append((self.committed[thread[0]], event))
+
+    def wait(self, now: Step) -> None:
+        """End the copies that the wait covers."""
+        for group, event in self.under_way:
+            warp = event.thread[0]
+            if warp in now.warps and event.end is None and group < self.committed[warp] - now.allowed:
+                event.end = self.graph.step(event.thread)
+
+
+def races_of(program: list[Step]) -> Iterator[tuple[Event, Event]]:
+    """All racing pairs."""
+    reference = Reference(program)
+    for one, two in combinations(reference.events, 2):
+        plain = {"write", "copy"} & {one.kind, two.kind} or {one.kind, two.kind} == {"read", "atomic"}
+        alike = one.where == two.where and one.thread[0] == two.thread[0] and one.agreed
+        if plain and not alike and one.touches(two) and not reference.graph.ordered(one, two):
+            yield one, two
+
+
+@st.composite
+def lanes_of(draw: st.DrawFn, warps: tuple[int, ...], width: int) -> dict[Thread, int]:
+    places = draw(st.sampled_from([2, 8, 40]))
+    spread = draw(st.sampled_from([1, 1, 1, 1024]))
+    chosen = {}
+    for warp in warps:
+        for lane in draw(st.sets(st.sampled_from(LANES))):
+            chosen[warp, lane] = draw(st.integers(0, places - 1)) * max(width, 4) // width * width * spread
+    return chosen
+
+
+@st.composite
+def step(draw: st.DrawFn, ops: tuple[str, ...], widths: tuple[int, ...]) -> Step:
+    op = draw(st.sampled_from(ops))
+    block = draw(st.integers(0, BLOCKS - 1))
+    inside = tuple(range(block * WARPS, (block + 1) * WARPS))
+    some = tuple(sorted(draw(st.sets(st.sampled_from(inside), min_size=1))))
+    anywhere = tuple(sorted(draw(st.sets(st.integers(0, BLOCKS * WARPS - 1), min_size=1))))
+    if op == "access":
+        width = draw(st.sampled_from(widths))
+        kind = draw(st.sampled_from(["read", "read", "write", "write", "atomic"]))
+        space = draw(st.sampled_from(["shared", "shared", "global"]))
+        return Step(op, anywhere, draw(lanes_of(anywhere, width)), space, kind, width, draw(st.booleans()))
+    if op == "copy":
+        width = draw(st.sampled_from([4, 8, 16]))
+        return Step(op, anywhere, draw(lanes_of(anywhere, width)), kind="copy", width=width)
+    if op == "wait":
+        return Step(op, anywhere, allowed=draw(st.integers(-1, 1)))
+    if op == "lanes":
+        members = {(warp, lane): 0 for warp in anywhere for lane in draw(st.sets(st.sampled_from(LANES), min_size=1))}
+        return Step(op, anywhere, members)
+    return Step(op, {"block": inside, "named": some}.get(op, anywhere))
+
+
+def programs(ops: tuple[str, ...], widths: tuple[int, ...] = (4, 16)) -> st.SearchStrategy[list[Step]]:
+    return st.lists(step(ops, widths), min_size=2, max_size=14)
+
+
+def check(program: list[Step]) -> None:
+    """Every race reported is one, and there is a report if there is a race."""
+    races = detect(program).races()
+    true = {
+        (one.space, "missing-wait" if one.thread == two.thread else "race", one.where, two.where)
+        for one, two in races_of(program)
+    }
+    assert {(race.space, race.kind, race.first_where, race.second_where) for race in races} <= true
+    assert bool(races) == bool(true)
+
+
+OPS = {
+    "full barriers": ("access", "access", "access", "block"),
+    "warp barriers": ("access", "access", "access", "block", "syncwarp"),
+    "named barriers": ("access", "access", "access", "block", "named"),
+    "lane barriers": ("access", "access", "access", "named", "lanes", "syncwarp", "block"),
+    "copies": ("access", "access", "copy", "copy", "commit", "wait", "block", "syncwarp"),
+    "everything": ("access", "access", "access", "copy", "commit", "wait", "block", "named", "lanes", "syncwarp"),
+}
+
+
+@pytest.mark.parametrize("ops", OPS)
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.DataObject) -> None:
+    widths = data.draw(st.sampled_from([(4, 16), (1, 2, 4, 8, 16)]))
+    program = data.draw(programs(OPS[ops], widths))
+    check(program)
+    # A race may hide others on bytes that it touches, so each byte must be judged right by itself, too.
+    space, byte = data.draw(st.sampled_from(["shared", "global"])), data.draw(st.integers(0, 40))
+    check([step.only(space, byte) for step in program])
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs(OPS["everything"]))
+def test_a_log_given_up_changes_nothing(program: list[Step]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(races_log, "_PRUNE_ROWS", 1)
+        patch.setattr(races_log, "_MOST_ROWS", 4)
+        check(program)
+
+
+def test_a_report_names_both_threads() -> None:
+    program = [by("write", (4, 31, 68), space="global"), by("read", (0, 2, 64), space="global", width=16)]
+    (race,) = detect(program).races()
+    expected = Race("global", 64, 0, "race", 0, 1, "write", "read", (1, 63), (0, 2))
+    assert race == expected
+    assert str(race) == (
+        "race in global memory at 0x40: write by thread 63 of block 1 (instruction 0) and read by thread 2 of block 0 "
+        "(instruction 1)"
+    )
+
+
+def test_full_barriers_keep_the_screen_in_charge() -> None:
+    everybody = [(warp, lane, 16 * lane) for warp in FIRST_BLOCK for lane in range(32)]
+    apart = [(warp, lane, 512 * warp + 16 * lane) for warp, lane, _ in everybody]
+    detector = detect([by("write", *apart, width=16), ALL_MEET, by("read", *everybody, width=16), ALL_MEET] * 3)
+    assert not detector._shared._hot.any()
+    assert not any(detector._shared._cells._slots.values())
+    program = [by("read", *everybody), by("read", *everybody, space="global"), by("write", W0), ALL_MEET]
+    detector = detect([meet(0, 1), ALL_MEET, *program])
+    assert not detector._shared._general.any()
+    assert len(detector._shared._cells._slots["read"]) == 2
+
+
+def test_one_report_per_pair_of_instructions() -> None:
+    whole = [(warp, lane, 4 * lane) for warp in (0, 1) for lane in range(32)]
+    assert len(detect([by("write", *whole[:32]), by("read", *whole), by("read", *whole)]).races()) == 2
+
+
+def test_a_released_row_starts_afresh() -> None:
+    lanes = np.arange(32)[None] * 4
+    on = np.ones((1, 32), dtype=np.bool_)
+    detector = RaceDetector(blocks=40, warps_per_block=2)
+    for block in range(40):
+        first, second = np.array([2 * block]), np.array([2 * block + 1])
+        detector.access("shared", warp=first, addresses=lanes, active=on, width=4, kind="write", where=0)
+        detector.access("shared", warp=first, addresses=lanes, active=on, width=4, kind="read", where=1)
+        detector.copy(warp=second, addresses=lanes + 128, active=on, width=4, where=2)
+        detector.release(np.array([block]))
+    assert detector.races() == []
+    detector.copy_wait(np.array([0, 79]), -1)
+    detector.access("shared", warp=np.array([0]), addresses=lanes, active=on, width=4, kind="write", where=3)
+    detector.access("shared", warp=np.array([1]), addresses=lanes, active=on, width=4, kind="write", where=4)
+    assert [(race.first_where, race.second_where) for race in detector.races()] == [(3, 4)]
+
+
+def test_many_groups_meet_at_once() -> None:
+    lanes = np.broadcast_to(np.arange(32) * 16, (BLOCKS * WARPS, 32))
+    on = np.ones(lanes.shape, dtype=np.bool_)
+    for groups in (np.arange(BLOCKS * WARPS).reshape(BLOCKS, WARPS), [np.array([0, 1]), np.array([3, 4])]):
+        detector = RaceDetector(blocks=BLOCKS, warps_per_block=WARPS)
+        for write in (0, 1):
+            one = np.array([write, WARPS + write])
+            detector.access("shared", warp=one, addresses=lanes[:2], active=on[:2], width=16, kind="write", where=write)
+            detector.barriers(groups)
+        assert detector.races() == []
+        everybody = np.arange(BLOCKS * WARPS)
+        detector.access("shared", warp=everybody, addresses=lanes, active=on, width=16, kind="read", where=2)
+        assert bool(detector.races()) == isinstance(groups, list)
+
+
+def test_the_caller_may_reuse_its_arrays() -> None:
+    warp, lanes, on = np.array([0]), np.arange(32)[None] * 4, np.ones((1, 32), dtype=np.bool_)
+    detector = RaceDetector(blocks=1, warps_per_block=2)
+    detector.access("shared", warp=warp, addresses=lanes, active=on, width=4, kind="read", where=0)
+    warp += 1
+    on[:, 1:] = False
+    detector.access("shared", warp=warp, addresses=lanes + 64, active=on, width=4, kind="write", where=1)
+    assert [race.first_thread for race in detector.races()] == [(0, 16)]
+
+
+def test_what_is_no_access_is_refused() -> None:
+    detector = RaceDetector(blocks=1, warps_per_block=1)
+    warp, lanes = np.array([0]), np.zeros((1, 32), dtype=np.int64)
+    on = lanes == 0
+    with pytest.raises(ArgumentError, match="space: got 'local'"):
+        detector.access("local", warp=warp, addresses=lanes, active=on, width=4, kind="read", where=0)
+    with pytest.raises(ArgumentError, match="kind: got 'copy'"):
+        detector.access("shared", warp=warp, addresses=lanes, active=on, width=4, kind="copy", where=0)
+    with pytest.raises(ArgumentError, match="width: got 32"):
+        detector.copy(warp=warp, addresses=lanes, active=on, width=32, where=0)
+    far = lanes.copy()
+    far[0, 1] = 1 << 50
+    with pytest.raises(EmulationError, match="addresses: got global memory that spans"):
+        detector.access("global", warp=warp, addresses=far, active=on, width=4, kind="read", where=0)
