@@ -85,7 +85,8 @@ class Document:
 class Rung(Generic[P]):
     """One step of a ladder: a kernel, what changes in it, and the gain predicted before measuring.
 
-    ``claim`` is what the source document reports, with its GPU and unit, or an empty string.
+    ``claim`` is what the source document reports, with its GPU and unit, or an empty string. ``tune`` picks the
+    constants for a problem where the rung's idea is to do so; without it they are always the kernel's own.
     """
 
     name: str
@@ -95,6 +96,11 @@ class Rung(Generic[P]):
     kernel: Kernel[P]
     parameter: int | None = None
     claim: str = ""
+    tune: Callable[[P, Arch], Config] | None = None
+
+    def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
+        """The kernel with the constants that this rung uses for ``problem`` on ``arch``."""
+        return self.kernel if self.tune is None else self.kernel.with_config(self.tune(problem, arch))
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""What the rungs of the SGEMM ladder share on the host: their parameters and their launch shapes.
+"""What the rungs of the SGEMM ladder share on the host: their parameters, launch shapes and reported times.
 
 Every rung computes C = alpha * A @ B + beta * C in float32 on packed row-major matrices, with the parameters
 ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha, float beta)``. Where beta is 0, C is not
@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from matmill.arch import Arch
 from matmill.config import Config
+from matmill.dtypes import F32
 from matmill.execute import Argument
-from matmill.kernel import GemmOperands, Geometry, ceil_div
+from matmill.kernel import GemmOperands, Geometry, ceil_div, multiples
 from matmill.problem import Gemm
 
 
@@ -31,6 +33,24 @@ def packed_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, .
     )
 
 
+def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
+    """Legality of every rung: one product of packed float32 matrices whose sizes are multiples of m, n and k."""
+    divides = multiples(m, n, k)
+
+    def legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+        if problem.dtype != F32:
+            return f"{problem.dtype.name} is not float32"
+        if problem.batch != 1:
+            return f"a batch of {problem.batch} is not one product"
+        given = {"A": problem.a_row_col, "B": problem.b_row_col, "C": problem.d_row_col}
+        for name, columns in (("A", problem.k), ("B", problem.n), ("C", problem.n)):
+            if given[name] != (columns, 1):
+                return f"strides {given[name]} of {name} are not those of a packed matrix, {(columns, 1)}"
+        return divides(problem, config, arch)
+
+    return legality
+
+
 def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Config], Geometry]:
     """One block of ``block`` = (x, y) threads for each ``rows`` x ``columns`` tile of C; x runs along columns."""
 
@@ -41,3 +61,13 @@ def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Co
         )
 
     return geometry
+
+
+def reported(size: int, milliseconds: dict[str, float], note: str = "") -> str:
+    """A source's times for a square product, per GPU, with the rate they mean (an FMA is two operations).
+
+    >>> reported(1024, {"GTX Titan X": 2.65})
+    'At 1024: 2.65 ms (0.81 TFLOP/s) on GTX Titan X.'
+    """
+    times = ", ".join(f"{ms:g} ms ({2 * size**3 / ms / 1e9:.3g} TFLOP/s) on {gpu}" for gpu, ms in milliseconds.items())
+    return f"At {size}: {times}.{' ' if note else ''}{note}"
