@@ -1,0 +1,93 @@
+"""How long a product takes on the FMA pipeline of ``include/matmill/tile/simt_gemm.cuh``.
+
+The time of a launch is a constant plus the larger of two: the bytes that must move over the bandwidth that a product's
+own loads and stores reach, and the rounds that the busiest multiprocessor makes. A round's pace is set by issue slots
+(multiply-adds, fragment reads, copies and the loop's own instructions, over the share of slots that the resident warps
+fill) or, for a lone small block, by the latency of the copies that its pipeline has in flight. Filling and draining the
+pipeline and merging slices come on top.
+
+The constants were fitted, in logarithms and least absolute error, to the ``fit`` half of
+``benchmarks/results/gemm_tiles_h200.json`` (one H200); docs/cost-models.md says how well the other half is met and
+where the model is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.problem import Gemm
+from matmill.tiles import VECTOR_BYTES, threads, tiles
+
+#: Seconds from launch to the first instruction and from the last to the end of the kernel.
+LAUNCH = 3.57e-6
+#: Cycles of a block outside its main loop: first copies to land, tile of D to store.
+FILL_CYCLES = 3190.0
+#: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
+LATENCY_CYCLES = 1460.0
+#: Issue slots per warp and k-tile besides multiply-adds, reads and copies: addresses, barrier, loop, waiting for both.
+TILE_SLOTS = 72.0
+#: Issue slots per copy: the instruction itself, its bounds check and its pointer.
+COPY_SLOTS = 4.0
+#: Warps per multiprocessor that would fill half of its issue slots.
+WARPS_HALF = 0.90
+#: Cycles per output and slice beyond the first to merge the slices' sums.
+MERGE_CYCLES = 0.133
+#: Share of the data sheet's memory bandwidth that a launch reaches where memory decides: its store of D follows its
+#: arithmetic and is not overlapped with it, so this is far below what a copy reaches.
+MEMORY_SHARE = 0.239
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time of one launch goes, in seconds, and how many rounds the busiest multiprocessor makes."""
+
+    seconds: float
+    compute: float
+    memory: float
+    rounds: int
+
+    @property
+    def bound(self) -> str:
+        """``compute`` or ``memory``, whichever takes longer."""
+        return "compute" if self.compute >= self.memory else "memory"
+
+
+def predict(problem: Gemm, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
+    return explain(problem, config, arch).seconds
+
+
+def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
+    """The terms behind :func:`predict`."""
+    per_sm = ceil_div(tiles(problem, config) * problem.batch, arch.sms)
+    resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
+    rounds = ceil_div(per_sm, resident)
+    k_tiles = ceil_div(problem.k, config["BK"])
+    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds * _outside(config)
+    compute = cycles / arch.boost_hz
+    memory = problem.least_bytes / (MEMORY_SHARE * arch.dram_bytes_per_s)
+    return Prediction(LAUNCH + max(compute, memory), compute, memory, rounds)
+
+
+def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
+    """Cycles per k-tile and block of a multiprocessor that holds ``resident`` blocks."""
+    lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
+    schedulers = 4
+    slots_per_fma = schedulers * 32 / lanes
+    vector = VECTOR_BYTES // problem.dtype.itemsize
+    steps = config["BK"] / config["SLICES"]
+    fmas = config["TM"] * config["TN"] * steps
+    reads = (config["TM"] + config["TN"]) / vector * steps
+    copied = config["BK"] * (config["BM"] / config["A_VEC"] + config["BN"] / config["B_VEC"])
+    slots = fmas * slots_per_fma + reads + COPY_SLOTS * copied / threads(config) + TILE_SLOTS
+    warps = threads(config) / 32
+    filled = resident * warps / (resident * warps + WARPS_HALF)
+    return max(slots * warps / schedulers / filled, LATENCY_CYCLES / (config["STAGES"] - 1) / resident)
+
+
+def _outside(config: Config) -> float:
+    """Cycles of a block outside its main loop."""
+    return FILL_CYCLES + MERGE_CYCLES * (config["SLICES"] - 1) * config["BM"] * config["BN"]
