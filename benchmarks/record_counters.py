@@ -2,13 +2,13 @@
 
     python benchmarks/record_counters.py --out tests/golden/nsight_sgemm_256.json
 
-Runs itself under ``ncu``, which must be on the PATH and allowed to read the GPU's counters. Each rung is launched once
-on random matrices at 256 cubed, or at the nearest size that it takes.
+Runs ``launch_all.py`` under ``ncu``, which must be on the PATH and allowed to read the GPU's counters.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import shutil
@@ -17,41 +17,10 @@ import sys
 from pathlib import Path
 
 from matmill.bench.environment import describe
-from matmill.bench.inputs import InputsBySize
-from matmill.bench.selection import nearest
-from matmill.compile import compile_source
 from matmill.emulator import Counters
-from matmill.gpu import GPU
-from matmill.kernel import GemmOperands
-from matmill.ladder.sgemm import SGEMM
-from matmill.problem import Gemm
-from matmill.source import generate
 
-PROBLEM = Gemm(m=256, n=256, k=256)
 #: What cp.async counts, besides the metrics that the emulator names.
 LDGSTS = ("global_op_ldgsts", "shared_op_ldgsts")
-
-
-def launch_all() -> list[dict[str, object]]:
-    """Launches every rung once, in order; says which, at which size."""
-    gpu = GPU.get(0)
-    inputs = InputsBySize(seed=1)
-    launched: list[dict[str, object]] = []
-    for rung in SGEMM:
-        size, _ = nearest(rung.kernel_for(PROBLEM, gpu.arch), PROBLEM, gpu.arch)
-        if size is None:
-            continue
-        kernel = rung.kernel_for(size, gpu.arch)
-        given = inputs.of(size)
-        a, b = gpu.upload(given.a, "A"), gpu.upload(given.b, "B")
-        c = gpu.empty(size.m * size.n * 4)
-        operands = GemmOperands(a.pointer("A"), b.pointer("B"), c.pointer("C"), c.pointer("C"))
-        gpu.launch(compile_source(generate(kernel, size.dtype), gpu.arch.target), kernel.launch(size, operands))
-        gpu.synchronize()
-        for allocation in (a, b, c):
-            allocation.close()
-        launched.append({"rung": rung.label, "entry": kernel.entry, "problem": {"m": size.m, "n": size.n, "k": size.k}})
-    return launched
 
 
 def metrics(ncu: str) -> list[str]:
@@ -66,29 +35,27 @@ def main() -> None:
     """Profiles all rungs and writes the golden file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--launch", action="store_true", help="only launch the rungs (what runs under ncu)")
     args = parser.parse_args()
-    if args.launch:
-        args.out.write_text(json.dumps(launch_all()))
-        return
     ncu = shutil.which("ncu")
     if ncu is None:
         sys.exit("ncu: not on the PATH; it comes with NVIDIA Nsight Compute")
     order = args.out.with_suffix(".order.json")
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(metrics(ncu))]
-    command += [sys.executable, __file__, "--launch", "--out", str(order)]
+    command += [sys.executable, str(Path(__file__).with_name("launch_all.py")), "--ladder-only", "--out", str(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 — as above
     if done.returncode:
         sys.exit(f"ncu failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     lines = done.stdout.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
     counted: dict[str, dict[str, float]] = {}
-    entries = {row["entry"] for row in json.loads(order.read_text())}
+    rows = json.loads(order.read_text())
+    entries = {row["entry"] for row in rows}
     for record in csv.DictReader(lines[start:]):
         if record["Kernel Name"].split("(")[0] in entries:
-            value = float(record["Metric Value"].replace(",", "")) if record["Metric Value"] else 0.0
-            counted.setdefault(record["ID"], {})[record["Metric Name"].removesuffix(".sum")] = value
-    rows = json.loads(order.read_text())
+            values = counted.setdefault(record["ID"], {})
+            # Some of the metrics that ncu lists for cp.async it cannot collect: "n/a".
+            with contextlib.suppress(ValueError):
+                values[record["Metric Name"].removesuffix(".sum")] = float(record["Metric Value"].replace(",", ""))
     order.unlink()
     if len(rows) != len(counted):
         sys.exit(f"{len(rows)} rungs were launched, but ncu reported on {len(counted)} kernels")

@@ -6,14 +6,15 @@ exactly, on the 195 one-warp accesses of ``tests/golden/h200_warp_counters.json`
 
 One pass serves lanes that want at most 128 bytes together, so a warp is cut into groups of ``min(32, 128 / width)``
 lanes and its passes are summed over the groups. A group takes as many passes as its busiest bank has distinct words;
-lanes that want the same word share it. Two neighbouring groups of a *load* wider than four bytes are served as one
-where every active lane ``i`` and its partner agree on the address, the partner being lane ``i ^ 1`` throughout or lane
-``i ^ 2`` throughout, and an inactive lane agreeing with anybody: half of the data is then a repeat, so both groups
-together still want at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability 7.x
+lanes that want the same word share it. Neighbouring groups of a *load* wider than four bytes are served two at a time
+where every active lane ``i`` of the warp and its partner agree on the address, the partner being lane ``i ^ 1``
+throughout or lane ``i ^ 2`` throughout, and an inactive lane agreeing with anybody: half of the data is then a repeat,
+so two groups together still want at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability 7.x
 (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
 
-Where the recorded cases leave freedom the simplest rule stands: the two halves of a warp that loads 16 bytes per lane
-decide on merging separately, each from its own 16 lanes; 1- and 2-byte accesses count as the words they lie in.
+That the whole warp decides, and not each half for itself, was counted apart: 16-byte loads whose first 16 lanes pair
+up and whose last 16 do not, or pair the other way, took 4 passes. Where nothing was recorded the simplest rule stands:
+1- and 2-byte accesses count as the words they lie in.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def shared_wavefronts(
 
     where = addresses.reshape(-1, 2 * group)
     mask = active.reshape(-1, 2 * group)
-    merged = _pairs_agree(where, mask)
+    merged = np.repeat(_pairs_agree(addresses, active), LANES // (2 * group))
     apart = ~merged
     actual = np.zeros(len(where), dtype=np.int64)
     ideal = np.zeros(len(where), dtype=np.int64)

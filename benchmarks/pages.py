@@ -1,0 +1,30 @@
+"""Writes the generated pages of ``docs/`` and the README's sample output anew, from descriptors and records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matmill.bench.pages import memory_page, recorded, remarks, sgemm_page
+from matmill.cli.readme import with_output
+from matmill.ladder.memory import MEMORY
+from matmill.ladder.sgemm import SGEMM
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Writes every page."""
+    results = ROOT / "benchmarks" / "results"
+    runs = recorded(results, "sgemm")
+    pages = {
+        ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
+        ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
+        ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
+    }
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    main()
