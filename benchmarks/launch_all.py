@@ -38,7 +38,7 @@ _NAN_BYTE = 0xFF
 def rungs(gpu: GPU) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
     """Every rung with the size it runs at."""
     for rung in SGEMM:
-        size, reason = nearest(rung.kernel_for(PROBLEM, gpu.arch), PROBLEM, gpu.arch)
+        size, reason = nearest(rung, PROBLEM, gpu.arch)
         if size is None:
             sys.exit(f"{rung.label}: {reason}")
         yield rung.label, rung.kernel_for(size, gpu.arch), size

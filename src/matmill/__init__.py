@@ -1,1 +1,46 @@
-"""Matrix kernels in CUDA C++ that run on a GPU, run as their own PTX without one, and explain their speed."""
+"""Matrix kernels in CUDA C++ that run on a GPU, run as their own PTX without one, and explain their speed.
+
+>>> import numpy as np
+>>> import matmill
+>>> matmill.matmul(np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]]), executor="cpu")
+array([[1., 2.],
+       [3., 4.]])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matmill.choose import Choice, choose
+    from matmill.errors import MatmillError
+    from matmill.ops import matmul
+    from matmill.problem import Gemm
+
+__version__ = "0.1.0"
+
+__all__ = ["Choice", "Gemm", "MatmillError", "__version__", "choose", "errors", "matmul"]
+
+#: Public names and where they live. They are imported on first use (PEP 562), so that `import matmill` costs nothing.
+_HOMES = {
+    "Choice": "matmill.choose",
+    "Gemm": "matmill.problem",
+    "MatmillError": "matmill.errors",
+    "choose": "matmill.choose",
+    "matmul": "matmill.ops",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 — any public object
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name == "errors":
+        return import_module("matmill.errors")
+    raise AttributeError(f"module 'matmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -84,9 +84,9 @@ def targets() -> tuple[str, ...]:
     """Every plain target the installed NVRTC compiles for, oldest first."""
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see _version
 
-    status, count, numbers = nvrtc.nvrtcGetSupportedArchs()
+    status, numbers = nvrtc.nvrtcGetSupportedArchs()
     _demand(status, "nvrtcGetSupportedArchs", "")
-    return tuple(f"sm_{n}" for n in sorted(numbers[:count]))
+    return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
 def _compile(source: Source, target: str) -> Binary:

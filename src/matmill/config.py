@@ -33,7 +33,7 @@ class Config:
         raise KeyError(name)
 
     def replace(self, **changes: int) -> Config:
-        """This config with some constants changed or added."""
+        """The config with some constants changed or added."""
         return Config.of(**{**dict(self.constants), **changes})
 
     def cxx(self) -> str:

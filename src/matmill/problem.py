@@ -13,7 +13,9 @@ Strides = tuple[int, int]
 class Gemm:
     """D = alpha * A @ B + beta * C for A (m, k), B (k, n), C and D (m, n), over ``batch`` independent products.
 
-    Strides are (row, column) in elements and may be zero or negative; ``None`` means packed row-major.
+    Strides are (row, column) in elements and may be zero or negative; ``None`` means packed row-major. ``*_batch`` is
+    the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
+    matrices are packed one behind the other.
     ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
     start, so that a kernel knows whether 16-byte loads are legal. ``has_c`` is False where beta is 0: C is then
     neither read nor required. ``alpha_one`` and ``beta_one`` are not part of the problem: scalars are arguments.
@@ -29,7 +31,12 @@ class Gemm:
     batch: int = 1
     a_strides: Strides | None = None
     b_strides: Strides | None = None
+    c_strides: Strides | None = None
     d_strides: Strides | None = None
+    a_batch: int | None = None
+    b_batch: int | None = None
+    c_batch: int | None = None
+    d_batch: int | None = None
     a_align: int = 16
     b_align: int = 16
     d_align: int = 16
@@ -42,10 +49,13 @@ class Gemm:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that must move at the least: every input read once, every output written once."""
-        mn = self.m * self.n
-        elements = self.m * self.k + self.k * self.n + mn * (2 if self.has_c else 1)
-        return self.batch * elements * self.dtype.itemsize
+        """Bytes that must move at the least: every input read once, every output written once.
+
+        An input that all products of the batch share counts once.
+        """
+        counts = [1 if stride == 0 else self.batch for stride in self.batch_strides]
+        sizes = (self.m * self.k, self.k * self.n, self.m * self.n if self.has_c else 0, self.m * self.n)
+        return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
 
     @property
     def a_row_col(self) -> Strides:
@@ -58,9 +68,29 @@ class Gemm:
         return self.b_strides or (self.n, 1)
 
     @property
+    def c_row_col(self) -> Strides:
+        """Row and column stride of C in elements; zero where there is no C."""
+        return (self.c_strides or (self.n, 1)) if self.has_c else (0, 0)
+
+    @property
     def d_row_col(self) -> Strides:
         """Row and column stride of D in elements."""
         return self.d_strides or (self.n, 1)
+
+    @property
+    def batch_strides(self) -> tuple[int, int, int, int]:
+        """Elements from one product's matrix to the next one's, for A, B, C and D; zero for C where there is none.
+
+        >>> Gemm(m=2, n=3, k=4, batch=5, b_batch=0).batch_strides
+        (8, 0, 0, 6)
+        """
+        packed_c = self.m * self.n if self.has_c else 0
+        return (
+            self.m * self.k if self.a_batch is None else self.a_batch,
+            self.k * self.n if self.b_batch is None else self.b_batch,
+            packed_c if self.c_batch is None or not self.has_c else self.c_batch,
+            self.m * self.n if self.d_batch is None else self.d_batch,
+        )
 
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""

@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(Config::B* Config::B)
                 float alpha, float beta) {
   constexpr int T = Config::B;
   constexpr int G = Config::G;
-  __shared__ float As[T][T];
-  __shared__ float Bs[G][T][T];
+  __shared__ __align__(16) float As[T][T];
+  __shared__ __align__(16) float Bs[G][T][T];
   const int x = threadIdx.x;
   const int y = threadIdx.y;
   const int row = blockIdx.y * T + y;

@@ -18,8 +18,8 @@ extern "C" __global__ void __launch_bounds__(Config::B* Config::B / Config::GRAI
   constexpr int T = Config::B;
   constexpr int GRAIN = Config::GRAIN;
   constexpr int H = T / GRAIN;
-  __shared__ float As[T][T];
-  __shared__ float Bs[T][T];
+  __shared__ __align__(16) float As[T][T];
+  __shared__ __align__(16) float Bs[T][T];
   const int x = threadIdx.x;
   const int y = threadIdx.y;
   const int row = blockIdx.y * T + y;

@@ -11,8 +11,8 @@ extern "C" __global__ void __launch_bounds__(Config::B* Config::B)
     shared(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
            float alpha, float beta) {
   constexpr int T = Config::B;
-  __shared__ float As[T][T];
-  __shared__ float Bs[T][T];
+  __shared__ __align__(16) float As[T][T];
+  __shared__ __align__(16) float Bs[T][T];
   const int x = threadIdx.x;
   const int y = threadIdx.y;
   const int row = blockIdx.y * T + y;

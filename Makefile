@@ -1,0 +1,35 @@
+# make run    sets up .venv and runs the SGEMM ladder in the emulator
+# make test   sets up the same and runs the tests
+# make check  linter, formatter, type checker
+# make docs   writes the generated pages anew
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: run test check docs clean
+
+run: $(READY)
+	@$(VENV)/bin/matmill ladder sgemm --on emulator
+
+test: $(READY)
+	@$(VENV)/bin/python -m pytest -n 2
+
+check: $(READY)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+docs: $(READY)
+	@$(VENV)/bin/python benchmarks/pages.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+# The stamp is touched last, so an interrupted set-up is taken up again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; ok = sys.version_info >= (3, 11); ok or sys.exit("matmill needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	@echo "Setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,25 @@
+"""From callers' arrays to :class:`Operand` and back, for NumPy, torch, CuPy, JAX and anything with their protocols.
+
+No array library but NumPy is imported: an array brings its own attributes and protocol methods, and where a library's
+function is needed its module is loaded already.
+"""
+
+from __future__ import annotations
+
+from matmill.arrays.operand import Operand, inspect
+from matmill.arrays.overlap import overlaps, self_overlap
+from matmill.arrays.results import Result, check_results, empty_result, from_host
+from matmill.arrays.streams import current_stream, resolve_stream
+
+__all__ = [
+    "Operand",
+    "Result",
+    "check_results",
+    "current_stream",
+    "empty_result",
+    "from_host",
+    "inspect",
+    "overlaps",
+    "resolve_stream",
+    "self_overlap",
+]

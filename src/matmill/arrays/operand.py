@@ -1,0 +1,253 @@
+"""What matmill needs to know of an array: :func:`inspect` reads it from whatever library the array comes from."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from matmill.arrays import dlpack
+from matmill.dtypes import DTYPES, DType, of_numpy
+from matmill.errors import ArgumentError, DeviceError, DTypeError
+
+Device: TypeAlias = tuple[str, int]
+CPU: Device = ("cpu", 0)
+
+_POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
+
+class Operand(NamedTuple):
+    """One array as the pipeline sees it.
+
+    ``strides`` are in elements, of either sign. ``device`` is ``("cpu", 0)`` or ``("cuda", index)``. ``library`` names
+    whose array it is. ``owner`` keeps the memory alive; on the CPU it is a NumPy view of it. ``stream`` is the handle
+    of the CUDA stream that an array from ``__cuda_array_interface__`` says it is being filled on.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: Device
+    address: int
+    readonly: bool
+    library: str
+    owner: Any
+    stream: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, each counted once per index."""
+        count = self.dtype.itemsize
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+Reader: TypeAlias = Callable[[Any, str, "int | None"], Operand]
+_readers: dict[type, Reader] = {}
+
+
+def inspect(x: object, argument: str, stream: int | None = None) -> Operand:
+    """The :class:`Operand` of an array; nothing is copied.
+
+    ``argument`` is the array's name in messages. ``stream`` is the handle of the CUDA stream the array will be used
+    on: a library that tracks its own work (JAX) makes that stream wait for it.
+
+    Raises :class:`~matmill.errors.DTypeError` for what is no array or has an element type or byte order outside the
+    table, :class:`~matmill.errors.DeviceError` for memory that is neither the host's nor an NVIDIA GPU's, and
+    :class:`~matmill.errors.ArgumentError` for arrays whose memory does not hold their values (masked, lazily negated).
+
+    >>> inspect(np.zeros((2, 3), np.float32).T, "a").strides
+    (1, 3)
+    """
+    reader = _readers.get(type(x))
+    if reader is None:
+        reader = _reader_for(x, argument)
+        _readers[type(x)] = reader
+    return reader(x, argument, stream)
+
+
+def _reader_for(x: object, argument: str) -> Reader:
+    modules = {base.__module__.partition(".")[0] for base in type(x).__mro__}
+    if isinstance(x, np.ndarray):
+        return _masked if isinstance(x, np.ma.MaskedArray) else _numpy
+    if "torch" in modules and hasattr(x, "data_ptr"):
+        return _torch_reader()
+    if "cupy" in modules and hasattr(x, "__cuda_array_interface__"):
+        return _cupy
+    if any(base.__name__ == "Tracer" for base in type(x).__mro__):
+        raise ArgumentError(
+            argument=argument,
+            got="a tracer, which stands for an array inside jit, grad or vmap",
+            wanted="an array that has its values",
+            fix="Call matmul outside the transformed function.",
+        )
+    # A library with both protocols says more through DLPack: the device, and when the data is ready.
+    if not isinstance(x, np.generic):
+        if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+            return _dlpack
+        if hasattr(x, "__cuda_array_interface__"):
+            return _cuda_array_interface
+    raise DTypeError(
+        argument=argument,
+        got=f"{type(x).__module__}.{type(x).__qualname__}",
+        wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
+        fix=f"Convert it first, for example numpy.asarray({argument}, dtype='float32').",
+    )
+
+
+def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None) -> Operand:
+    return _of_view(x, argument, "numpy", readonly=not x.flags.writeable)
+
+
+def _masked(_x: object, argument: str, _stream: int | None) -> Operand:
+    raise _refusal(argument, "a masked array", "an array without a mask", "filled")
+
+
+def _of_view(x: np.ndarray[Any, Any], argument: str, library: str, *, readonly: bool) -> Operand:
+    """The operand of host memory that NumPy sees as ``x``."""
+    dtype = of_numpy(x.dtype, argument)
+    size = dtype.itemsize
+    if x.ctypes.data % size or any(
+        stride % size for stride, extent in zip(x.strides, x.shape, strict=True) if extent > 1
+    ):
+        raise ArgumentError(
+            argument=argument,
+            got=f"elements at byte strides {x.strides} from address {x.ctypes.data:#x}",
+            wanted=f"addresses that are multiples of the element's {size} bytes",
+            fix=f"Copy it first: {argument}.copy().",
+        )
+    strides = tuple(stride // size for stride in x.strides)
+    # np.matrix and other subclasses change what indexing and products mean.
+    view = x if type(x) is np.ndarray else x.view(np.ndarray)
+    return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
+
+
+def _torch_reader() -> Reader:
+    """The reader of torch tensors; made on meeting the first one, when torch is loaded."""
+    torch = sys.modules["torch"]
+    dtypes = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
+    strided = torch.strided
+
+    def read(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — torch is not imported here
+        dtype = dtypes.get(x.dtype) or _named_dtype(str(x.dtype).removeprefix("torch."), argument)
+        if x.layout is not strided:
+            raise _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
+        if x.is_neg():
+            raise _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
+        if x.requires_grad and torch.is_grad_enabled():
+            raise _refusal(argument, "a tensor that requires grad", "one whose gradient is not recorded", "detach")
+        if x.is_cuda:
+            device = ("cuda", x.get_device())
+            return Operand(x.shape, x.stride(), dtype, device, x.data_ptr(), readonly=False, library="torch", owner=x)
+        if x.device.type != "cpu":
+            raise _unreachable(argument, f"a tensor on {x.device}")
+        return _of_view(x.detach().numpy(), argument, "torch", readonly=False)
+
+    return read
+
+
+def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError:
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
+
+
+def _cupy(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — CuPy is not imported here
+    dtype = of_numpy(x.dtype, argument)
+    size = dtype.itemsize
+    strides = tuple(stride // size for stride in x.strides)
+    return Operand(x.shape, strides, dtype, ("cuda", x.device.id), x.data.ptr, readonly=False, library="cupy", owner=x)
+
+
+def _cuda_array_interface(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — any library's
+    facts = x.__cuda_array_interface__
+    if facts.get("mask") is not None:
+        return _masked(x, argument, None)
+    dtype = of_numpy(np.dtype(facts["typestr"]), argument)
+    address, readonly = facts["data"]
+    shape = tuple(facts["shape"])
+    given = facts.get("strides")
+    strides = packed_strides(shape) if given is None else tuple(stride // dtype.itemsize for stride in given)
+    device = ("cuda", _device_of(address))
+    return Operand(shape, strides, dtype, device, address, readonly, _library(x), x, facts.get("stream"))
+
+
+def _device_of(address: int) -> int:
+    """The GPU on which an address lies; the interface does not say, the driver does."""
+    ordinal = ctypes.c_int()
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    driver.cuPointerGetAttribute(ctypes.byref(ordinal), _POINTER_DEVICE_ORDINAL, ctypes.c_uint64(address))
+    return ordinal.value
+
+
+def _dlpack(x: Any, argument: str, stream: int | None) -> Operand:  # noqa: ANN401 — any library's
+    library = _library(x)
+    readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
+    if readonly:
+        _named_dtype(str(x.dtype), argument)  # its export would refuse bfloat16 in other words
+    try:
+        kind, _index = x.__dlpack_device__()
+        if kind in dlpack.HOST:
+            view = np.from_dlpack(x)
+            return _of_view(view, argument, library, readonly=readonly or not view.flags.writeable)
+        if kind not in dlpack.CUDA:
+            raise _unreachable(argument, f"an array on DLPack device type {kind}")
+        # 1 is DLPack's name for the default stream; 0 would be ambiguous.
+        tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, DeviceError | DTypeError | ArgumentError):
+            raise
+        raise DeviceError(
+            argument=argument,
+            got=f"a {library} array that exports no memory: {error}",
+            wanted="an array whose values lie in one device's memory",
+            fix="Pass an array that lives, undivided, on one device.",
+        ) from error
+    dtype = _named_dtype(tensor.dtype, argument)
+    strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
+    return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)
+
+
+@lru_cache(maxsize=1024)
+def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements.
+
+    >>> packed_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def _library(x: object) -> str:
+    name = type(x).__module__.partition(".")[0]
+    return "jax" if name == "jaxlib" else name
+
+
+def _named_dtype(name: str, argument: str) -> DType:
+    found = DTYPES.get(name)
+    if found is None:
+        raise DTypeError(
+            argument=argument,
+            got=f"dtype {name}",
+            wanted=" or ".join(DTYPES),
+            fix="Convert it first, for example to float32.",
+        )
+    return found
+
+
+def _unreachable(argument: str, got: str) -> DeviceError:
+    return DeviceError(
+        argument=argument,
+        got=got,
+        wanted="memory of the host or of an NVIDIA GPU",
+        fix=f"Copy {argument} to the host or to a CUDA device first.",
+    )

@@ -1,0 +1,130 @@
+"""What a user would pick instead of our kernels: cuBLAS through the array library at hand, and the CPU's BLAS.
+
+torch and CuPy are imported only when :func:`cublas` is called, which only a run on a GPU does. Both stay in full
+float32: the result of every baseline is checked against the same float64 bound as ours, which TF32 would break.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from matmill.bench.clock import StreamHandle
+from matmill.bench.inputs import F32Array
+
+
+class LibraryProduct(Protocol):
+    """A library's product of two fixed matrices on the GPU."""
+
+    name: str
+    version: str
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues A @ B into the prepared output."""
+
+    def result(self) -> F32Array:
+        """The output, on the host, after all that was enqueued."""
+
+
+def installed() -> tuple[str, ...]:
+    """The array libraries on this machine that bring cuBLAS, in the order of preference; nothing is imported."""
+    return tuple(name for name in ("torch", "cupy") if find_spec(name) is not None)
+
+
+def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
+    """``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy; None where neither works."""
+    makers: dict[str, Callable[[F32Array, F32Array], LibraryProduct]] = {"torch": _TorchProduct, "cupy": _CupyProduct}
+    for name in installed():
+        library = importlib.import_module(name)
+        if name == "torch" and not library.cuda.is_available():  # a CPU build of torch
+            continue
+        return makers[name](a, b)
+    return None
+
+
+class _TorchProduct:
+    """``torch.mm`` with TF32 switched off."""
+
+    def __init__(self, a: F32Array, b: F32Array) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self.name = "cuBLAS (torch)"
+        self.version = f"torch {self._torch.__version__}"
+        self._streams: dict[int, Any] = {}
+        self._torch.set_float32_matmul_precision("highest")
+        self._a = self._torch.from_numpy(a).cuda()
+        self._b = self._torch.from_numpy(b).cuda()
+        self._out = self._torch.full((a.shape[0], b.shape[1]), float("nan"), device="cuda")
+        self._torch.cuda.synchronize()
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues ``torch.mm`` on the caller's stream."""
+        if stream.address not in self._streams:
+            self._streams[stream.address] = self._torch.cuda.ExternalStream(stream.address)
+        with self._torch.cuda.stream(self._streams[stream.address]):
+            self._torch.mm(self._a, self._b, out=self._out)
+
+    def result(self) -> F32Array:
+        """The product, copied to the host."""
+        self._torch.cuda.synchronize()
+        host: F32Array = self._out.cpu().numpy()
+        return host
+
+
+class _CupyProduct:
+    """``cupy.matmul``, which calls ``cublasSgemm`` for float32 unless ``CUPY_TF32=1`` asks for TF32."""
+
+    def __init__(self, a: F32Array, b: F32Array) -> None:
+        self._cupy: Any = importlib.import_module("cupy")
+        self.name = "cuBLAS (CuPy)"
+        self.version = f"cupy {self._cupy.__version__}"
+        self._a = self._cupy.asarray(a)
+        self._b = self._cupy.asarray(b)
+        self._out = self._cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=np.float32)
+        self._cupy.cuda.Device().synchronize()
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues ``cupy.matmul`` on the caller's stream."""
+        with self._cupy.cuda.ExternalStream(stream.address):
+            self._cupy.matmul(self._a, self._b, out=self._out)
+
+    def result(self) -> F32Array:
+        """The product, copied to the host."""
+        self._cupy.cuda.Device().synchronize()
+        host: F32Array = self._cupy.asnumpy(self._out)
+        return host
+
+
+@dataclass(frozen=True)
+class CpuProduct:
+    """NumPy's product on the CPU: its result and the seconds it took."""
+
+    name: str
+    version: str
+    seconds: float
+    result: F32Array
+
+
+def cpu_blas(a: F32Array, b: F32Array) -> CpuProduct:
+    """Times ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
+
+    >>> cpu_blas(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)).result.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    out = np.empty((a.shape[0], b.shape[1]), dtype=np.float32)
+    first = _seconds(a, b, out)
+    runs = max(1, min(25, int(1 / first)))
+    samples = [_seconds(a, b, out) for _ in range(runs)]
+    return CpuProduct("CPU BLAS (NumPy)", f"numpy {np.__version__}", statistics.median(samples), out)
+
+
+def _seconds(a: F32Array, b: F32Array, out: F32Array) -> float:
+    start = time.perf_counter()
+    np.matmul(a, b, out=out)
+    return time.perf_counter() - start

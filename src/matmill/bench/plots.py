@@ -1,0 +1,136 @@
+"""A ladder's result as a picture that survives a black-and-white printer: greys, hatches, and figures at the bars."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matmill.bench import units
+from matmill.bench.results import Outcome, Row
+from matmill.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ROW_INCHES = 0.34
+_PHASE_HATCHES = ("", "///", "...", "xx")
+_PHASE_GREYS = ("0.85", "0.65", "0.4", "0.95")
+
+
+def drawable() -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where matplotlib, of the extra ``plots``, is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ArgumentError(
+            argument="--plot",
+            got="no matplotlib on this machine",
+            wanted="matplotlib, of the extra 'plots'",
+            fix="Install it: pip install 'matmill[plots]'",
+        )
+
+
+def draw(outcome: Outcome, path: Path) -> None:
+    """Draws ``outcome`` into ``path``, whose suffix (.png, .svg) decides the format."""
+    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    rows = [row for row in outcome.rows if row.ok is not None]
+    height = 1.6 + _ROW_INCHES * (len(rows) + 1)
+    if any(row.phases and row.seconds for row in rows):
+        figure = Figure(figsize=(8, height), layout="constrained")
+        _phases(figure.add_subplot(), rows)
+    elif outcome.on == "gpu":
+        figure = Figure(figsize=(8, height), layout="constrained")
+        _rates(figure.add_subplot(), rows, outcome)
+    else:
+        figure = Figure(figsize=(10, height), layout="constrained")
+        _traffic(figure, rows)
+    p = outcome.problem
+    where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
+    figure.suptitle(f"{outcome.ladder} ladder, m={p.m} n={p.n} k={p.k} {p.dtype.name}, {where}", fontsize=11)
+    figure.savefig(path, dpi=160)
+
+
+def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
+    """TFLOP/s of every rung, with lines at the GPU's peak and at the library's rate."""
+    places = _names(axes, rows)
+    rates = [row.tflops or 0.0 for row in rows]
+    bars = axes.barh(places, rates, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
+    labels = [units.digits(rate) if row.ok else "WRONG" for row, rate in zip(rows, rates, strict=True)]
+    axes.bar_label(bars, labels, padding=3, fontsize=8)
+    peak = outcome.arch.peak(outcome.problem.dtype.name) / 1e12
+    axes.axvline(peak, color="black", linewidth=1.2, label=f"peak {units.digits(peak)}")
+    for base, style in zip(outcome.baselines, ("--", ":", "-."), strict=False):
+        axes.axvline(base.tflops, color="black", linestyle=style, label=f"{base.name} {units.digits(base.tflops)}")
+    axes.set_xlim(0, 1.06 * max([peak, *rates, *(base.tflops for base in outcome.baselines)]))
+    axes.set_xlabel("TFLOP/s")
+    _legend(axes)
+
+
+def _phases(axes: Axes, rows: list[Row]) -> None:
+    """Wall time of every rung, split into its phases."""
+    places = _names(axes, rows)
+    left = [0.0] * len(rows)
+    names = list(rows[0].phases or {})
+    for name, hatch, grey in zip(names, _PHASE_HATCHES, _PHASE_GREYS, strict=False):
+        taken = [((row.phases or {})[name]["seconds"] or 0.0) * 1e3 for row in rows]
+        axes.barh(places, taken, left=left, label=name, color=grey, hatch=hatch, edgecolor="black")
+        left = [before + more for before, more in zip(left, taken, strict=True)]
+    axes.set_xlabel("wall time, ms")
+    _legend(axes)
+
+
+def _traffic(figure: Figure, rows: list[Row]) -> None:
+    """Shared-memory wavefronts, ideal and actual, and sectors per global request, of every rung."""
+    shared, sectors = figure.subplots(1, 2, sharey=True)
+    places = _names(shared, rows)
+    thick = 0.38
+    ideal = [_both(row, "_ideal") for row in rows]
+    actual = [_both(row, "") for row in rows]
+    shared.barh([p - thick / 2 for p in places], ideal, thick, label="ideal", color="0.9", edgecolor="black")
+    bars = shared.barh(
+        [p + thick / 2 for p in places], actual, thick, label="actual", color="0.45", edgecolor="black", hatch="///"
+    )
+    shared.bar_label(bars, [_excess(i, a) for i, a in zip(ideal, actual, strict=True)], padding=3, fontsize=8)
+    shared.set_xlabel("shared-memory wavefronts, loads and stores")
+    shared.set_xlim(0, 1.18 * max([1.0, *actual]))
+    shared.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+    _legend(shared)
+    each = [_per_request(row) for row in rows]
+    bars = sectors.barh(places, each, 0.7, color="0.7", edgecolor="black")
+    sectors.bar_label(bars, [units.digits(value) for value in each], padding=3, fontsize=8)
+    sectors.set_xlabel("32-byte sectors per global load request")
+    sectors.set_xlim(0, 1.15 * max([1.0, *each]))
+    sectors.spines[["top", "right"]].set_visible(False)
+
+
+def _names(axes: Axes, rows: list[Row]) -> list[float]:
+    """Puts the rungs' names on the vertical axis, the first at the top, and gives their places."""
+    places = [float(i) for i in range(len(rows))]
+    axes.set_yticks(places, [row.rung for row in rows], fontsize=9)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return places
+
+
+def _legend(axes: Axes) -> None:
+    """The legend above the plot, where it can cover no bar."""
+    axes.legend(frameon=False, fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0))
+
+
+def _both(row: Row, suffix: str) -> float:
+    c = row.counters or {}
+    return float(c.get(f"shared_load_wavefronts{suffix}", 0) + c.get(f"shared_store_wavefronts{suffix}", 0))
+
+
+def _excess(ideal: float, actual: float) -> str:
+    return f"{units.digits(actual / ideal)}x" if ideal else "none"
+
+
+def _per_request(row: Row) -> float:
+    c = row.counters or {}
+    # Copies past the registers (cp.async) are requests too, under a counter of their own.
+    requests = c.get("global_load_requests", 0) + c.get("cp_async_requests", 0)
+    moved = c.get("global_load_sectors", 0) + c.get("cp_async_sectors", 0)
+    return moved / requests if requests else 0.0

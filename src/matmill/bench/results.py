@@ -1,0 +1,133 @@
+"""What a ladder run found, as plain records, and their JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from matmill.arch import Arch, get
+from matmill.problem import Gemm
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rung's result. Times in seconds, sizes in bytes, fractions of 1; None where the run does not say.
+
+    ``error_ratio`` is the largest error over its bound, element by element (at most 1 where ``ok``). ``counters``,
+    ``hazards`` and ``lines`` (the counters of each source line) come from the emulator alone. ``note`` says in words
+    what else a reader must know, for instance that the rung ran at another size than asked for.
+    ``spread`` holds the fastest and slowest of ``rounds`` timed runs. ``phases``, of the memory ladder, gives seconds,
+    bytes and flops of each phase; ``seconds`` is then the wall time of all.
+    """
+
+    rung: str
+    source: str
+    ok: bool | None
+    error_ratio: float | None
+    seconds: float | None = None
+    tflops: float | None = None
+    peak_fraction: float | None = None
+    library_fraction: float | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    occupancy: float | None = None
+    counters: Mapping[str, int] | None = None
+    hazards: tuple[Mapping[str, str], ...] = ()
+    lines: tuple[Mapping[str, Any], ...] | None = None
+    note: str = ""
+    problem: Mapping[str, int] | None = None
+    spread: tuple[float, float] | None = None
+    rounds: int | None = None
+    phases: Mapping[str, Mapping[str, float | None]] | None = None
+
+
+@dataclass(frozen=True)
+class BaselineRow:
+    """What a library took for the same product: fields as in :class:`Row`."""
+
+    name: str
+    version: str
+    ok: bool
+    error_ratio: float | None
+    seconds: float
+    tflops: float
+    peak_fraction: float | None
+    spread: tuple[float, float] | None = None
+    rounds: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A whole ladder run: what was asked, where it ran, and the rows. ``target`` is what the code was compiled for."""
+
+    ladder: str
+    on: str
+    arch: Arch
+    target: str
+    problem: Gemm
+    rows: tuple[Row, ...]
+    baselines: tuple[BaselineRow, ...]
+    environment: Mapping[str, object]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """False where a row, or a baseline, is wrong."""
+        return all(row.ok is not False for row in self.rows) and all(b.ok for b in self.baselines)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Outcome:
+        """The outcome that a recorded JSON describes; its arch must be one of the table's."""
+        return cls(
+            ladder=record["ladder"],
+            on=record["on"],
+            arch=get(record["arch"]),
+            target=record["target"],
+            problem=Gemm(**record["problem"]),
+            rows=tuple(Row(**row) for row in record["rows"]),
+            baselines=tuple(BaselineRow(**row) for row in record["baselines"]),
+            environment=record["environment"],
+            notes=tuple(record["notes"]),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON holds it; numbers that are not finite become null, which JSON can say."""
+        found: dict[str, Any] = _finite(
+            {
+                "ladder": self.ladder,
+                "on": self.on,
+                "arch": self.arch.name,
+                "target": self.target,
+                "problem": sizes(self.problem),
+                "rows": [asdict(row) for row in self.rows],
+                "baselines": [asdict(row) for row in self.baselines],
+                "environment": dict(self.environment),
+                "notes": list(self.notes),
+            }
+        )
+        for row in found["rows"]:
+            for extra in ("lines", "phases"):  # of some runs only
+                if row[extra] is None:
+                    del row[extra]
+        return found
+
+
+def sizes(problem: Gemm) -> dict[str, int]:
+    """m, n and k of a product.
+
+    >>> sizes(Gemm(m=1, n=2, k=3))
+    {'m': 1, 'n': 2, 'k': 3}
+    """
+    return {"m": problem.m, "n": problem.n, "k": problem.k}
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 — any JSON value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

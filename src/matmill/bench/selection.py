@@ -1,0 +1,90 @@
+"""Which rungs a user means, and the nearest problem a rung can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Protocol, TypeVar
+
+from matmill.arch import Arch
+from matmill.errors import ArgumentError, unknown_name
+from matmill.kernel import Rung
+from matmill.problem import Gemm
+
+
+class Named(Protocol):
+    """What every ladder's rungs have in common."""
+
+    @property
+    def name(self) -> str:
+        """The rung's name without its parameter."""
+
+    @property
+    def label(self) -> str:
+        """The rung's name with its parameter, where it has one."""
+
+
+R = TypeVar("R", bound=Named)
+
+
+def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
+    """The rungs that a comma-separated list names, in the ladder's order; all of them for None.
+
+    ``ilp`` names every rung of that name, ``ilp(4)`` one of them. Raises
+    :class:`~matmill.errors.UnknownNameError` with the nearest name.
+    """
+    if names is None:
+        return tuple(rungs)
+    wanted = [part.strip().lower() for part in names.split(",") if part.strip()]
+    if not wanted:
+        raise ArgumentError(
+            argument="--rungs", got=repr(names), wanted="names with commas between", fix="See `matmill ladder --list`."
+        )
+    for name in wanted:
+        if not any(name in (rung.name, rung.label) for rung in rungs):
+            # Plain names and those with parameters, each once, in order.
+            known = dict.fromkeys(word for rung in rungs for word in (rung.name, rung.label))
+            raise unknown_name("--rungs", name, known)
+    return tuple(rung for rung in rungs if rung.name in wanted or rung.label in wanted)
+
+
+def nearest(rung: Rung[Gemm], problem: Gemm, arch: Arch) -> tuple[Gemm | None, str]:
+    """The problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
+
+    The reason is empty where it did. Sizes are tried at the multiples of powers of two around the one asked for,
+    those that change least first. Gives None where no such size is legal.
+    """
+    reason = rung.kernel_for(problem, arch).why_not(problem, arch)
+    if reason is None:
+        return problem, ""
+    around = product(_neighbours(problem.m), _neighbours(problem.n), _neighbours(problem.k))
+    candidates = sorted(around, key=_change_from(problem))
+    for m, n, k in candidates:
+        other = Gemm(m=m, n=n, k=k, dtype=problem.dtype)
+        if rung.kernel_for(other, arch).why_not(other, arch) is None:
+            return other, reason
+    return None, reason
+
+
+def _change_from(problem: Gemm) -> Callable[[tuple[int, int, int]], float]:
+    """Relative change of the three sizes, summed; shrinking costs a shade more, so that ties round up."""
+    asked = (problem.m, problem.n, problem.k)
+
+    def change(sizes: tuple[int, int, int]) -> float:
+        return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, asked, strict=True))
+
+    return change
+
+
+def _neighbours(size: int) -> list[int]:
+    """``size`` and the multiples of 2, 4, … 1024 next to it on either side, positive ones only.
+
+    >>> _neighbours(100)[:6]
+    [64, 96, 100, 104, 112, 128]
+    """
+    found = {size}
+    for factor in (2**i for i in range(1, 11)):
+        below = size // factor * factor
+        found.update({below, below + factor} if size % factor else {size})
+    found.discard(0)
+    return sorted(found)

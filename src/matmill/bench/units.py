@@ -1,0 +1,64 @@
+"""Figures in few characters: three significant digits and a decimal prefix."""
+
+from __future__ import annotations
+
+import math
+
+_LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(value: float) -> str:
+    """A whole number, exact below 10,000.
+
+    >>> count(9999), count(16777216), count(524288), count(999_999)
+    ('9999', '16.8M', '524k', '1.00M')
+    """
+    if abs(value) < 1e4:
+        return f"{value:.0f}"
+    for scale, letter in _LARGE:
+        # 999,999 is 1.00M, not 1000k.
+        if abs(value) >= scale * 0.9995:
+            return digits(value / scale) + letter
+    return f"{value:.0f}"
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent.
+
+    >>> digits(0.01234), digits(1.2345), digits(12.345), digits(1234.5), digits(0.99999)
+    ('0.0123', '1.23', '12.3', '1234', '1.00')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
+    rounded = float(f"{value:.3g}")  # first, so that 0.99999 counts as 1.00
+    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{min(places, 6)}f}"
+
+
+def seconds(value: float) -> str:
+    """A time.
+
+    >>> seconds(0.0123), seconds(5.3e-5), seconds(2.0)
+    ('12.3 ms', '53.0 us', '2.00 s')
+    """
+    if value >= 1:
+        return f"{digits(value)} s"
+    return f"{digits(value * 1e3)} ms" if value >= 1e-3 else f"{digits(value * 1e6)} us"
+
+
+def percent(fraction: float) -> str:
+    """A fraction of 1.
+
+    >>> percent(0.0512), percent(1.013)
+    ('5.1%', '101.3%')
+    """
+    return f"{fraction * 100:.1f}%"
+
+
+def ratio(part: float, whole: float) -> str:
+    """``part / whole``, or a dash where there is no whole.
+
+    >>> ratio(5, 2), ratio(0, 0)
+    ('2.50', '-')
+    """
+    return digits(part / whole) if whole else "-"

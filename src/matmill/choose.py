@@ -1,0 +1,58 @@
+"""From a problem and an arch to the kernel and configuration that should run it, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from matmill.arch import Arch
+from matmill.errors import IllegalConfigError
+from matmill.kernel import Kernel
+from matmill.problem import Gemm
+from matmill.registry import PRODUCTION, Production
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel with its constants; ``reasons`` say what was ruled out and why this one was taken.
+
+    ``predicted_seconds`` is the cost model's figure, which ranked the candidates.
+    """
+
+    kernel: Kernel[Gemm]
+    reasons: tuple[str, ...]
+    predicted_seconds: float
+
+
+@lru_cache(maxsize=1024)
+def choose(problem: Gemm, arch: Arch) -> Choice:
+    """The best legal production kernel for ``problem`` on ``arch``.
+
+    Raises :class:`~matmill.errors.IllegalConfigError`, with every reason, where none is legal.
+    """
+    return choose_from(PRODUCTION, problem, arch)
+
+
+def choose_from(candidates: Sequence[Production], problem: Gemm, arch: Arch) -> Choice:
+    """:func:`choose` among given kernels: the legal configuration that the cost model predicts to be fastest."""
+    reasons: list[str] = []
+    legal: list[Choice] = []
+    for candidate in candidates:
+        for config in candidate.space(problem, arch):
+            kernel = candidate.kernel.with_config(config)
+            against = kernel.why_not(problem, arch)
+            if against is None:
+                legal.append(Choice(kernel, (), candidate.predict(problem, config, arch)))
+            else:
+                reasons.append(f"{kernel.entry} ({config}): {against}")
+    if not legal:
+        raise IllegalConfigError(
+            argument="problem",
+            got=f"{problem} on {arch.title}",
+            wanted="a problem that one of the production kernels takes",
+            fix="Ruled out: " + ("; ".join(reasons) or "no kernel has a configuration for it") + ".",
+        )
+    best = min(legal, key=lambda choice: choice.predicted_seconds)
+    predicted = f"{best.predicted_seconds * 1e6:.1f} us predicted, the least of {len(legal)} legal configurations"
+    return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {predicted}"))

@@ -1,0 +1,69 @@
+"""The ``matmill`` command: one module per subcommand, each with ``add_parser(subparsers)`` and ``run(args) -> int``.
+
+Exit codes: 0 fine, 1 failed, 2 usage, 3 no GPU where one was demanded, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from matmill import __version__
+from matmill.errors import ArgumentError, MatmillError, NoGPUError, UnknownNameError, unknown_name
+
+OK, FAILED, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
+
+#: Subcommands, each in the module of its name, in the order that ``--help`` lists them.
+COMMANDS = ("matmul", "ladder", "doctor", "cache")
+
+_CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
+    ((ArgumentError, UnknownNameError), USAGE),
+    ((NoGPUError,), NO_GPU),
+    ((KeyboardInterrupt,), INTERRUPTED),
+    ((Exception,), FAILED),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line (``sys.argv`` where none is given) and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except SystemExit as stop:  # argparse has said what is wrong, or printed the help asked for
+        return stop.code if isinstance(stop.code, int) else USAGE
+    except BrokenPipeError:
+        # The reader has gone (`matmill … | head`): say nothing, and keep the interpreter from trying to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (MatmillError, OSError, KeyboardInterrupt) as error:
+        sys.stderr.write(f"matmill: {str(error) or 'interrupted'}\n")
+        return next(code for kinds, code in _CODES if isinstance(error, kinds))
+
+
+def _run(arguments: list[str]) -> int:
+    # Only the command named is loaded: `doctor` must answer where a library that others need is broken.
+    named = arguments[0] if arguments else ""
+    wanted = [name for name in COMMANDS if name == named] or (() if named == "--version" else COMMANDS)
+    modules = {name: importlib.import_module(f"matmill.cli.{name}") for name in wanted}
+    parser = argparse.ArgumentParser(
+        prog="matmill",
+        description="Matrix kernels in CUDA C++ that run on a GPU, run as their own PTX without one, and explain "
+        "their speed.",
+        epilog="Exit codes: 0 fine, 1 failed, 2 usage, 3 no GPU where one was demanded.",
+    )
+    parser.add_argument("--version", action="version", version=f"matmill {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for module in modules.values():
+        module.add_parser(subparsers)
+    if not arguments:
+        parser.print_help()
+        return USAGE
+    if not arguments[0].startswith("-") and arguments[0] not in modules:
+        raise unknown_name("command", arguments[0], COMMANDS)
+    args = parser.parse_args(arguments)
+    code: int = modules[args.command].run(args)
+    sys.stdout.flush()
+    return code

@@ -1,0 +1,33 @@
+"""``matmill cache``: where compiled kernels are kept, how much is there, and clearing it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from matmill.cache import DiskCache
+from matmill.cli.options import Subparsers
+from matmill.settings import cache_dir
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "cache", help="show or clear the compiled kernels on disk", description="Show or clear the compile cache."
+    )
+    parser.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="default: show")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows or clears the cache."""
+    folder = cache_dir()
+    if folder is None:
+        sys.stdout.write("The cache is off (MATMILL_CACHE).\n")
+        return 0
+    store = DiskCache(folder)
+    if args.action == "clear":
+        sys.stdout.write(f"Removed {store.clear()} entries from {folder}.\n")
+        return 0
+    entries, size = store.size()
+    sys.stdout.write(f"{folder}: {entries} entries, {size} bytes\n")
+    return 0

@@ -1,0 +1,151 @@
+"""``matmill doctor``: what is installed, what works, and what to do about what does not."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import stat
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from matmill import __version__
+from matmill.bench.environment import PACKAGES, cpu_name, installed_version, nvidia_smi
+from matmill.cache import DiskCache
+from matmill.cli.console import output, show_json
+from matmill.cli.options import Subparsers
+from matmill.cli.probe import ask
+from matmill.settings import cache_dir
+
+#: What each optional distribution brings; those without a line here are required.
+OPTIONAL = {
+    "matplotlib": "plots: pip install 'matmill[plots]'",
+    "torch": "torch arrays and the cuBLAS baseline: pip install torch",
+    "cupy-cuda13x": "CuPy arrays and the cuBLAS baseline: pip install cupy-cuda13x",
+    "cupy-cuda12x": "",
+    "jax": "JAX arrays: pip install jax",
+    "scikit-learn": "the examples on real data: pip install scikit-learn",
+    "nvidia-cuda-cuobjdump": "machine code listings: pip install 'matmill[sass]'",
+    "nvidia-cuda-nvdisasm": "",
+}
+_REQUIRED = tuple(name for name in PACKAGES if name not in OPTIONAL)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One finding: what was looked at, what was found, whether that is well, and the advice where it is not."""
+
+    what: str
+    found: str
+    ok: bool = True
+    advice: str = ""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="what is installed, which GPU, which compiler, and what to do about what is missing",
+        description="Check this machine. Exit code 0 where matmill can be used, with a GPU or without one.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examines the machine and prints the findings."""
+    found = examine()
+    if args.json:
+        show_json(found)
+    else:
+        console = output()
+        for line in lines(found):
+            mark = Text("ok  " if line.ok else "--  ", style="green" if line.ok else "yellow")
+            console.print(mark + Text(f"{line.what:<12}", style="bold") + Text(line.found), soft_wrap=True)
+            if line.advice:
+                console.print(Text(" " * 16 + line.advice, style="yellow"), soft_wrap=True)
+        console.print("matmill can be used." if found["ok"] else "matmill cannot be used: see above.", soft_wrap=True)
+    return 0 if found["ok"] else 1
+
+
+def examine() -> dict[str, Any]:
+    """All findings as one record; ``ok`` where kernels compile, which is all that the emulator needs."""
+    compiler = ask("compiler")
+    gpu = ask("gpu")
+    packages = {name: installed_version(name) for name in (*PACKAGES, *OPTIONAL)}
+    return {
+        "ok": "error" not in compiler and all(packages[name] for name in _REQUIRED),
+        "matmill": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "compiler": compiler,
+        "gpu": gpu if "error" not in gpu else {"available": False, "reason": gpu["error"]},
+        "driver": nvidia_smi(),
+        "packages": packages,
+        "cache": _cache(),
+    }
+
+
+def lines(found: dict[str, Any]) -> list[Line]:
+    """The findings in the order and words in which people read them."""
+    return [
+        Line("matmill", found["matmill"]),
+        Line("python", f"{found['python']} ({found['executable']})"),
+        Line("platform", f"{found['platform']}, {found['cpu']}"),
+        _compiler_line(found["compiler"]),
+        _gpu_line(found["gpu"]),
+        _driver_line(found["driver"]),
+        *_package_lines(found["packages"]),
+        _cache_line(found["cache"]),
+    ]
+
+
+def _cache() -> dict[str, Any]:
+    folder = cache_dir()
+    if folder is None:
+        return {"folder": None, "mode": None, "entries": 0, "bytes": 0}
+    entries, size = DiskCache(folder).size()
+    mode = f"{stat.S_IMODE(folder.stat().st_mode):04o}" if folder.is_dir() else None
+    return {"folder": str(folder), "mode": mode, "entries": entries, "bytes": size}
+
+
+def _compiler_line(compiler: dict[str, Any]) -> Line:
+    if "error" in compiler:
+        return Line("compiler", compiler["error"], ok=False, advice="pip install nvidia-cuda-nvrtc cuda-bindings")
+    oldest, newest = compiler["targets"][0], compiler["targets"][-1]
+    trial = f"a trial kernel compiled in {compiler['trial_seconds'] * 1e3:.0f} ms"
+    return Line("compiler", f"NVRTC {compiler['version']}, {oldest} to {newest}; {trial}")
+
+
+def _gpu_line(gpu: dict[str, Any]) -> Line:
+    if gpu["available"]:
+        return Line("GPU", f"{gpu['title']} ({gpu['target']}, {gpu['sms']} SMs)")
+    advice = "Kernels run in the emulator, and matmul on NumPy's BLAS, until an NVIDIA GPU with a driver is here."
+    return Line("GPU", f"none: {gpu['reason']}", ok=False, advice=advice)
+
+
+def _driver_line(gpus: list[dict[str, str]] | None) -> Line:
+    if not gpus:
+        return Line("driver", "nvidia-smi: not found, or no answer", ok=False)
+    return Line("driver", "; ".join(f"{g['name']}, driver {g['driver_version']}, {g['memory.total']}" for g in gpus))
+
+
+def _package_lines(packages: dict[str, str | None]) -> list[Line]:
+    present = ", ".join(f"{name} {found}" for name, found in packages.items() if found)
+    made = [Line("packages", present)]
+    for name, found in packages.items():
+        if found is None and name not in OPTIONAL:
+            made.append(Line("missing", name, ok=False, advice=f"Required: pip install {name}"))
+        elif found is None and OPTIONAL[name]:
+            made.append(Line("optional", f"{name} is not installed", advice=OPTIONAL[name]))
+    return made
+
+
+def _cache_line(cache: dict[str, Any]) -> Line:
+    if cache["folder"] is None:
+        return Line("cache", "off (MATMILL_CACHE): every run compiles its kernels again")
+    state = f"mode {cache['mode']}, {cache['entries']} entries, {cache['bytes']} bytes" if cache["mode"] else "not made"
+    return Line("cache", f"{cache['folder']}: {state}")

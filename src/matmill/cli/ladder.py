@@ -1,0 +1,145 @@
+"""``matmill ladder``: every rung of a ladder on one problem, checked, counted, and timed where there is a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from matmill import gpu
+from matmill.arch import DEFAULT, Arch, get
+from matmill.bench.ladder import emulate
+from matmill.bench.measure import measure
+from matmill.bench.memory import emulate_transfers
+from matmill.bench.plots import draw, drawable
+from matmill.bench.progress import Progress
+from matmill.bench.results import Outcome
+from matmill.bench.selection import pick
+from matmill.bench.transfers import measure_transfers
+from matmill.cli import tables
+from matmill.cli.console import output, progress, show, show_json
+from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
+from matmill.errors import ArgumentError, NoGPUError, unknown_name
+from matmill.problem import Gemm
+from matmill.registry import LADDERS
+
+ON = ("auto", "gpu", "emulator")
+#: (m, n, k) of a run that names none of them: on a GPU large enough to fill it; emulated the least that every rung
+#: takes as it is, with several steps of k, which ends within half a minute on two cores.
+GPU_SIZES = (4096, 4096, 4096)
+EMULATOR_SIZES = (256, 256, 64)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "ladder",
+        help="run the rungs of a ladder, checked and counted, and timed where there is a GPU",
+        description="Run every rung of a ladder on random matrices, check each element against float64, and show what "
+        "each rung costs. On a GPU the rungs are timed in turns with cuBLAS; without one they run as PTX in an "
+        "emulator that counts memory traffic, bank conflicts, barriers and races.",
+    )
+    add = parser.add_argument
+    add("ladder", nargs="?", help=f"one of {', '.join(LADDERS)}")
+    add("--list", action="store_true", help="list the ladders and their rungs, and stop")
+    add(
+        "--n",
+        type=size,
+        help=f"m = n = k (default: m, n, k {_said(GPU_SIZES)} on a GPU, {_said(EMULATOR_SIZES)} emulated)",
+    )
+    add("--m", type=size, help="rows of A and C")
+    add("--k", type=size, help="columns of A, rows of B")
+    add("--on", default="auto", metavar="|".join(ON), help="where to run (default: the GPU, if there is one)")
+    add("--arch", help=f"whose peaks and limits percentages refer to (default: the GPU present, else {DEFAULT})")
+    add("--rungs", help="names with commas between, for instance 'naive,ilp,shared(32)' (default: all)")
+    add("--seed", type=seed_value, help="seed of the random matrices (default: a fresh one)")
+    add("--warm", action="store_true", help="on a GPU, leave the L2 cache as the run before left it")
+    add("--json", action="store_true", help="print one JSON document instead of tables")
+    add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
+    add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs a ladder and shows the result; 1 where a row is wrong."""
+    if args.list:
+        output().print(tables.listing(LADDERS))
+        return 0
+    plot = plot_file(args.plot)
+    if plot is not None:
+        drawable()
+    outcome = _run(args)
+    if args.json:
+        show_json(outcome.as_dict())
+    else:
+        show(tables.report(outcome))
+    if plot is not None:
+        draw(outcome, plot)
+        if not args.json:
+            output().print(f"Plot: {plot}", soft_wrap=True)
+    return 0 if outcome.ok else 1
+
+
+def _run(args: argparse.Namespace) -> Outcome:
+    """The outcome of the run that the arguments describe."""
+    name, on = _ladder(args.ladder), _on(args.on)
+    arch = get(args.arch, "--arch") if args.arch is not None else None
+    rungs: Sequence[Any] = pick(LADDERS[name], args.rungs)
+    problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
+    fixed = seed(args.seed)
+    with progress() as report:
+        if on == "gpu":
+            return _measured(name, rungs, problem, arch, fixed, cold=not args.warm, report=report)
+        machine = arch or get(DEFAULT)
+        if name == "memory":
+            return emulate_transfers(rungs, problem, machine, seed=fixed, progress=report)
+        return emulate(name, rungs, problem, machine, seed=fixed, by_line=args.by_line, progress=report)
+
+
+def _measured(
+    name: str, rungs: Sequence[Any], problem: Gemm, arch: Arch | None, fixed: int, *, cold: bool, report: Progress
+) -> Outcome:
+    if name == "memory":
+        return measure_transfers(rungs, problem, arch, seed=fixed, progress=report)
+    return measure(name, rungs, problem, arch, seed=fixed, cold=cold, progress=report)
+
+
+def _ladder(name: str | None) -> str:
+    if name is None:
+        raise ArgumentError(
+            argument="ladder",
+            got="none",
+            wanted=f"one of {', '.join(LADDERS)}",
+            fix="See `matmill ladder --list`.",
+        )
+    if name not in LADDERS:
+        raise unknown_name("ladder", name, LADDERS)
+    return name
+
+
+def _on(name: str) -> str:
+    """``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` where a GPU is demanded and absent."""
+    if name not in ON:
+        raise unknown_name("--on", name, ON)
+    if name == "emulator":
+        return name
+    reason = gpu.unavailable()
+    if reason is None:
+        return "gpu"
+    if name == "gpu":
+        raise NoGPUError(
+            argument="--on",
+            got=f"'gpu', but {reason}",
+            wanted="a usable NVIDIA GPU",
+            fix="Use --on emulator, which needs none; `matmill doctor` says more.",
+        )
+    return "emulator"
+
+
+def _problem(args: argparse.Namespace, default: tuple[int, int, int]) -> Gemm:
+    """``--n`` alone names all three sizes; where it is not given, those not named are the default's."""
+    m, n, k = (args.n,) * 3 if args.n else default
+    return Gemm(m=args.m or m, n=n, k=args.k or k)
+
+
+def _said(sizes: tuple[int, int, int]) -> str:
+    return " ".join(str(size) for size in sizes)

@@ -1,0 +1,67 @@
+"""How option values are read, alike in every command."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from pathlib import Path
+from typing import TypeAlias
+
+from matmill.errors import ArgumentError
+
+#: What argparse's ``add_subparsers`` gives; it has no public name, and is generic for type checkers alone.
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — no other name
+
+PLOT_SUFFIXES = (".png", ".svg")
+
+
+def size(text: str) -> int:
+    """A positive whole number, ``5e7`` included.
+
+    >>> size("4096"), size("5e7")
+    (4096, 50000000)
+    """
+    try:
+        value = int(text) if text.lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        value = 0
+    if value != value or value in (float("inf"), float("-inf")) or value != int(value) or value < 1:  # noqa: PLR0124
+        message = f"got {text!r}; wanted a positive whole number, for instance 4096 or 5e7"
+        raise argparse.ArgumentTypeError(message)
+    return int(value)
+
+
+def seed_value(text: str) -> int:
+    """A seed: a whole number, zero included.
+
+    >>> seed_value("0")
+    0
+    """
+    if not text.isdigit():
+        message = f"got {text!r}; wanted a whole number, zero or more"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def seed(given: int | None) -> int:
+    """The seed given, or a fresh one."""
+    return secrets.randbits(32) if given is None else given
+
+
+def plot_file(text: str | None) -> Path | None:
+    """Where a plot goes, checked before a long run: known suffix, existing folder, matplotlib installed."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.suffix.lower() not in PLOT_SUFFIXES:
+        raise ArgumentError(
+            argument="--plot",
+            got=f"{text!r}",
+            wanted=f"a file name ending in {' or '.join(PLOT_SUFFIXES)}",
+            fix="The suffix decides the format.",
+        )
+    if not path.parent.is_dir():
+        raise ArgumentError(
+            argument="--plot", got=f"{text!r}", wanted="a file in a folder that exists", fix="Make the folder first."
+        )
+    return path

@@ -1,0 +1,192 @@
+"""A ladder's result as tables that fit 80 columns: what each rung took and needs, then what it did to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from matmill.bench import units
+from matmill.bench.results import BaselineRow, Outcome, Row
+from matmill.cli.console import table
+
+T = TypeVar("T")
+
+_NONE = "-"
+_HAZARDS_SHOWN = 3
+_COUNTED = "Counted: 32-byte sectors per global request, shared-memory wavefronts"
+
+
+def report(outcome: Outcome) -> Iterable[RenderableType]:
+    """The tables and remarks of one run, in reading order."""
+    p = outcome.problem
+    title = f"{outcome.ladder}: m={p.m} n={p.n} k={p.k} {p.dtype.name}, peaks of the {outcome.arch.title}"
+    if any(row.phases for row in outcome.rows):
+        yield _phase_table(title, outcome)
+    elif outcome.on == "gpu":
+        yield _time_table(title, outcome)
+    else:
+        yield _resource_table(title, outcome)
+    if any(row.counters for row in outcome.rows):
+        yield Text()
+        yield _counter_table(outcome.rows)
+    yield Text()
+    yield Text("\n".join(_remarks(outcome)))
+
+
+def verdict(row: Row) -> str:
+    """What the check found: ``ok``, ``WRONG``, ``RACE``, ``HAZARD``, or a dash for a rung that did not run.
+
+    >>> verdict(Row("naive", "S0", ok=False, error_ratio=float("nan")))
+    'WRONG'
+    """
+    if row.ok is None:
+        return _NONE
+    if row.ok:
+        return "ok"
+    if row.error_ratio is None or not row.error_ratio <= 1:
+        return "WRONG"
+    return "RACE" if races(row) else "HAZARD"
+
+
+def races(row: Row) -> int:
+    """How many races the emulator reported."""
+    return sum("race" in hazard["kind"] for hazard in row.hazards)
+
+
+def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
+    """Every ladder with its rungs, their sources, and what each changes."""
+    parts: list[RenderableType] = []
+    for name, rungs in ladders.items():
+        built = Table(title=name, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+        built.add_column(no_wrap=True)
+        built.add_column(no_wrap=True)
+        built.add_column()
+        for rung in rungs:
+            built.add_row(rung.label, rung.source.key, rung.changes)
+        parts.append(built)
+    return Group(*parts)
+
+
+def _time_table(title: str, outcome: Outcome) -> Table:
+    columns = [("rung", "left"), *_right("time", "TFLOP/s", "% peak", "% lib"), *_NEEDS]
+    rows = [[_name(row), *_rates(row), *_needs(row)] for row in outcome.rows]
+    built = table(title, columns, rows)
+    built.add_section()
+    for base in outcome.baselines:
+        built.add_row(base.name, *_rates(base), "", "", "", "ok" if base.ok else "WRONG")
+    return built
+
+
+def _resource_table(title: str, outcome: Outcome) -> Table:
+    columns = [("rung", "left"), ("source", "left"), *_NEEDS, ("error/bound", "right")]
+    rows = [[_name(row), row.source, *_needs(row), _or(row.error_ratio, units.digits)] for row in outcome.rows]
+    return table(title, columns, rows)
+
+
+def _phase_table(title: str, outcome: Outcome) -> Table:
+    names = list(dict.fromkeys(name for row in outcome.rows for name in row.phases or {}))
+    columns = [("rung", "left"), *_right("wall", *names), ("check", "right")]
+    rows = []
+    for row in outcome.rows:
+        cells = [_phase(row.phases.get(name)) if row.phases else _NONE for name in names]
+        rows.append([_name(row), _or(row.seconds, units.seconds), *cells, verdict(row)])
+    return table(title, columns, rows)
+
+
+def _phase(phase: Mapping[str, Any] | None) -> str:
+    """One phase: its time and rate where measured, else the bytes it moves."""
+    if phase is None:
+        return _NONE
+    if phase["seconds"] is None:
+        return f"{units.count(phase['bytes'])}B" if phase["bytes"] else _NONE
+    lines = [units.seconds(phase["seconds"])]
+    if phase["bytes"]:
+        lines.append(f"{units.count(phase['bytes'] / phase['seconds'])}B/s")
+    elif phase["flops"]:
+        lines.append(f"{units.count(phase['flops'] / phase['seconds'])}FLOP/s")
+    return "\n".join(lines)
+
+
+def _counter_table(rows: Sequence[Row]) -> Table:
+    columns = [
+        ("rung", "left"),
+        *_right("\nFFMA", "sect/\nload", "sect/\nstore", "shared load\nideal/actual", "shared store\nideal/actual"),
+        *_right("\nbarriers", "\nraces"),
+    ]
+    return table(_COUNTED, columns, [[_name(row), *_counts(row)] for row in rows if row.counters])
+
+
+def _counts(row: Row) -> list[str]:
+    c = row.counters or {}
+    return [
+        units.count(c["ffma"]),
+        # Copies past the registers (cp.async) are loads too, under counters of their own.
+        units.ratio(
+            c["global_load_sectors"] + c["cp_async_sectors"], c["global_load_requests"] + c["cp_async_requests"]
+        ),
+        units.ratio(c["global_store_sectors"], c["global_store_requests"]),
+        _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"]),
+        _pair(
+            c["shared_store_wavefronts_ideal"] + c["cp_async_shared_wavefronts"],
+            c["shared_store_wavefronts"] + c["cp_async_shared_wavefronts"],
+        ),
+        units.count(c["barriers"]),
+        str(races(row)),
+    ]
+
+
+def _pair(ideal: int, actual: int) -> str:
+    return f"{units.count(ideal)}/{units.count(actual)}" if actual else _NONE
+
+
+def _remarks(outcome: Outcome) -> Iterable[str]:
+    """Everything that a reader of the tables must know besides, one line each."""
+    noted: dict[str, list[str]] = {}
+    for row in outcome.rows:
+        if row.note:
+            noted.setdefault(row.note, []).append(row.rung)
+    for note, rungs in noted.items():
+        yield f"* {', '.join(rungs)}: {note}"
+    for row in outcome.rows:
+        for hazard in row.hazards[:_HAZARDS_SHOWN]:
+            yield f"{row.rung} {hazard['kind']}: {hazard['message']} ({hazard['where']})"
+        if len(row.hazards) > _HAZARDS_SHOWN:
+            yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
+    if outcome.on != "gpu":
+        for base in outcome.baselines:
+            yield f"{base.name} took {units.seconds(base.seconds)}, {units.digits(base.tflops)} TFLOP/s"
+    yield from outcome.notes
+
+
+def _name(row: Row) -> str:
+    """The rung's name, starred where a remark below the table belongs to it."""
+    return f"{row.rung} *" if row.note else row.rung
+
+
+_NEEDS = [("regs", "right"), ("shared", "right"), ("occup.", "right"), ("check", "right")]
+
+
+def _needs(row: Row) -> list[str]:
+    return [_or(row.registers, str), _or(row.shared_bytes, str), _or(row.occupancy, units.percent), verdict(row)]
+
+
+def _rates(row: Row | BaselineRow) -> list[str]:
+    library = row.library_fraction if isinstance(row, Row) else None
+    return [
+        _or(row.seconds, units.seconds),
+        _or(row.tflops, units.digits),
+        _or(row.peak_fraction, units.percent),
+        _or(library, units.percent),
+    ]
+
+
+def _or(value: T | None, say: Callable[[T], str]) -> str:
+    return _NONE if value is None else say(value)
+
+
+def _right(*headings: str) -> list[tuple[str, str]]:
+    return [(heading, "right") for heading in headings]

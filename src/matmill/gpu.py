@@ -1,0 +1,396 @@
+"""The CUDA executor: device memory and kernel launches through cuda-core and the driver's bindings.
+
+Nothing of CUDA is touched at import. :func:`unavailable` asks the driver's library directly, through ctypes, because
+cuda-core's first failure on a machine without a driver can leave the next call hanging.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any, Self
+
+import numpy as np
+
+from matmill.arch import ARCHES, Arch
+from matmill.compile import Binary
+from matmill.errors import DeviceError, LaunchError, NoGPUError
+from matmill.execute import Argument, Launch, Pointer
+
+_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_OLDEST = (7, 5)
+#: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
+_SHARED_BY_DEFAULT = 48 * 1024
+#: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
+_MOST_PREPARED = 4096
+
+#: (float32, float64) lanes per SM by compute capability, for GPUs that ``arch`` does not list (CUDA programming guide,
+#: throughput of native arithmetic instructions).
+_LANES = {(7, 5): (64, 2), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
+_LANES_OTHERWISE = (128, 2)
+
+
+@cache
+def unavailable() -> str | None:
+    """The reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
+    try:
+        driver = ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return f"no NVIDIA driver is installed ({_LIBRARY} is not found)"
+    status = driver.cuInit(0)
+    if status:
+        return f"the NVIDIA driver does not start: {_reason(driver, status)}"
+    count = ctypes.c_int()
+    status = driver.cuDeviceGetCount(ctypes.byref(count))
+    if status or not count.value:
+        return "the NVIDIA driver sees no GPU" + (f": {_reason(driver, status)}" if status else "")
+    numbers = []
+    for attribute in (_MAJOR, _MINOR):
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        numbers.append(value.value)
+    capability = (numbers[0], numbers[1])
+    if capability < _OLDEST:
+        return f"GPU 0 has compute capability {capability[0]}.{capability[1]}, and the compiler starts at 7.5"
+    if importlib.util.find_spec("cuda.core") is None:
+        return "the package cuda-core is not installed"
+    return None
+
+
+def _reason(driver: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    driver.cuGetErrorString(status, ctypes.byref(text))
+    return f"{(text.value or b'unknown error').decode()} (CUresult {status})"
+
+
+class Allocation:
+    """Device memory of one GPU, freed on :meth:`close` or when the last reference goes. A context manager."""
+
+    def __init__(self, gpu: GPU, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.gpu = gpu
+        # The driver refuses to allocate nothing; a kernel on empty arrays is never launched, so one byte serves.
+        self.address = gpu.allocate(max(1, nbytes))
+        self._free = weakref.finalize(self, gpu.free, self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def pointer(self, name: str, offset: int = 0) -> Pointer:
+        """The address ``offset`` bytes from the start, named for messages."""
+        return Pointer(name, self.address + offset)
+
+    def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """A copy of the first elements as a packed NumPy array; waits for the default stream only."""
+        array = np.empty(shape, dtype)
+        if array.nbytes > self.nbytes:
+            raise LaunchError(
+                argument="shape",
+                got=f"{array.nbytes} bytes to download",
+                wanted=f"at most the {self.nbytes} of the allocation",
+                fix="Ask for fewer elements.",
+            )
+        if array.nbytes:
+            self.gpu.call("cuMemcpyDtoH", array.ctypes.data, self.address, array.nbytes)
+        return array
+
+    def fill_bytes(self, value: int) -> None:
+        """Sets every byte; done when the call returns."""
+        if self.nbytes:
+            self.gpu.call("cuMemsetD8", self.address, value, self.nbytes)
+            self.gpu.call("cuStreamSynchronize", 0)
+
+    def write(self, array: np.ndarray[Any, Any]) -> None:
+        """Copies a packed NumPy array to the start; done when the call returns."""
+        if array.nbytes:
+            self.gpu.call("cuMemcpyHtoD", self.address, array.ctypes.data, array.nbytes)
+            # From pageable memory the copy may return before the last bytes have landed.
+            self.gpu.call("cuStreamSynchronize", 0)
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing."""
+        self._free()
+
+
+class Prepared:
+    """One kernel, loaded, with its launch shape fixed: what is left is to pass arguments and a stream."""
+
+    def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
+        from cuda.core import LaunchConfig  # noqa: PLC0415 — 200 ms that importing matmill must not pay
+        from cuda.core import launch as enqueue  # noqa: PLC0415
+
+        self._gpu = gpu
+        self._what = launch
+        self._enqueue: Callable[..., None] = enqueue
+        self._kernel = gpu.kernel(binary, launch)
+        self._config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.dynamic_shared)
+
+    def __call__(self, args: Sequence[int | np.generic], stream: int) -> None:
+        """Enqueues the kernel on the stream with that handle and returns without waiting.
+
+        ``args`` are plain ints for 8-byte parameters (addresses, ``long long``) and NumPy scalars of the parameter's
+        type for all others.
+        """
+        entered = self._gpu.enter()
+        try:
+            self._enqueue(_stream(stream), self._config, self._kernel, *args)
+        except Exception as error:
+            raise LaunchError(
+                argument=f"launch {self._what}",
+                got=str(error),
+                wanted="a launch that the driver accepts",
+                fix="An earlier kernel may have failed; compute-sanitizer names the access at fault.",
+            ) from error
+        finally:
+            if entered:
+                self._gpu.leave()
+        self._gpu.last = self._what
+
+
+class GPU:
+    """One NVIDIA GPU. ``GPU.get(index)`` gives the same object every time."""
+
+    def __init__(self, index: int) -> None:
+        from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
+
+        self.index = index
+        self.last: Launch | None = None
+        self._driver = driver
+        self._current: Callable[[], tuple[Any, Any]] = driver.cuCtxGetCurrent
+        self._demand(driver.cuInit(0), "cuInit")
+        self._device = self._demand(driver.cuDeviceGet(index), "cuDeviceGet")
+        self._context = self._demand(driver.cuDevicePrimaryCtxRetain(self._device), "cuDevicePrimaryCtxRetain")
+        self._context_address = int(self._context)
+        self._kernels: dict[tuple[bytes, str], Any] = {}
+        self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
+        self.arch = self._recognise()
+
+    @staticmethod
+    def get(index: int = 0) -> GPU:
+        """The GPU with that number.
+
+        Raises :class:`~matmill.errors.NoGPUError` where none can be used, :class:`~matmill.errors.DeviceError` where
+        there are fewer.
+        """
+        reason = unavailable()
+        if reason is not None:
+            raise no_gpu("GPU", f"device {index}, but {reason}")
+        return _get(index)
+
+    def empty(self, nbytes: int) -> Allocation:
+        """Plain device memory with arbitrary contents, never managed (unified) memory."""
+        return Allocation(self, nbytes)
+
+    def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
+        """A packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
+        try:
+            allocation = self.empty(array.nbytes)
+        except LaunchError as error:
+            raise LaunchError(
+                argument=name,
+                got=f"{array.nbytes / 2**30:.2f} GiB to copy to GPU {self.index}: {error.got}",
+                wanted="an operand that fits its free memory",
+                fix="Split the product, or free GPU memory first.",
+            ) from error
+        allocation.write(np.ascontiguousarray(array))
+        return allocation
+
+    def prepare(self, binary: Binary, launch: Launch) -> Prepared:
+        """The kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
+        key = (binary, replace(launch, args=()))
+        found = self._prepared.get(key)
+        if found is None:
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            found = self._prepared[key] = Prepared(self, *key)
+        return found
+
+    def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
+        """Enqueues ``launch`` on ``stream`` (an int, an object with ``__cuda_stream__``, or the default stream).
+
+        Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
+        """
+        self.prepare(binary, launch)(bare(launch.args), stream_address(stream))
+
+    def synchronize(self) -> None:
+        """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
+        self.call("cuCtxSynchronize")
+
+    def order(self, before: int, after: int) -> None:
+        """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
+        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        self.call("cuEventRecord", event, before)
+        self.call("cuStreamWaitEvent", after, event, 0)
+        self.call("cuEventDestroy", event)
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new device memory."""
+        return int(self.call("cuMemAlloc", nbytes))
+
+    def free(self, address: int) -> None:
+        """Gives device memory back."""
+        self.call("cuMemFree", address)
+
+    def enter(self) -> bool:
+        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
+        if int(self._current()[1]) == self._context_address:
+            return False
+        self._demand(self._driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+        return True
+
+    def leave(self) -> None:
+        """Undoes :meth:`enter`, so that the array library finds its own current device again."""
+        self._driver.cuCtxPopCurrent()
+
+    def call(self, name: str, *args: object) -> Any:  # noqa: ANN401 — each driver call has its own
+        """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+        entered = self.enter()
+        try:
+            return self._demand(getattr(self._driver, name)(*args), name)
+        finally:
+            if entered:
+                self.leave()
+
+    def kernel(self, binary: Binary, launch: Launch) -> Any:  # noqa: ANN401 — cuda-core is untyped
+        """The loaded kernel of ``binary``, allowed the dynamic shared memory that ``launch`` asks for."""
+        from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
+
+        key = (binary.cubin, binary.entry)
+        entered = self.enter()
+        try:
+            if key not in self._kernels:
+                # The object code is kept beside its kernel: unloading it would pull the code away.
+                code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
+                self._kernels[key] = (code, code.get_kernel(binary.entry))
+            kernel = self._kernels[key][1]
+        except Exception as error:
+            raise LaunchError(
+                argument=f"kernel {binary.kernel}",
+                got=f"{error} when loading its cubin for {binary.target}",
+                wanted=f"a cubin that GPU {self.index} ({self.arch.title}, {self.arch.target}) runs",
+                fix="Compile for this GPU's target, and update the driver if it is older than the compiler.",
+            ) from error
+        finally:
+            if entered:
+                self.leave()
+        if launch.dynamic_shared + binary.resources.shared > _SHARED_BY_DEFAULT:
+            # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
+            most = self.arch.shared_per_block - binary.resources.shared
+            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
+        return kernel
+
+    def _demand(self, answer: tuple[Any, ...], name: str) -> Any:  # noqa: ANN401 — see call
+        status, *values = answer
+        if status.value:
+            _, text = self._driver.cuGetErrorString(status)
+            raise LaunchError(
+                argument=f"GPU {self.index}",
+                got=f"{status.name} from {name}: {(text or b'').decode()}",
+                wanted="success",
+                fix=f"The latest launch was {self.last}; compute-sanitizer names an access at fault."
+                if self.last
+                else "Run `matmill doctor`, which checks driver and GPU.",
+            )
+        return values[0] if values else None
+
+    def _recognise(self) -> Arch:
+        """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes."""
+
+        def ask(name: str) -> int:
+            attribute = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(self._demand(self._driver.cuDeviceGetAttribute(attribute, self._device), name))
+
+        raw = self._demand(self._driver.cuDeviceGetName(128, self._device), "cuDeviceGetName")
+        title = raw.split(b"\0")[0].decode()
+        capability = (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR"))
+        sms, clock = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
+        # Two transfers per memory clock, on a bus given in bits.
+        dram = 2 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+        plain = re.sub(r"[^a-z0-9]", "", title.lower())
+        for known in ARCHES.values():
+            if known.name.replace("-", "") in plain and (known.capability, known.sms) == (capability, sms):
+                # Models come with several memories (A100 with 40 or 80 GB): beyond 15%, the driver's figure is right.
+                near = not dram or abs(known.dram_bytes_per_s / dram - 1) < 0.15
+                return known if near else replace(known, title=title, dram_bytes_per_s=dram)
+        fp32, fp64 = _LANES.get(capability, _LANES_OTHERWISE)
+        return Arch(
+            name=plain,
+            title=title,
+            capability=capability,
+            sms=sms,
+            boost_hz=clock,
+            fp32_flops=2.0 * fp32 * sms * clock,
+            fp64_flops=2.0 * fp64 * sms * clock,
+            dram_bytes_per_s=dram,
+            l2_bytes=ask("L2_CACHE_SIZE"),
+            shared_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            shared_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+            blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+            shared_reserved=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        )
+
+
+def no_gpu(argument: str, got: str) -> NoGPUError:
+    """The error for a GPU that was demanded where none can be used."""
+    return NoGPUError(
+        argument=argument,
+        got=got,
+        wanted="a usable NVIDIA GPU",
+        fix="Run `matmill doctor`, or use executor='cpu' or executor='emulator', which need none.",
+    )
+
+
+def bare(args: Sequence[Argument]) -> list[int | np.generic]:
+    """Launch arguments as :class:`Prepared` wants them."""
+    # cuda-core takes a Python int as an 8-byte parameter, which is its fastest path.
+    return [arg.address if isinstance(arg, Pointer) else int(arg) if isinstance(arg, np.int64) else arg for arg in args]
+
+
+def stream_address(stream: object) -> int:
+    """The handle of a stream given as None (the default stream), an int, or an object with ``__cuda_stream__``."""
+    if stream is None:
+        return 0
+    if isinstance(stream, int):
+        return stream
+    protocol: Callable[[], tuple[int, int]] = getattr(stream, "__cuda_stream__")  # noqa: B009 — object has no such attribute
+    return int(protocol()[1])
+
+
+@lru_cache(maxsize=256)
+def _stream(address: int) -> Any:  # noqa: ANN401 — cuda-core is untyped
+    """cuda-core's stream object for a handle; it only borrows the handle, so a reused one stays right."""
+    from cuda.core import LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream  # noqa: PLC0415 — see Prepared
+
+    if address in {0, 1}:
+        return LEGACY_DEFAULT_STREAM
+    return PER_THREAD_DEFAULT_STREAM if address == 2 else Stream.from_handle(address)
+
+
+@cache
+def _get(index: int) -> GPU:
+    from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
+
+    driver.cuInit(0)
+    count = int(driver.cuDeviceGetCount()[1])
+    if not 0 <= index < count:
+        raise DeviceError(
+            argument="device",
+            got=f"GPU {index}",
+            wanted=f"a number below {count}",
+            fix="CUDA_VISIBLE_DEVICES may hide GPUs from this process.",
+        )
+    return GPU(index)

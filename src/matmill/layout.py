@@ -1,0 +1,249 @@
+"""From shapes and strides to GEMM problems: pure arithmetic, no memory and no device.
+
+A product of any shape becomes a few :class:`Stage` s, each one problem launched at one or more places: batch
+dimensions that lie regularly in all operands collapse into one, a batch whose second matrix is shared becomes taller
+matrices, and what is left is looped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple, TypeAlias
+
+from matmill.arrays import Operand
+from matmill.errors import ShapeError
+from matmill.problem import Gemm
+
+#: Products of a batch lie along grid.y, which ends here (CUDA programming guide, compute capabilities).
+MOST_BATCHES = 65535
+#: Kernels count rows in 32 bits; batches are not joined into matrices that come near the end of that.
+_TALLEST = 2**30
+
+Shape: TypeAlias = tuple[int, ...]
+#: Byte offsets of A, B, C and D from their operands' addresses.
+Offsets: TypeAlias = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One problem and the places where it is to be computed."""
+
+    problem: Gemm
+    offsets: tuple[Offsets, ...]
+
+
+class _Axis(NamedTuple):
+    """A batch dimension: its extent, and its stride in A, B, C and D in elements."""
+
+    extent: int
+    strides: tuple[int, int, int, int]
+
+
+@lru_cache(maxsize=1024)
+def result_shape(a: Shape, b: Shape) -> Shape:
+    """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
+
+    >>> result_shape((5, 1, 2, 3), (4, 3, 6)), result_shape((3,), (3, 6)), result_shape((3,), (3,))
+    ((5, 4, 2, 6), (6,), ())
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ShapeError(
+                argument=name,
+                got="shape ()",
+                wanted="at least one dimension",
+                fix="Multiply by a scalar with `*`.",
+            )
+    inner, place = (b[-2], "second-last") if len(b) > 1 else (b[0], "only")
+    if a[-1] != inner:
+        raise ShapeError(
+            argument="a, b",
+            got=f"shapes {tuple(a)} and {tuple(b)}",
+            wanted=f"the last dimension of a ({a[-1]}) to equal b's {place} ({inner})",
+            fix="Transpose one of them if it lies the other way.",
+        )
+    batch = _broadcast(a[:-2], b[:-2])
+    if batch is None:
+        raise ShapeError(
+            argument="a, b",
+            got=f"shapes {tuple(a)} and {tuple(b)}",
+            wanted=f"batch dimensions {tuple(a[:-2])} and {tuple(b[:-2])} that broadcast",
+            fix="Each pair, counted from the right, must be equal or hold a 1.",
+        )
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def check_broadcast(shape: Shape, target: Shape, argument: str) -> None:
+    """Raises :class:`~matmill.errors.ShapeError` unless ``shape`` broadcasts to exactly ``target``."""
+    if _broadcast(shape, target) != tuple(target):
+        raise ShapeError(
+            argument=argument,
+            got=f"shape {tuple(shape)}",
+            wanted=f"one that broadcasts to the result's {tuple(target)}",
+            fix="Reshape it, or insert dimensions of 1.",
+        )
+
+
+def lower(a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool = False) -> tuple[Stage, ...]:
+    """The stages that compute D = alpha * A @ B + beta * C.
+
+    ``d`` has the shape :func:`result_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
+    the inner dimension 0, so that A and B are not read. An empty result needs no stage.
+    """
+    m = a.shape[-2] if len(a.shape) > 1 else 1
+    n = b.shape[-1] if len(b.shape) > 1 else 1
+    k = 0 if skip_product else a.shape[-1]
+    if not all(d.shape):
+        return ()
+    batch = d.shape[: len(d.shape) - (len(a.shape) > 1) - (len(b.shape) > 1)]
+    a_outer, a_strides = _split(a, batch, 1 if len(a.shape) == 1 else None)
+    b_outer, b_strides = _split(b, batch, 0 if len(b.shape) == 1 else None)
+    d_outer, d_strides = _result_strides(d, a, b, d.shape)
+    c_outer, c_strides = _result_strides(c, a, b, d.shape) if c is not None else ((0,) * len(batch), (0, 0))
+    outer = zip(a_outer, b_outer, c_outer, d_outer, strict=True)
+    axes = _collapse([_Axis(extent, strides) for extent, strides in zip(batch, outer, strict=True)])
+    problem = Gemm(
+        m=m,
+        n=n,
+        k=k,
+        dtype=a.dtype,
+        a_strides=_canonical(a_strides, m, k),
+        b_strides=_canonical(b_strides, k, n),
+        c_strides=_canonical(c_strides, m, n) if c is not None else None,
+        d_strides=_canonical(d_strides, m, n),
+        has_c=c is not None,
+    )
+    problem, axes = _taller(problem, axes)
+    stages = _grid(problem, axes)
+    a_align, b_align, d_align = _alignments(problem, axes, (a, b, d))
+    return tuple(
+        replace(stage, problem=replace(stage.problem, a_align=a_align, b_align=b_align, d_align=d_align))
+        for stage in stages
+    )
+
+
+def _broadcast(x: Shape, y: Shape) -> Shape | None:
+    """NumPy's rule, with zeros; None where the shapes do not go together."""
+    n = max(len(x), len(y))
+    pairs = zip((1,) * (n - len(x)) + tuple(x), (1,) * (n - len(y)) + tuple(y), strict=True)
+    shape = []
+    for p, q in pairs:
+        if p != q and 1 not in {p, q}:
+            return None
+        shape.append(q if p == 1 else p)
+    return tuple(shape)
+
+
+def _broadcast_strides(shape: Shape, strides: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Strides of ``shape`` broadcast to ``rank`` dimensions: zero where there is one element or no dimension."""
+    own = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
+    return (0,) * (rank - len(own)) + own
+
+
+def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Batch strides, and (row, column) strides, of an input; ``missing`` is the end where a vector lacks its axis."""
+    strides = tuple(x.strides)
+    if missing is not None:
+        row, column = (0, strides[0]) if missing else (strides[0], 0)
+        return (0,) * len(batch), (row, column)
+    return _broadcast_strides(x.shape[:-2], strides[:-2], len(batch)), (strides[-2], strides[-1])
+
+
+def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Batch and (row, column) strides of C or D, whose vector axes the array API has dropped."""
+    strides = list(_broadcast_strides(x.shape, x.strides, len(shape)))
+    column = strides.pop() if len(b.shape) > 1 else 0
+    row = strides.pop() if len(a.shape) > 1 else 0
+    return tuple(strides), (row, column)
+
+
+def _canonical(strides: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
+    """Strides with those that are never stepped over replaced by packed ones, so that fewer kernels are needed."""
+    column = strides[1] if columns > 1 else 1
+    return (strides[0] if rows > 1 else max(1, columns) * abs(column)), column
+
+
+def _collapse(axes: list[_Axis]) -> list[_Axis]:
+    """Axes without those of extent 1, neighbours joined where all operands step over them as over one."""
+    joined: list[_Axis] = []
+    for axis in axes:
+        if axis.extent == 1:
+            continue
+        if joined and all(
+            outer == inner * axis.extent for outer, inner in zip(joined[-1].strides, axis.strides, strict=True)
+        ):
+            joined[-1] = _Axis(joined[-1].extent * axis.extent, axis.strides)
+        else:
+            joined.append(axis)
+    return joined
+
+
+def _taller(problem: Gemm, axes: list[_Axis]) -> tuple[Gemm, list[_Axis]]:
+    """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many."""
+    if not axes:
+        return problem, axes
+    extent, (a, b, c, d) = axes[-1]
+    m = problem.m
+    regular = m == 1 or (
+        a == m * problem.a_row_col[0]
+        and d == m * problem.d_row_col[0]
+        and (not problem.has_c or c == m * problem.c_row_col[0])
+    )
+    if b != 0 or not regular or m * extent > _TALLEST:
+        return problem, axes
+    if m == 1:
+        problem = replace(
+            problem,
+            a_strides=(a, problem.a_row_col[1]),
+            c_strides=(c, problem.c_row_col[1]) if problem.has_c else None,
+            d_strides=(d, problem.d_row_col[1]),
+        )
+    return replace(problem, m=m * extent), axes[:-1]
+
+
+def _grid(problem: Gemm, axes: list[_Axis]) -> list[Stage]:
+    """One axis, the longest, goes on the grid, in runs that it can hold; the others are looped over."""
+    size = problem.dtype.itemsize
+    longest = max(axes, key=lambda axis: axis.extent, default=_Axis(1, (0, 0, 0, 0)))
+    loops = [axis for axis in axes if axis is not longest]
+    starts = []
+    for index in product(*(range(axis.extent) for axis in loops)):
+        steps = [[i * stride for stride in axis.strides] for i, axis in zip(index, loops, strict=True)]
+        starts.append([sum(step[operand] for step in steps) for operand in range(4)])
+    full, rest = divmod(longest.extent, MOST_BATCHES)
+    runs = [(MOST_BATCHES, range(full)), (rest, range(full, full + 1))]
+    stages = []
+    for batch, numbers in runs:
+        offsets = tuple(
+            _offsets(start, [number * MOST_BATCHES * stride for stride in longest.strides], size)
+            for start in starts
+            for number in numbers
+        )
+        if batch and offsets:
+            a, b, c, d = longest.strides if batch > 1 else (0, 0, 0, 0)
+            shape = replace(problem, batch=batch, a_batch=a, b_batch=b, c_batch=c, d_batch=d)
+            stages.append(Stage(shape, offsets))
+    return stages
+
+
+def _offsets(start: Sequence[int], run: Sequence[int], size: int) -> Offsets:
+    a, b, c, d = ((first + second) * size for first, second in zip(start, run, strict=True))
+    return a, b, c, d
+
+
+def _alignments(problem: Gemm, axes: list[_Axis], operands: tuple[Operand, Operand, Operand]) -> list[int]:
+    """For A, B and D, what divides the address of every contiguous line: a power of two, at most 16 bytes."""
+    extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
+    strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
+    found = []
+    for place, operand, own_extents, own_strides in zip((0, 1, 3), operands, extents, strides, strict=True):
+        steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
+        steps += [axis.strides[place] for axis in axes]
+        bits = operand.address | 16
+        for step in steps:
+            bits |= abs(step) * problem.dtype.itemsize
+        found.append(bits & -bits)
+    return found

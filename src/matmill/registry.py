@@ -1,0 +1,36 @@
+"""Every kernel matmill knows: production kernels that ``choose`` picks from, and the teaching ladders.
+
+A kernel is registered by naming it here; tests, benchmarks, documentation and the command line read these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.cost import gemm as cost
+from matmill.kernel import Kernel, Rung
+from matmill.kernels.gemm import GEMM
+from matmill.ladder.memory import MEMORY, TransferRung
+from matmill.ladder.sgemm import SGEMM
+from matmill.problem import Gemm
+from matmill.tiles import space
+
+
+@dataclass(frozen=True)
+class Production:
+    """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
+
+    ``predict`` gives seconds for a problem with one of these configurations on an arch.
+    """
+
+    kernel: Kernel[Gemm]
+    space: Callable[[Gemm, Arch], tuple[Config, ...]]
+    predict: Callable[[Gemm, Config, Arch], float]
+
+
+PRODUCTION: tuple[Production, ...] = (Production(GEMM, space, cost.predict),)
+
+LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {"sgemm": SGEMM, "memory": MEMORY}

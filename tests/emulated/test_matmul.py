@@ -1,0 +1,118 @@
+"""matmul through the production kernel's own PTX: every shape, stride and factor, and no race or hazard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import arch
+from matmill.arrays import inspect
+from matmill.emulator import Memory, run
+from matmill.layout import lower
+from matmill.plan import operands_at, prepare
+from matmill.reference import check
+
+Array = NDArray[Any]
+
+
+def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _emulate(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+    return matmill.matmul(*args, executor="emulator", **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((1, 1), (1, 1)),
+        ((65, 33), (33, 70)),
+        ((64, 64), (64, 64)),
+        ((1, 100), (100, 3)),
+        ((40,), (40,)),
+        ((40,), (40, 50)),
+        ((30, 40), (40,)),
+        ((3, 9, 17), (17, 21)),
+        ((2, 1, 9, 17), (1, 3, 17, 21)),
+    ],
+)
+def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
+    verdict = check(_emulate(a, b), a, b)
+    assert verdict.ok, verdict
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.tuples(st.integers(1, 70), st.integers(1, 70), st.integers(0, 40)),
+    st.lists(st.sampled_from([1, -1, 2]), min_size=4, max_size=4),
+    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0)]),
+)
+def test_strides_and_factors(sizes: tuple[int, int, int], steps: list[int], factors: tuple[float, float]) -> None:
+    m, n, k = sizes
+    a = _random(0, m * abs(steps[0]), k * abs(steps[1]))[:: steps[0], :: steps[1]]
+    b = _random(1, n * abs(steps[3]), k * abs(steps[2])).T[:: steps[2], :: steps[3]]
+    c = _random(2, m, n)
+    alpha, beta = factors
+    verdict = check(_emulate(a, b, c, alpha=alpha, beta=beta), a, b, c, alpha=alpha, beta=beta)
+    assert verdict.ok, verdict
+
+
+def test_what_is_not_read_may_be_nan() -> None:
+    a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
+    nan = np.full((20, 40), np.nan, np.float32)
+    assert check(_emulate(a, b, nan), a, b).ok
+    np.testing.assert_array_equal(_emulate(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+
+
+def test_out_with_gaps_and_out_that_is_c() -> None:
+    a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
+    pool = np.full((40, 80), 7, np.float32)
+    out = pool[::-2, ::2]
+    assert _emulate(a, b, out=out) is out
+    assert check(out, a, b).ok
+    assert (pool[::2] == 7).all()
+    assert (pool[:, 1::2] == 7).all()
+    before = c.copy()
+    assert _emulate(a, b, c, beta=-1, out=c) is c
+    assert check(c, a, b, before, beta=-1).ok
+
+
+def test_empty_sums_and_results() -> None:
+    np.testing.assert_array_equal(
+        _emulate(np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)), np.zeros((3, 5))
+    )
+    assert _emulate(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("late_copies", [False, True])
+@pytest.mark.parametrize("sizes", [(33, 65, 40), (128, 64, 64)])
+def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_copies: bool) -> None:  # noqa: FBT001 — a parameter
+    m, n, k = sizes
+    a, b, c = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype), _random(2, m, n, dtype=dtype)
+    d = np.full((m, n), np.nan, dtype)
+    memory = Memory()
+    pointers = [
+        memory.bind(name, x, access=access)
+        for name, x, access in (("A", a, "r"), ("B", b, "r"), ("C", c, "r"), ("D", d, "w"))
+    ]
+    operands = [
+        inspect(x, "x")._replace(address=pointer.address) for x, pointer in zip((a, b, c, d), pointers, strict=True)
+    ]
+    (ready,) = prepare(lower(*operands), arch.get("h200"))
+    addresses = (pointers[0].address, pointers[1].address, pointers[2].address, pointers[3].address)
+    launch = ready.choice.kernel.launch(ready.problem, operands_at(addresses, (0, 0, 0, 0), 0.5, 2.0))
+    for schedule in (0, 1):
+        d[...] = np.nan
+        report = run(ready.binary.ptx, launch, memory, late_copies=late_copies, schedule=schedule)
+        assert not report.hazards
+        assert check(d, a, b, c, alpha=0.5, beta=2.0).ok

@@ -1,0 +1,43 @@
+"""What the tests on a GPU share: they are skipped where there is none, and each library's where it is not installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from matmill import gpu
+
+
+@pytest.fixture(autouse=True)
+def device() -> gpu.GPU:
+    """GPU 0; without one, the test is skipped with the reason."""
+    reason = gpu.unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    return gpu.GPU.get(0)
+
+
+@pytest.fixture
+def torch() -> Any:  # noqa: ANN401 — a module
+    """The library, where it sees the GPU."""
+    library = pytest.importorskip("torch")
+    if not library.cuda.is_available():
+        pytest.skip("this torch sees no GPU")
+    return library
+
+
+@pytest.fixture
+def cupy() -> Any:  # noqa: ANN401 — a module
+    """The library, where it is installed."""
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def jax(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 — a module
+    """The library, where it sees the GPU; it must not take the GPU's whole memory for itself."""
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    library = pytest.importorskip("jax")
+    if library.default_backend() != "gpu":
+        pytest.skip("this JAX sees no GPU")
+    return library

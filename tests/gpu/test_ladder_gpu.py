@@ -1,0 +1,51 @@
+"""The ladder on a real GPU: right, timed, and compared with what is installed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from matmill import cli, gpu
+from matmill.cli import main
+from matmill.ladder.sgemm import SGEMM
+
+pytestmark = pytest.mark.skipif(gpu.unavailable() is not None, reason=f"no GPU: {gpu.unavailable()}")
+
+
+def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main([*arguments, "--on", "gpu", "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+@pytest.mark.parametrize("n", [256, 500])
+def test_every_rung_is_right_and_timed(n: int, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json(["ladder", "sgemm", "--n", str(n)], capsys)
+    assert code == cli.OK
+    assert [row["rung"] for row in found["rows"]] == [rung.label for rung in SGEMM]
+    peak = gpu.GPU.get(0).arch.fp32_flops / 1e12
+    for row in found["rows"]:
+        assert row["ok"] is True, row
+        # A kernel faster than the peak was timed before it had run.
+        assert 0 < row["tflops"] < 1.1 * peak
+        assert row["spread"][0] <= row["seconds"] <= row["spread"][1]
+    assert all(base["ok"] for base in found["baselines"])
+
+
+def test_the_memory_ladder_moves_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json(["ladder", "memory", "--n", "1024"], capsys)
+    assert code == cli.OK
+    assert [row["ok"] for row in found["rows"]] == [True, True, True]
+    rates = {row["rung"]: row["phases"]["copy in"] for row in found["rows"]}
+    seconds = {name: phase["seconds"] for name, phase in rates.items()}
+    # Eight mebibytes over any bus since PCIe 2 take less than a tenth of a second, and more than a microsecond.
+    assert all(1e-6 < taken < 0.1 for taken in seconds.values())
+
+
+def test_a_warm_cache_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json(["ladder", "sgemm", "--n", "256", "--rungs", "naive", "--warm"], capsys)
+    assert code == cli.OK
+    assert found["environment"]["cold_l2"] is False
+    assert any("L2 warm" in note for note in found["notes"])

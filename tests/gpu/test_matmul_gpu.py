@@ -1,0 +1,315 @@
+"""matmul on a GPU: NumPy arrays that travel, and torch, CuPy and JAX arrays that stay where they are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import errors
+from matmill.gpu import GPU
+from matmill.reference import check
+
+Array = NDArray[Any]
+
+SHAPES = [
+    ((1, 1), (1, 1)),
+    ((129, 65), (65, 257)),
+    ((128, 128), (128, 128)),
+    ((1, 1000), (1000, 3)),
+    ((513, 1), (1, 511)),
+    ((40,), (40,)),
+    ((40,), (40, 50)),
+    ((30, 40), (40,)),
+    ((7, 33, 44), (44, 55)),
+    ((3, 1, 33, 44), (1, 5, 44, 55)),
+    ((6, 32, 48), (6, 48, 64)),
+]
+
+
+def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _gpu(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+    return matmill.matmul(*args, executor="gpu", **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_numpy_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
+    result = _gpu(a, b)
+    verdict = check(result, a, b)
+    assert verdict.ok, verdict
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.tuples(st.integers(0, 150), st.integers(0, 150), st.integers(0, 90)),
+    st.lists(st.sampled_from([1, -1, 2, -3]), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=2, max_size=2),
+    st.sampled_from(["float32", "float64"]),
+    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
+)
+def test_numpy_sizes_and_strides(
+    sizes: tuple[int, int, int], steps: list[int], turned: list[bool], dtype: str, factors: tuple[float, float]
+) -> None:
+    m, n, k = sizes
+
+    def view(seed: int, rows: int, columns: int, row_step: int, column_step: int, *, turn: bool) -> Array:
+        shape = (rows * abs(row_step), columns * abs(column_step))
+        root = _random(seed, *(shape[::-1] if turn else shape), dtype=dtype)
+        return (root.T if turn else root)[::row_step, ::column_step]
+
+    a = view(0, m, k, steps[0], steps[1], turn=turned[0])
+    b = view(1, k, n, steps[2], steps[3], turn=turned[1])
+    c = _random(2, m, n, dtype=dtype)
+    result = _gpu(a, b, c, alpha=factors[0], beta=factors[1])
+    verdict = check(result, a, b, c, alpha=factors[0], beta=factors[1])
+    assert verdict.ok, verdict
+
+
+def test_numpy_out_and_overwriting_c() -> None:
+    a, b, c = _random(0, 50, 60), _random(1, 60, 70), _random(2, 50, 70)
+    out = np.full((70, 100), np.nan, np.float32).T[::2]
+    assert _gpu(a, b, out=out) is out
+    assert check(out, a, b).ok
+    before = c.copy()
+    assert _gpu(a, b, c, beta=0.5, out=c) is c
+    assert check(c, a, b, before, beta=0.5).ok
+
+
+def test_nan_in_what_is_not_read() -> None:
+    a, b = _random(0, 50, 60), _random(1, 60, 70)
+    nan = np.full((50, 70), np.nan, np.float32)
+    assert check(_gpu(a, b, nan), a, b).ok
+    c = _random(2, 50, 70)
+    np.testing.assert_array_equal(_gpu(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+
+
+def test_empty_sums_and_empty_results() -> None:
+    c = _random(0, 3, 5)
+    a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
+    np.testing.assert_array_equal(_gpu(a, b), np.zeros((3, 5)))
+    np.testing.assert_array_equal(_gpu(a, b, c, beta=-1), -c)
+    assert _gpu(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
+
+
+def test_more_products_than_a_grid_is_long() -> None:
+    a, b = _random(0, 70_000, 2, 3), _random(1, 70_000, 3, 2)
+    result = _gpu(a, b)
+    expected = np.einsum("bij,bjk->bik", a.astype(np.float64), b.astype(np.float64))
+    np.testing.assert_allclose(result, expected, atol=1e-4)
+
+
+# -- torch ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_torch_shapes(torch: Any, left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:  # noqa: ANN401
+    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
+    x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
+    result = matmill.matmul(x, y)
+    assert (result.device, result.dtype) == (x.device, x.dtype)
+    verdict = check(result.cpu().numpy(), a, b)
+    assert verdict.ok, verdict
+
+
+def test_torch_views_and_repeated_calls(torch: Any) -> None:  # noqa: ANN401
+    for seed in range(3):
+        a, b = _random(seed, 80, 70), _random(seed + 1, 90, 70)
+        x, y = torch.from_numpy(a).cuda()[:, 1::2], torch.from_numpy(b).cuda().T[1::2]
+        assert check(matmill.matmul(x, y).cpu().numpy(), a[:, 1::2], b.T[1::2]).ok
+        bias = torch.ones(90, device="cuda")
+        result = matmill.matmul(x, y, bias, alpha=0.5 + seed, beta=seed)
+        ones = np.ones((80, 90), np.float32)
+        assert check(result.cpu().numpy(), a[:, 1::2], b.T[1::2], ones, alpha=0.5 + seed, beta=seed).ok
+
+
+def test_torch_out(torch: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 50, 60), _random(1, 60, 70)
+    x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
+    out = torch.full((70, 50), float("nan"), device="cuda").T
+    assert matmill.matmul(x, y, out=out) is out
+    assert check(out.cpu().numpy(), a, b).ok
+
+
+def test_torch_alignment_is_part_of_the_plan(torch: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 64 * 64 + 1), _random(1, 64, 64)
+    x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
+    for start in (0, 1):
+        result = matmill.matmul(x[start : start + 4096].view(64, 64).T, y)
+        assert check(result.cpu().numpy(), a[start : start + 4096].reshape(64, 64).T, b).ok
+
+
+def test_torch_streams(torch: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 300, 300), _random(1, 300, 300)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x, y = torch.from_numpy(a).cuda(non_blocking=True), torch.from_numpy(b).cuda(non_blocking=True)
+        for _ in range(20):
+            torch.cuda._sleep(100_000)
+            first = matmill.matmul(x, y)
+    side.synchronize()
+    assert check(first.cpu().numpy(), a, b).ok
+    for stream in (side, side.cuda_stream):
+        out = torch.full((300, 300), float("nan"), device="cuda")
+        torch.cuda.synchronize()
+        matmill.matmul(x, y, out=out, stream=stream)
+        side.synchronize()
+        assert check(out.cpu().numpy(), a, b).ok
+
+
+def test_torch_is_not_waited_for(torch: Any) -> None:  # noqa: ANN401
+    x = torch.randn(256, 256, device="cuda")
+    matmill.matmul(x, x)
+    torch.cuda.synchronize()
+    started = torch.cuda.Event()
+    torch.cuda._sleep(2_000_000_000)  # about a second
+    started.record()
+    begin = time.perf_counter()
+    matmill.matmul(x, x)
+    elapsed = time.perf_counter() - begin
+    assert not started.query(), "the GPU had already finished: the test proves nothing"
+    assert elapsed < 0.2
+    torch.cuda.synchronize()
+
+
+def test_torch_leaves_the_current_device_alone(torch: Any) -> None:  # noqa: ANN401
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    a, b = _random(0, 100, 100), _random(1, 100, 100)
+    x, y = torch.from_numpy(a).to("cuda:1"), torch.from_numpy(b).to("cuda:1")
+    result = matmill.matmul(x, y)
+    assert torch.cuda.current_device() == 0
+    assert result.device == x.device
+    assert check(result.cpu().numpy(), a, b).ok
+    with pytest.raises(errors.DeviceError, match="GPU 0"):
+        matmill.matmul(x, y.to("cuda:0"))
+
+
+def test_torch_refusals(torch: Any) -> None:  # noqa: ANN401
+    x = torch.randn(16, 16, device="cuda")
+    pool = torch.zeros(600, device="cuda")
+    with pytest.raises(errors.DeviceError, match="the host"):
+        matmill.matmul(x, x.cpu())
+    with pytest.raises(errors.DeviceError, match="executor"):
+        matmill.matmul(x, x, executor="cpu")
+    with pytest.raises(errors.DTypeError, match="float16"):
+        matmill.matmul(x.half(), x.half())
+    with pytest.raises(errors.DTypeError, match="float64"):
+        matmill.matmul(x, x.double())
+    with pytest.raises(errors.AliasError):
+        matmill.matmul(pool[:256].view(16, 16), x, out=pool[100:356].view(16, 16))
+    with pytest.raises(errors.AliasError):
+        matmill.matmul(x, x, out=pool[:16].expand(16, 16))
+    assert not pool.any()
+
+
+# -- CuPy -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_cupy_shapes(cupy: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:  # noqa: ANN401
+    a, b = _random(0, *left), _random(1, *right)
+    result = matmill.matmul(cupy.asarray(a), cupy.asarray(b))
+    assert isinstance(result, cupy.ndarray)
+    verdict = check(cupy.asnumpy(result), a, b)
+    assert verdict.ok, verdict
+
+
+def test_cupy_negative_strides_and_out(cupy: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 60, 50), _random(1, 50, 70)
+    out = cupy.full((70, 60), cupy.nan, dtype="float32").T[::-1]
+    assert matmill.matmul(cupy.asarray(a)[::-1, ::-1], cupy.asarray(b)[::-1], out=out) is out
+    assert check(cupy.asnumpy(out), a[::-1, ::-1], b[::-1]).ok
+
+
+def test_cupy_streams(cupy: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 200, 200), _random(1, 200, 200)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        result = matmill.matmul(cupy.asarray(a), cupy.asarray(b))
+        stream.synchronize()
+    assert check(cupy.asnumpy(result), a, b).ok
+
+
+def test_cupy_and_torch_together(cupy: Any, torch: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 200, 200), _random(1, 200, 200)
+    pinned = torch.from_numpy(a).pin_memory()
+    x = torch.full((200, 200), float("nan"), device="cuda")
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        x.copy_(pinned, non_blocking=True)
+        result = matmill.matmul(cupy.asarray(b), x)
+    assert isinstance(result, cupy.ndarray)
+    assert check(cupy.asnumpy(result), b, a).ok
+
+
+class OnlyInterface:
+    """An array of no library we know, with ``__cuda_array_interface__`` alone."""
+
+    def __init__(self, array: Any) -> None:  # noqa: ANN401 — CuPy's
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+        self._array = array
+
+
+def test_cuda_array_interface_alone(cupy: Any) -> None:  # noqa: ANN401
+    a, b = _random(0, 60, 50), _random(1, 50, 70)
+    x, y = cupy.asarray(a), cupy.asarray(b)
+    out = cupy.empty((60, 70), "float32")
+    matmill.matmul(OnlyInterface(x), OnlyInterface(y), out=out)
+    assert check(cupy.asnumpy(out), a, b).ok
+    with pytest.raises(errors.ArgumentError, match="out="):
+        matmill.matmul(OnlyInterface(x), OnlyInterface(y))
+
+
+# -- JAX --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_jax_shapes(jax: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:  # noqa: ANN401
+    a, b = _random(0, *left), _random(1, *right)
+    x, y = jax.numpy.asarray(a), jax.numpy.asarray(b)
+    result = matmill.matmul(x, y)
+    assert isinstance(result, jax.Array)
+    assert result.devices() == x.devices()
+    verdict = check(np.asarray(result), a, b)
+    assert verdict.ok, verdict
+
+
+def test_jax_results_feed_jax_and_are_freed(jax: Any, device: GPU) -> None:  # noqa: ANN401
+    rotation = np.linalg.qr(_random(0, 512, 512, dtype="float64"))[0].astype(np.float32)
+    start = _random(1, 512, 512)
+    x, turn = jax.numpy.asarray(start), jax.numpy.asarray(rotation)
+    expected = start.astype(np.float64)
+    for _ in range(20):
+        x = matmill.matmul(x, turn) + 0.25
+        expected = expected @ rotation + 0.25
+    np.testing.assert_allclose(np.asarray(x), expected, atol=1e-2)
+    device.synchronize()
+
+
+def test_jax_outputs_and_tracers_are_refused(jax: Any) -> None:  # noqa: ANN401
+    x = jax.numpy.ones((16, 16))
+    with pytest.raises(errors.ReadOnlyError, match="JAX"):
+        matmill.matmul(x, x, out=x)
+    with pytest.raises(errors.MatmillError, match="jit"):
+        jax.jit(matmill.matmul)(x, x)
+
+
+def test_jax_on_the_host_stays_there(jax: Any) -> None:  # noqa: ANN401
+    host = jax.devices("cpu")[0]
+    a, b = _random(0, 20, 30), _random(1, 30, 40)
+    result = matmill.matmul(jax.device_put(a, host), jax.device_put(b, host))
+    assert result.devices() == {host}
+    assert check(np.asarray(result), a, b).ok

@@ -1,0 +1,249 @@
+"""Arrays in: what inspect reads and refuses. Arrays out: DLPack exports. And who overlaps whom."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matmill.arrays import dlpack, inspect, overlaps, resolve_stream, self_overlap
+from matmill.dtypes import F32, F64
+from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
+
+
+class OnlyDLPack:
+    """An array of no library we know: it speaks DLPack and nothing else."""
+
+    def __init__(self, array: np.ndarray[Any, Any], device: tuple[int, int] | None = None) -> None:
+        self._array = array
+        self._device = device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device or self._array.__dlpack_device__()
+
+    def __dlpack__(self, **wishes: Any) -> object:  # noqa: ANN401 — passed on
+        if self._device is not None:
+            return self._array.__dlpack__()
+        return self._array.__dlpack__(**wishes)
+
+
+def test_numpy_views_keep_shape_strides_and_address() -> None:
+    base = np.zeros((4, 6), np.float64)
+    view = base[::-1, 1::2].T
+    operand = inspect(view, "a")
+    assert (operand.shape, operand.strides, operand.dtype) == ((3, 4), (2, -6), F64)
+    assert operand.address == base.ctypes.data + (3 * 6 + 1) * 8
+    assert operand.device == ("cpu", 0)
+    assert not operand.readonly
+
+
+def test_readonly_is_seen() -> None:
+    x = np.zeros(3, np.float32)
+    x.flags.writeable = False
+    assert inspect(x, "a").readonly
+
+
+def test_subclasses_lose_their_own_idea_of_products() -> None:
+    with pytest.warns(PendingDeprecationWarning):
+        matrix = np.matrix([[1.0, 2.0]])
+    assert type(inspect(matrix, "a").owner) is np.ndarray
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], 3.0, np.float32(3), "text", None, object()])
+def test_what_is_no_array_is_refused(x: object) -> None:
+    with pytest.raises(DTypeError, match=r"^b: got .*wanted an array.*numpy\.asarray"):
+        inspect(x, "b")
+
+
+@pytest.mark.parametrize("dtype", [">f4", np.int32, np.complex64, np.float16, bool, np.longdouble, object])
+def test_element_types_outside_the_table_are_refused(dtype: Any) -> None:  # noqa: ANN401 — anything np.dtype takes
+    with pytest.raises(DTypeError, match=r"^a: got dtype"):
+        inspect(np.zeros(2, dtype), "a")
+
+
+def test_masked_arrays_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="masked"):
+        inspect(np.ma.masked_array(np.zeros(3, np.float32), mask=np.array([False, True, False])), "a")
+
+
+def test_fields_of_records_lie_at_strides_no_kernel_can_step() -> None:
+    records = np.zeros(4, np.dtype([("flag", "u1"), ("value", "f4")]))
+    with pytest.raises(ArgumentError, match=r"copy\(\)"):
+        inspect(records["value"], "a")
+
+
+def test_dlpack_on_the_host_is_read_in_place() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    operand = inspect(OnlyDLPack(array), "a")
+    assert (operand.shape, operand.strides, operand.address) == ((2, 3), (3, 1), array.ctypes.data)
+
+
+def test_dlpack_on_a_gpu_is_read_from_the_capsule() -> None:
+    array = np.zeros((4, 5), np.float64)[:, ::2]
+    operand = inspect(OnlyDLPack(array, device=(2, 0)), "a")
+    assert (operand.shape, operand.strides, operand.dtype) == ((4, 3), (5, 2), F64)
+    assert operand.address == array.ctypes.data
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(DeviceError, match="device type 8"):
+        inspect(OnlyDLPack(np.zeros(3, np.float32), device=(8, 0)), "a")
+
+
+def test_arrays_that_export_nothing_are_refused() -> None:
+    class Sharded(OnlyDLPack):
+        def __dlpack__(self, **_wishes: Any) -> object:  # noqa: ANN401 — as the base
+            raise BufferError("lies on two devices")
+
+    with pytest.raises(DeviceError, match=r"lies on two devices.*one device"):
+        inspect(Sharded(np.zeros(3, np.float32)), "a")
+
+
+def test_tracers_are_refused() -> None:
+    class Tracer(OnlyDLPack):
+        pass
+
+    with pytest.raises(ArgumentError, match=r"jit.*outside"):
+        inspect(Tracer(np.zeros(3, np.float32)), "a")
+
+
+def test_versioned_capsules_say_what_may_not_be_written() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    for readonly in (False, True):
+        array.flags.writeable = not readonly
+        facts = dlpack.read(array.__dlpack__(max_version=(1, 0)))
+        assert (facts.shape, facts.strides, facts.readonly) == ((3, 2), (1, 3), readonly)
+        assert facts.address == array.ctypes.data
+
+
+def test_exports_are_readable_and_outlive_their_maker() -> None:
+    memory = np.arange(12, dtype=np.float32)
+    gone = weakref.ref(memory)
+    waited: list[int] = []
+    export = dlpack.Export(memory.ctypes.data, (3, 4), F32, device=(1, 0), keep=memory, wait=waited.append)
+    view = np.from_dlpack(export)
+    del memory, export
+    gc.collect()
+    np.testing.assert_array_equal(view, np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert waited == [0]
+    assert gone() is not None
+    del view
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_capsule_that_nobody_takes_lets_go() -> None:
+    memory = np.zeros(4, np.float32)
+    gone = weakref.ref(memory)
+    capsule = dlpack.Export(memory.ctypes.data, (4,), F32, device=(1, 0), keep=memory).__dlpack__(stream=-1)
+    facts = dlpack.read(capsule)
+    assert (facts.shape, facts.strides, facts.dtype, facts.address) == ((4,), None, "float32", memory.ctypes.data)
+    del memory, capsule, facts
+    gc.collect()
+    assert gone() is None
+
+
+@st.composite
+def _view(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    flat = np.frombuffer(_POOL, np.float32)
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    strides = [draw(st.integers(-7, 7)) for _ in shape]
+    low = sum(min(0, stride * (extent - 1)) for stride, extent in zip(strides, shape, strict=True))
+    high = sum(max(0, stride * (extent - 1)) for stride, extent in zip(strides, shape, strict=True))
+    start = draw(st.integers(-low, len(flat) - 1 - high))
+    return np.lib.stride_tricks.as_strided(flat[start:], shape, [4 * stride for stride in strides])
+
+
+_POOL = bytes(4 * 160)
+
+
+def _elements(x: np.ndarray[Any, Any]) -> list[int]:
+    steps = [np.arange(extent) * stride for extent, stride in zip(x.shape, x.strides, strict=True)]
+    total = sum(np.ix_(*steps), start=np.array(x.__array_interface__["data"][0]))
+    return [int(address) for address in total.ravel()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(_view(), _view())
+def test_overlap_is_exact(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:
+    assert overlaps(inspect(x, "a"), inspect(y, "b")) == bool(set(_elements(x)) & set(_elements(y)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(_view())
+def test_self_overlap_is_never_missed(x: np.ndarray[Any, Any]) -> None:
+    addresses = _elements(x)
+    if len(set(addresses)) < len(addresses):
+        assert self_overlap(inspect(x, "out"))
+
+
+def test_plain_layouts_do_not_overlap_themselves() -> None:
+    base = np.zeros((4, 6, 8), np.float32)
+    for view in (base, base.T, base[::2, ::-1, 1:5], base[:0], base[:, :1].transpose(1, 2, 0)):
+        assert not self_overlap(inspect(view, "out"))
+
+
+class _Stream:
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def test_streams() -> None:
+    assert resolve_stream(None) is None
+    assert resolve_stream(7) == 7
+    assert resolve_stream(_Stream(9)) == 9
+
+
+@pytest.mark.parametrize("stream", [-1, True, "0", 1.5, object()])
+def test_what_is_no_stream_is_refused(stream: object) -> None:
+    with pytest.raises(ArgumentError, match=r"^stream: got"):
+        resolve_stream(stream)
+
+
+@pytest.fixture
+def torch() -> Any:  # noqa: ANN401 — a module
+    """The library, on the host; what needs it is skipped where it is not installed."""
+    return pytest.importorskip("torch")
+
+
+def test_torch_strided_tensors(torch: Any) -> None:  # noqa: ANN401
+    x = torch.zeros(4, 6)[:, ::2].T
+    operand = inspect(x, "a")
+    assert (operand.shape, operand.strides, operand.library) == ((3, 4), (2, 6), "torch")
+    assert operand.address == x.data_ptr()
+
+
+def test_torch_a_gradient_would_be_lost(torch: Any) -> None:  # noqa: ANN401
+    x = torch.zeros(3, requires_grad=True)
+    with pytest.raises(ArgumentError, match=r"a\.detach\(\)"):
+        inspect(x, "a")
+    with torch.no_grad():
+        assert inspect(x, "a").shape == (3,)
+
+
+def test_torch_lazy_and_sparse_tensors(torch: Any) -> None:  # noqa: ANN401
+    lazy = torch.zeros(3, dtype=torch.complex64).conj().imag
+    for x in (lazy, torch.zeros(3, 3).to_sparse()):
+        with pytest.raises(ArgumentError, match=r"resolve_neg|to_dense"):
+            inspect(x, "a")
+
+
+def test_torch_dtypes_and_devices(torch: Any) -> None:  # noqa: ANN401
+    with pytest.raises(DTypeError, match="bfloat16"):
+        inspect(torch.zeros(3, dtype=torch.bfloat16), "a")
+    with pytest.raises(MatmillError, match="meta"):
+        inspect(torch.zeros(3, device="meta"), "a")
+
+
+def test_torch_exports_are_taken(torch: Any) -> None:  # noqa: ANN401
+    memory = np.arange(6, dtype=np.float64)
+    export = dlpack.Export(memory.ctypes.data, (2, 3), F64, device=(1, 0), keep=memory)
+    assert torch.from_dlpack(export).sum().item() == 15

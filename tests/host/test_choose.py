@@ -1,0 +1,81 @@
+"""Choosing: legality is asked of the kernel, the GPU is filled, and a refusal gives every reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matmill import arch
+from matmill.choose import choose, choose_from
+from matmill.config import Config
+from matmill.dtypes import DTYPES
+from matmill.errors import IllegalConfigError
+from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.problem import Gemm
+from matmill.registry import PRODUCTION, Production
+
+
+def _geometry(problem: Gemm, config: Config) -> Geometry:
+    return Geometry((-(-problem.m // config["BM"]), 1, 1), (32, 1, 1), config["SHARED"])
+
+
+def _arguments(_problem: Gemm, _operands: GemmOperands) -> tuple[()]:
+    return ()
+
+
+def _legality(problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
+    return f"m = {problem.m} is odd" if config["EVEN"] and problem.m % 2 else None
+
+
+def _predict(problem: Gemm, config: Config, _arch: arch.Arch) -> float:
+    return 1.0 + abs(problem.m / 10 - config["BM"])
+
+
+def _production(*configs: Config) -> Production:
+    kernel = Kernel("toy", "matmill.kernels.toy", configs[0], _geometry, _arguments, _legality)
+    return Production(kernel, lambda _problem, _arch: configs, _predict)
+
+
+BIG = Config.of(BM=128, SHARED=0, EVEN=1)
+SMALL = Config.of(BM=1, SHARED=0, EVEN=0)
+HUGE = Config.of(BM=1, SHARED=10**6, EVEN=0)
+
+
+def test_the_least_predicted_wins() -> None:
+    h200 = arch.get("h200")
+    for m, config in ((1280, BIG), (10, SMALL)):
+        choice = choose_from([_production(SMALL, BIG)], Gemm(m=m, n=1, k=1), h200)
+        assert (choice.kernel.config, choice.predicted_seconds) == (config, 1.0)
+        assert choice.reasons[-1].endswith("the least of 2 legal configurations")
+
+
+def test_illegal_configs_are_passed_over_with_their_reason() -> None:
+    choice = choose_from([_production(BIG, HUGE, SMALL)], Gemm(m=128 * 999 + 1, n=1, k=1), arch.get("h200"))
+    assert choice.kernel.config == SMALL
+    assert "is odd" in choice.reasons[0]
+    assert "shared memory 1000000 >" in choice.reasons[1]
+
+
+def test_a_refusal_names_problem_arch_and_every_reason() -> None:
+    with pytest.raises(IllegalConfigError, match=r"3x1x1 float32 on H200.*is odd.*shared memory 1000000"):
+        choose_from([_production(BIG, HUGE)], Gemm(m=3, n=1, k=1), arch.get("h200"))
+
+
+_extent = st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 4096, 10**6]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(_extent, _extent, st.integers(0, 5000), st.sampled_from(sorted(DTYPES)), st.integers(1, 70))
+def test_every_problem_has_a_kernel_on_every_arch(m: int, n: int, k: int, dtype: str, batch: int) -> None:
+    problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype], batch=batch)
+    for name in arch.ARCHES:
+        target = arch.get(name)
+        if target.compiles:
+            assert choose(problem, target).kernel.why_not(problem, target) is None
+
+
+def test_production_kernels_have_names_of_their_own() -> None:
+    packages = [production.kernel.package for production in PRODUCTION]
+    assert packages
+    assert len(set(packages)) == len(packages)

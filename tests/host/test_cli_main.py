@@ -1,0 +1,157 @@
+"""The command line's shape: exit codes, messages, and what it costs to ask for little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from matmill import cli
+from matmill.cli import main
+
+PROGRAM = [sys.executable, "-m", "matmill"]
+# The package as it stands here, installed or not.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == cli.OK
+    assert capsys.readouterr().out.startswith("matmill 0.")
+
+
+def test_nothing_at_all_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == cli.USAGE
+    assert "ladder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == cli.OK
+    assert f"usage: matmill {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["lader"], cli.USAGE, ["command: got 'lader'", "Did you mean 'ladder'?"]),
+        (["ladder"], cli.USAGE, ["ladder: got none", "sgemm"]),
+        (["ladder", "sgem"], cli.USAGE, ["Did you mean 'sgemm'?"]),
+        (["ladder", "sgemm", "--arch", "h20"], cli.USAGE, ["--arch: got 'h20'", "Did you mean 'h200'?"]),
+        (["ladder", "sgemm", "--rungs", "nave"], cli.USAGE, ["--rungs: got 'nave'", "Did you mean 'naive'?"]),
+        (["ladder", "sgemm", "--rungs", "ilp(3)"], cli.USAGE, ["--rungs: got 'ilp(3)'", "Did you mean 'ilp("]),
+        (["ladder", "sgemm", "--rungs", ","], cli.USAGE, ["--rungs: got ','"]),
+        (["ladder", "sgemm", "--on", "gpuu"], cli.USAGE, ["Did you mean 'gpu'?"]),
+        (["ladder", "sgemm", "--n", "0"], cli.USAGE, ["got '0'", "positive whole number"]),
+        (["ladder", "sgemm", "--n", "1.5"], cli.USAGE, ["got '1.5'"]),
+        (["ladder", "sgemm", "--n", "inf"], cli.USAGE, ["got 'inf'"]),
+        (["ladder", "sgemm", "--n", "nan"], cli.USAGE, ["got 'nan'"]),
+        (["ladder", "sgemm", "--n", "many"], cli.USAGE, ["got 'many'"]),
+        (["ladder", "sgemm", "--seed", "-1"], cli.USAGE, ["got '-1'"]),
+        (["ladder", "sgemm", "--plot", "x.pdf"], cli.USAGE, ["--plot", ".png or .svg"]),
+        (["ladder", "sgemm", "--plot", "no/such/folder/x.png"], cli.USAGE, ["folder that exists"]),
+        (["ladder", "sgemm", "--wide"], cli.USAGE, ["--wide"]),
+    ],
+)
+def test_bad_usage_is_one_message_on_stderr(
+    arguments: list[str], code: int, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+def test_a_gpu_demanded_where_there_is_none_is_code_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "it is at the menders'")
+    assert main(["ladder", "sgemm", "--on", "gpu"]) == cli.NO_GPU
+    assert "it is at the menders'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), cli.INTERRUPTED), (OSError("disk full"), cli.FAILED)]
+)
+def test_interrupts_and_system_errors_end_without_a_traceback(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_args: object) -> int:
+        raise error
+
+    monkeypatch.setattr("matmill.cli.doctor.run", fail)
+    assert main(["doctor"]) == code
+    said = capsys.readouterr()
+    assert said.err.startswith("matmill: ")
+    assert len(said.err.splitlines()) == 1
+
+
+def test_plots_without_matplotlib_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("matmill.bench.plots.find_spec", lambda _name: None)
+    assert main(["ladder", "sgemm", "--plot", "x.png"]) == cli.USAGE
+    assert "pip install 'matmill[plots]'" in capsys.readouterr().err
+
+
+def test_the_module_runs_as_a_program() -> None:
+    words = [*PROGRAM, "ladder", "--list"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert "register-tile" in done.stdout
+    assert "\x1b" not in done.stdout  # a pipe is no terminal
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    # The listing is longer than one line, and `read` takes one.
+    script = f'{sys.executable} -m matmill ladder --list | {{ read line; echo "$line"; }}; echo "${{PIPESTATUS[0]}}"'
+    words = ["/bin/bash", "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)  # noqa: S603
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["sgemm", "0"]
+
+
+def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:
+    words = [*PROGRAM, "ladder", "sgemm", "--on", "emulator", "--n", "1024", "--rungs", "multi"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:  # noqa: S603
+        time.sleep(1.5)  # long enough to be at work, far from long enough to have finished
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == cli.INTERRUPTED, err
+    assert out == ""
+    assert err == "matmill: interrupted\n"
+
+
+def test_cache_shows_and_clears(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(folder))
+    monkeypatch.delenv("MATMILL_CACHE", raising=False)
+    (folder / "entry").write_bytes(b"12345")
+    assert main(["cache"]) == cli.OK
+    assert "1 entries, 5 bytes" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == cli.OK
+    assert "Removed 1 entries" in capsys.readouterr().out
+    assert list(folder.iterdir()) == []
+    monkeypatch.setenv("MATMILL_CACHE", "off")
+    assert main(["cache", "clear"]) == cli.OK
+    assert "off" in capsys.readouterr().out
+
+
+def test_doctor_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == cli.OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is True
+    assert found["compiler"]["trial_seconds"] > 0
+    assert "sm_90" in found["compiler"]["targets"]
+    assert found["packages"]["numpy"]
+    assert found["gpu"]["available"] in {True, False}
+    assert set(found["cache"]) == {"folder", "mode", "entries", "bytes"}

@@ -1,0 +1,106 @@
+"""``matmill matmul``: files in, file out, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from matmill.cli import main
+from matmill.reference import check
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with A.npy (30, 40), B.npy (40, 50) and C.npy (30, 50)."""
+    rng = np.random.default_rng(0)
+    for name, shape in (("A", (30, 40)), ("B", (40, 50)), ("C", (30, 50))):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal(shape).astype(np.float32))
+    return tmp_path
+
+
+def _run(folder: Path, *options: str, out: str = "out.npy") -> int:
+    names = [str(folder / name) for name in ("A.npy", "B.npy")]
+    return main(["matmul", *names, "--out", str(folder / out), "--executor", "cpu", *options])
+
+
+def _load(folder: Path, name: str) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(folder / f"{name}.npy")
+    return array
+
+
+def test_the_product_is_written_and_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files) == 0
+    assert check(_load(files, "out"), _load(files, "A"), _load(files, "B")).ok
+    said = capsys.readouterr().out
+    assert "30x50x40 float32" in said
+    assert "TFLOP/s" in said
+    assert "memory" in said
+
+
+def test_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files, "--json", "--alpha", "2", "--c", str(files / "C.npy"), "--beta", "-1") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["problem"] == {"batch": 1, "m": 30, "n": 50, "k": 40}
+    assert report["seconds"] > 0
+    assert report["bound"]["limit"] in {"compute", "memory"}
+    result = _load(files, "out")
+    assert check(result, _load(files, "A"), _load(files, "B"), _load(files, "C"), alpha=2, beta=-1).ok
+
+
+def test_c_alone_means_beta_one(files: Path) -> None:
+    assert _run(files, "--c", str(files / "C.npy")) == 0
+    assert check(_load(files, "out"), _load(files, "A"), _load(files, "B"), _load(files, "C"), beta=1).ok
+
+
+def test_an_input_may_be_overwritten(files: Path) -> None:
+    a, b = _load(files, "A"), _load(files, "B")
+    assert _run(files, out="A.npy") == 0
+    assert check(_load(files, "A"), a, b).ok
+
+
+def test_empty_arrays(files: Path) -> None:
+    np.save(files / "A.npy", np.zeros((0, 40), np.float32))
+    assert _run(files) == 0
+    assert _load(files, "out").shape == (0, 50)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage", "integers", "shapes", "archive"])
+def test_bad_files_are_one_message_and_leave_nothing(
+    files: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    path = files / "A.npy"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "garbage":
+        path.write_bytes(b"no array at all")
+    elif damage == "archive":
+        with path.open("wb") as file:
+            np.savez(file, x=np.zeros(3))
+    else:
+        np.save(path, np.zeros((30, 40), np.int64) if damage == "integers" else np.zeros((30, 41), np.float32))
+    before = sorted(p.name for p in files.iterdir())
+    assert _run(files) in {1, 2}
+    said = capsys.readouterr()
+    assert said.err.startswith("matmill: ")
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    assert sorted(p.name for p in files.iterdir()) == before
+
+
+def test_a_folder_that_is_missing_is_usage(files: Path) -> None:
+    assert _run(files, out="nowhere/out.npy") == 2
+
+
+def test_beta_without_c_is_usage(files: Path) -> None:
+    assert _run(files, "--beta", "2") == 2
+
+
+def test_a_gpu_demanded_and_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    assert _run(files, "--executor", "gpu") == 3
+    assert not (files / "out.npy").exists()

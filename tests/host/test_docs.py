@@ -1,0 +1,112 @@
+"""Documentation that can be trusted: paths exist, commands run, examples hold, generated pages are up to date."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matmill.bench.pages import memory_page, recorded, remarks, sgemm_page
+from matmill.cli.readme import with_output
+from matmill.ladder.memory import MEMORY
+from matmill.ladder.sgemm import SGEMM
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def _fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def _commands() -> list[str]:
+    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    return [line.removeprefix("$ ") for block in _fenced(text, "console") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+    missing = [link for link in local if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_getting_started_has_commands_to_try() -> None:
+    assert len(_commands()) >= 5
+    assert all(command.startswith("matmill ") for command in _commands())
+
+
+@pytest.mark.parametrize("command", _commands())
+def test_commands_of_getting_started_run(command: str, tmp_path: Path) -> None:
+    if "--plot" in command:
+        pytest.importorskip("matplotlib")
+    words = [sys.executable, "-m", *shlex.split(command)]
+    path = {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(  # noqa: S603 — commands of our own page
+        words, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, **path}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in _fenced(page.read_text(encoding="utf-8"), "python"):
+        exec(compile(block, str(page), "exec"), {})  # noqa: S102 — code of our own page
+        expected = re.search(r"print\(.*\)  # (.*)", block)
+        if expected:
+            assert capsys.readouterr().out.strip() == expected.group(1)
+
+
+def test_the_readme_opens_with_purpose_commands_and_example() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    places = [text.index(part) for part in ("matmill is for", "make run", "make test", "```python", "```console")]
+    assert places == sorted(places)
+    example = _fenced(text, "python")[0]
+    assert len([line for line in example.splitlines() if line.strip()]) == 5
+
+
+def test_the_readme_shows_recorded_output() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == with_output(text, recorded(RESULTS, "sgemm"))
+
+
+@pytest.mark.parametrize("ladder", ["sgemm", "memory"])
+def test_ladder_pages_are_up_to_date(ladder: str) -> None:
+    records = recorded(RESULTS, ladder)
+    made = sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")) if ladder == "sgemm" else memory_page(MEMORY, records)
+    committed = (ROOT / "docs" / f"ladder-{ladder}.md").read_text(encoding="utf-8")
+    assert committed == made, "run `make docs`"
+
+
+def test_the_recorded_emulation_covers_today_s_ladder() -> None:
+    emulated = next(r for r in recorded(RESULTS, "sgemm") if r["on"] == "emulator")
+    assert [row["rung"] for row in emulated["rows"]] == [rung.label for rung in SGEMM]
+    assert all(row["ok"] for row in emulated["rows"])
+
+
+def test_make_refuses_an_old_python_in_words(tmp_path: Path) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no make here")
+    old = tmp_path / "python"
+    # Answers as Python 3.9 would: the version check of the Makefile is Python code, so a stub has to run it.
+    old.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c \"import sys; sys.version_info = (3, 9, 0); sys.version = '3.9.0 x'; "
+        'exec(sys.argv[2])" "$@"\n',
+        encoding="utf-8",
+    )
+    old.chmod(0o755)
+    words = [make, "--directory", str(ROOT), f"VENV={tmp_path / 'venv'}", f"PYTHON={old}", "run"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode != 0
+    assert "matmill needs Python 3.11 or newer" in done.stderr
+    assert not (tmp_path / "venv").exists()

@@ -1,0 +1,159 @@
+"""Who may import whom, read from the source; and what importing matmill does not load."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import matmill
+
+ROOT = Path(matmill.__file__).parent
+MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(ROOT.rglob("*.py"))}
+
+#: The layers of docs/architecture.md, low to high. A module may import its own layer and those below it.
+LAYERS = (
+    ("errors", "dtypes", "settings", "cache", "reference"),
+    ("arch", "arrays", "problem", "config"),
+    ("execute", "kernel", "tiles", "layout", "cost"),
+    ("kernels", "ladder", "include"),
+    ("registry",),
+    ("choose", "source", "compile", "gpu", "emulator"),
+    ("plan",),
+    ("routes",),
+    ("ops",),
+    ("bench",),
+    ("tune",),
+    ("cli",),
+)
+#: Above the order: the package and its entry points.
+APART = {"__init__", "__main__", "integrations"}
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+#: Modules that may import cuda.*: the compiler, the executor, and what measures on a GPU.
+CUDA = {"compile", "gpu", "arch", "bench.clock"}
+#: Array libraries that the core never imports; baselines and integrations are about them.
+LIBRARIES = {"torch", "cupy", "jax"}
+
+
+def _imports(path: Path) -> set[str]:
+    """Dotted names of all that a file imports, at any depth."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _part(dotted: str) -> str:
+    """The top-level part of matmill that a dotted name means."""
+    pieces = dotted.split(".")
+    return pieces[1] if len(pieces) > 1 else "__init__"
+
+
+def _own(module: str) -> str:
+    return module.split(".", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
+def test_lower_never_imports_higher(path: Path) -> None:
+    own = _own(MODULES[path])
+    if own in APART:
+        return
+    assert own in RANK, f"{own} is in no layer: say here where it belongs"
+    for name in _imports(path):
+        if name.startswith("matmill."):
+            part = _part(name)
+            # A bare name of the package, such as __version__, is the package's own.
+            if (ROOT / part).exists() or (ROOT / f"{part}.py").exists():
+                assert part in RANK, f"{MODULES[path]} imports {name}"
+                assert RANK[part] <= RANK[own], f"{MODULES[path]} imports {name}, which is above it"
+
+
+def test_reference_knows_only_dtypes() -> None:
+    names = {name for name in _imports(ROOT / "reference.py") if name.startswith("matmill")}
+    assert {_part(name) for name in names} == {"dtypes"}
+
+
+def test_results_are_never_checked_by_what_made_them() -> None:
+    users = {_own(module) for path, module in MODULES.items() if any("matmill.reference" in n for n in _imports(path))}
+    assert users <= {"bench", "tune", "cli"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
+def test_cuda_and_array_libraries_stay_where_they_belong(path: Path) -> None:
+    tops = {name.split(".")[0] for name in _imports(path)}
+    module = MODULES[path]
+    if "cuda" in tops:
+        allowed = module in CUDA or module.startswith(("ladder.memory", "bench.", "cli."))
+        assert allowed, f"{module} imports cuda"
+    if tops & LIBRARIES:
+        assert module.startswith(("bench.", "integrations", "cli.")), f"{module} imports {tops & LIBRARIES}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
+def test_kernel_folders_never_import_one_another(path: Path) -> None:
+    pieces = MODULES[path].split(".")
+    if pieces[0] != "kernels" or len(pieces) < 2:
+        return
+    for name in _imports(path):
+        if name.startswith("matmill.kernels."):
+            assert name.split(".")[2] == pieces[1]
+        assert not name.startswith("matmill.ladder")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
+def test_the_emulator_knows_no_kernel(path: Path) -> None:
+    if _own(MODULES[path]) == "emulator":
+        parts = {_part(name) for name in _imports(path) if name.startswith("matmill.")}
+        assert parts <= {"emulator", "errors", "execute", "dtypes"}, parts
+
+
+def test_headers_never_include_kernels() -> None:
+    headers = sorted((ROOT / "include").rglob("*.cuh"))
+    assert headers
+    for header in headers:
+        for line in header.read_text(encoding="utf-8").splitlines():
+            if line.lstrip().startswith("#include"):
+                assert "kernels/" not in line, header
+                assert "ladder/" not in line, header
+
+
+_PROBE = """
+import sys
+{body}
+heavy = sorted(m for m in sys.modules if m.split(".")[0] in {{"cuda", "torch", "cupy", "jax", "numba"}})
+print(",".join(heavy), "numpy" in sys.modules)
+"""
+
+
+def _loaded(body: str) -> list[str]:
+    command = [sys.executable, "-c", _PROBE.format(body=body)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)  # noqa: S603 — our own code
+    return done.stdout.split()
+
+
+def test_importing_matmill_loads_next_to_nothing() -> None:
+    assert _loaded("import matmill") == ["False"]
+
+
+def test_a_product_on_the_cpu_loads_no_cuda() -> None:
+    body = "import numpy, matmill; matmill.matmul(numpy.eye(2), numpy.eye(2), executor='cpu')"
+    assert _loaded(body) == ["True"]
+
+
+def test_public_names_are_there() -> None:
+    for name in matmill.__all__:
+        assert getattr(matmill, name) is not None
+    assert set(matmill.__all__) <= set(dir(matmill))
+    with pytest.raises(AttributeError, match="no attribute 'mat_mul'"):
+        _ = matmill.mat_mul

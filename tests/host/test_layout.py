@@ -1,0 +1,160 @@
+"""Lowering: whatever the shapes and strides, the stages compute the product and touch each output once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from matmill.arrays import inspect
+from matmill.errors import ShapeError
+from matmill.layout import MOST_BATCHES, Stage, lower, result_shape
+from matmill.problem import Gemm
+
+Array = NDArray[Any]
+
+
+def _at(root: Array, first: Array, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of ``root``'s memory, from ``offset`` bytes after ``first``'s start on; strides in elements."""
+    flat = root.reshape(-1)
+    start = (first.__array_interface__["data"][0] - flat.__array_interface__["data"][0] + offset) // flat.itemsize
+    return as_strided(flat[start:], shape, tuple(s * flat.itemsize for s in strides))
+
+
+def _interpret(stages: tuple[Stage, ...], views: list[Array], roots: list[Array]) -> Array:
+    """Runs the stages as a kernel would, by address arithmetic alone; returns how often each output was written."""
+    a, b, c, d = views
+    root_a, root_b, root_c, root_d = roots
+    writes = np.zeros(root_d.size, int).reshape(root_d.shape)
+    for stage in stages:
+        p = stage.problem
+        a_step, b_step, c_step, d_step = p.batch_strides
+        for off_a, off_b, off_c, off_d in stage.offsets:
+            x = _at(root_a, a, off_a, (p.batch, p.m, p.k), (a_step, *p.a_row_col)) if p.k else np.zeros((1, p.m, 0))
+            y = _at(root_b, b, off_b, (p.batch, p.k, p.n), (b_step, *p.b_row_col)) if p.k else np.zeros((1, 0, p.n))
+            product = x @ y
+            if p.has_c:
+                product = product + 0.5 * _at(root_c, c, off_c, (p.batch, p.m, p.n), (c_step, *p.c_row_col))
+            _at(root_d, d, off_d, (p.batch, p.m, p.n), (d_step, *p.d_row_col))[...] = product
+            start = d.__array_interface__["data"][0] - root_d.__array_interface__["data"][0]
+            np.add.at(writes.reshape(-1), (start + off_d) // d.itemsize + _indices(p), 1)
+    return writes
+
+
+def _indices(p: Gemm) -> Array:
+    i, r, s = np.ogrid[: p.batch, : p.m, : p.n]
+    row, column = p.d_row_col
+    indices: Array = i * p.batch_strides[3] + r * row + s * column
+    return indices
+
+
+@st.composite
+def _array(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """A view of that shape with drawn order, steps and directions, and the packed root array it is cut from."""
+    order = draw(st.permutations(range(len(shape))))
+    steps = [draw(st.sampled_from([1, 1, 2, -1, -2])) for _ in shape]
+    big = [shape[axis] * abs(steps[axis]) for axis in order]
+    values = np.random.default_rng(draw(st.integers(0, 99))).integers(-4, 5, big).astype(np.float64)
+    root = np.ascontiguousarray(values)
+    view = root[tuple(slice(None, None, steps[axis]) for axis in order)]
+    return view.transpose(np.argsort(order)) if shape else view, root
+
+
+_extent = st.integers(0, 4)
+
+
+@st.composite
+def _product(draw: st.DrawFn) -> tuple[list[Array], list[Array]]:
+    m, n, k = draw(_extent), draw(_extent), draw(_extent)
+    batch = draw(st.lists(st.integers(0, 3), max_size=3))
+    shapes = []
+    for tail in ((m, k), (k, n)):
+        own = [1 if draw(st.booleans()) else extent for extent in batch]
+        shapes.append((*own[draw(st.integers(0, len(own))) :], *tail))
+    if draw(st.booleans()) and len(shapes[0]) == 2:
+        shapes[0] = (k,)
+    if draw(st.booleans()) and len(shapes[1]) == 2:
+        shapes[1] = (k,)
+    full = result_shape(*shapes)
+    own = [1 if draw(st.booleans()) else extent for extent in full]
+    shapes += [tuple(own[draw(st.integers(0, len(own))) :]), full]
+    pairs = [draw(_array(shape)) for shape in shapes]
+    return [view for view, _ in pairs], [root for _, root in pairs]
+
+
+@settings(max_examples=150, deadline=None)
+@given(_product(), st.booleans(), st.booleans())
+def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_c: bool, skip: bool) -> None:  # noqa: FBT001 — drawn
+    (a, b, c, d), roots = drawn
+    operands = [inspect(x, name) for x, name in ((a, "a"), (b, "b"), (c, "c"), (d, "d"))]
+    stages = lower(operands[0], operands[1], operands[2] if use_c else None, operands[3], skip_product=skip)
+    expected = np.matmul(a, b) * (0 if skip else 1) + (0.5 * c if use_c else 0)
+    writes = _interpret(stages, [a, b, c, d], roots)
+    np.testing.assert_array_equal(d, expected)
+    assert writes.sum() == d.size
+    assert writes.max(initial=0) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(_product())
+def test_alignment_divides_every_contiguous_line(drawn: tuple[list[Array], list[Array]]) -> None:
+    (a, b, _, d), _roots = drawn
+    x, y, z = inspect(a, "a"), inspect(b, "b"), inspect(d, "d")
+    for stage in lower(x, y, None, z):
+        p = stage.problem
+        for off_a, _, _, off_d in stage.offsets:
+            rows = {x.address + off_a + i * p.a_row_col[0] * 8 for i in range(p.m)}
+            assert all(start % p.a_align == 0 for start in rows) or p.a_row_col[0] == 1
+            rows = {z.address + off_d + i * p.d_row_col[0] * 8 for i in range(p.m)}
+            assert all(start % p.d_align == 0 for start in rows) or p.d_row_col[0] == 1
+
+
+def _stages(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Stage, ...]:
+    x, y = np.zeros(a, np.float32), np.zeros(b, np.float32)
+    d = np.zeros(result_shape(a, b), np.float32)
+    return lower(inspect(x, "a"), inspect(y, "b"), None, inspect(d, "out"))
+
+
+def test_packed_batches_are_one_launch() -> None:
+    (stage,) = _stages((2, 3, 4, 5), (2, 3, 5, 6))
+    assert (stage.problem.batch, stage.problem.m, len(stage.offsets)) == (6, 4, 1)
+
+
+def test_batches_that_share_b_become_one_tall_product() -> None:
+    (stage,) = _stages((2, 3, 4, 5), (5, 6))
+    assert (stage.problem.batch, stage.problem.m, stage.offsets) == (1, 24, ((0, 0, 0, 0),))
+
+
+def test_broadcast_along_different_axes_loops_over_the_shorter() -> None:
+    (stage,) = _stages((2, 1, 4, 5), (7, 5, 6))
+    assert (stage.problem.batch, len(stage.offsets), stage.problem.batch_strides[:2]) == (7, 2, (0, 30))
+
+
+def test_long_batches_are_cut_where_the_grid_ends() -> None:
+    first, rest = _stages((MOST_BATCHES + 3, 1, 1), (MOST_BATCHES + 3, 1, 1))
+    assert (first.problem.batch, rest.problem.batch) == (MOST_BATCHES, 3)
+    assert rest.offsets == ((MOST_BATCHES * 4, MOST_BATCHES * 4, 0, MOST_BATCHES * 4),)
+
+
+def test_empty_results_need_no_stage() -> None:
+    assert _stages((0, 3), (3, 4)) == ()
+    assert _stages((0, 2, 3), (3, 4)) == ()
+
+
+def test_an_empty_sum_is_a_stage() -> None:
+    (stage,) = _stages((2, 0), (0, 4))
+    assert stage.problem.k == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "argument"), [((), (3,), "a"), ((3,), (), "b"), ((2, 3), (4, 5), "a, b"), ((2, 1, 1), (3, 1, 1), "a, b")]
+)
+def test_shapes_that_do_not_fit(a: tuple[int, ...], b: tuple[int, ...], argument: str) -> None:
+    with pytest.raises(ShapeError) as raised:
+        result_shape(a, b)
+    assert raised.value.argument == argument

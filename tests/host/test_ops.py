@@ -1,0 +1,246 @@
+"""matmul on the host: the contract, through NumPy's BLAS, and every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import errors, gpu
+from matmill.reference import check
+
+Array = NDArray[Any]
+
+
+def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _cpu(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+    return matmill.matmul(*args, executor="cpu", **options)
+
+
+@st.composite
+def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
+    m, n, k = (draw(st.integers(0, 9)) for _ in range(3))
+    batch = draw(st.lists(st.integers(0, 3), max_size=2))
+    shapes: list[tuple[int, ...]] = [(m, k), (k, n)]
+    for i in range(2):
+        own = tuple(1 if draw(st.booleans()) else extent for extent in batch)
+        shapes[i] = (*own[draw(st.integers(0, len(own))) :], *shapes[i])
+        if len(shapes[i]) == 2 and draw(st.booleans()):
+            shapes[i] = (k,)
+    dtype = draw(st.sampled_from(["float32", "float64"]))
+    views = []
+    for i, shape in enumerate(shapes):
+        steps = [draw(st.sampled_from([1, -1, 2, -3])) for _ in shape]
+        root = _random(i, *(extent * abs(step) for extent, step in zip(shape, steps, strict=True)), dtype=dtype)
+        views.append(root[tuple(slice(None, None, step) for step in steps)])
+    return views[0], views[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(_operands(), st.sampled_from([1.0, 0.0, -0.5, 2.0]), st.sampled_from([0.0, 1.0, 0.25]))
+def test_any_shape_and_stride(drawn: tuple[Array, Array], alpha: float, beta: float) -> None:
+    a, b = drawn
+    c = _random(7, *np.matmul(a, b).shape, dtype=a.dtype.name)
+    result = _cpu(a, b, c, alpha=alpha, beta=beta)
+    assert type(result) is np.ndarray
+    verdict = check(result, a, b, c, alpha=alpha, beta=beta)
+    assert verdict.ok, verdict
+
+
+def test_two_vectors_give_an_array_without_dimensions() -> None:
+    result = _cpu(np.ones(3, np.float32), np.ones(3, np.float32))
+    assert isinstance(result, np.ndarray)
+    assert result.shape == ()
+    assert result == 3
+
+
+def test_beta_zero_does_not_read_c_and_alpha_zero_not_a_and_b() -> None:
+    a, b = _random(0, 3, 4), _random(1, 4, 5)
+    nan = np.full((3, 5), np.nan, np.float32)
+    assert check(_cpu(a, b, nan), a, b).ok
+    c = _random(2, 3, 5)
+    np.testing.assert_array_equal(_cpu(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+
+
+def test_no_terms_leave_beta_times_c() -> None:
+    c = _random(0, 3, 5)
+    a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
+    np.testing.assert_array_equal(_cpu(a, b, c, beta=-1), -c)
+    np.testing.assert_array_equal(_cpu(a, b), np.zeros((3, 5)))
+
+
+def test_c_broadcasts() -> None:
+    a, b, bias = _random(0, 2, 3, 4), _random(1, 4, 5), _random(2, 5)
+    assert check(_cpu(a, b, bias, beta=1), a, b, np.broadcast_to(bias, (2, 3, 5)), beta=1).ok
+
+
+def test_out_is_written_and_returned() -> None:
+    a, b = _random(0, 3, 4), _random(1, 4, 5)
+    out = np.full((5, 3), np.nan, np.float32).T
+    assert _cpu(a, b, out=out) is out
+    assert check(out, a, b).ok
+
+
+def test_out_may_be_exactly_c() -> None:
+    a, b, c = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
+    before = c.copy()
+    _cpu(a, b, c, beta=0.5, out=c)
+    assert check(c, a, b, before, beta=0.5).ok
+
+
+def test_numpy_scalars_and_whole_numbers_are_factors() -> None:
+    a = np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(_cpu(a, a, alpha=np.float64(2)), 4 * a)
+    np.testing.assert_array_equal(_cpu(a, a, alpha=np.int32(3)), 6 * a)
+    assert _cpu(a, a, alpha=1e39)[0, 0] == np.inf
+
+
+A, B = _random(0, 3, 4), _random(1, 4, 5)
+_BASE = np.zeros(400, np.float32)
+_FROZEN = np.zeros((3, 5), np.float32)
+_FROZEN.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "argument", "words"),
+    [
+        ((A, A), {}, errors.ShapeError, "a, b", "(3, 4) and (3, 4)"),
+        ((A, np.float32(2)), {}, errors.DTypeError, "b", "numpy.float32"),
+        ((A, np.zeros((), np.float32)), {}, errors.ShapeError, "b", "one dimension"),
+        ((A, B.astype(np.float64)), {}, errors.DTypeError, "b", "float64"),
+        ((A, B.astype(">f4")), {}, errors.DTypeError, "b", "byte order"),
+        ((A.astype(np.int64), B), {}, errors.DTypeError, "a", "int64"),
+        ((A, [[1.0]]), {}, errors.DTypeError, "b", "list"),
+        ((A, B), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
+        ((A, B, np.zeros((2, 5), np.float32)), {"beta": 1.0}, errors.ShapeError, "c", "(2, 5)"),
+        ((A, B, np.zeros((2, 3, 5), np.float32)), {}, errors.ShapeError, "c", "(2, 3, 5)"),
+        ((A, B), {"alpha": "2"}, errors.ArgumentError, "alpha", "str '2'"),
+        ((A, B), {"alpha": 1j}, errors.ArgumentError, "alpha", "complex"),
+        ((A, B), {"alpha": True}, errors.ArgumentError, "alpha", "bool"),
+        ((A, B), {"out": np.zeros((5, 3), np.float32)}, errors.ShapeError, "out", "(5, 3)"),
+        ((A, B), {"out": np.zeros((3, 5))}, errors.DTypeError, "out", "float64"),
+        ((A, B), {"out": _FROZEN}, errors.ReadOnlyError, "out", "read-only"),
+        ((A, B), {"out": np.broadcast_to(_BASE[:5], (3, 5))}, errors.ReadOnlyError, "out", "read-only"),
+        ((A, B), {"stream": "0"}, errors.ArgumentError, "stream", "'0'"),
+        ((A, B), {"executor": "gpus"}, errors.UnknownNameError, "executor", "Did you mean 'gpu'"),
+    ],
+)
+def test_bad_input(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[errors.MatmillError], argument: str, words: str
+) -> None:
+    with pytest.raises(error) as raised:
+        matmill.matmul(*arguments, **{"executor": "cpu", **options})
+    assert raised.value.argument == argument
+    assert words in str(raised.value)
+    assert raised.value.wanted
+    assert raised.value.fix
+
+
+@pytest.mark.parametrize("where", ["a", "b", "c", "itself", "interleaved"])
+def test_outputs_that_share_memory_are_refused_before_anything_is_written(where: str) -> None:
+    pool = _random(3, 200)
+    before = pool.copy()
+    a, b, c = pool[:12].reshape(3, 4), pool[20:40].reshape(4, 5), pool[40:55].reshape(3, 5)
+    out = {
+        "a": pool[11:26].reshape(3, 5),
+        "b": pool[34:49].reshape(3, 5),
+        "c": pool[41:56].reshape(3, 5),
+        "itself": np.lib.stride_tricks.as_strided(pool[100:], (3, 5), (4, 4)),
+        "interleaved": pool[1:31:2].reshape(3, 5),
+    }[where]
+    with pytest.raises(errors.AliasError) as raised:
+        _cpu(a, b, c, beta=1, out=out)
+    assert raised.value.argument == "out"
+    np.testing.assert_array_equal(pool, before)
+
+
+def test_neighbours_that_interleave_without_touching_are_fine() -> None:
+    pool = _random(3, 60)
+    a = pool[:24:2].reshape(3, 4)
+    out = pool[1:31:2].reshape(3, 5)
+    kept = a.copy()
+    _cpu(a, B, out=out)
+    assert check(out, kept, B).ok
+
+
+def test_out_may_overlap_a_c_that_is_not_read() -> None:
+    pool = np.zeros(20, np.float32)
+    out = _cpu(A, B, pool[:15].reshape(3, 5), out=pool[1:16].reshape(3, 5))
+    assert check(out, A, B).ok
+
+
+def test_a_library_that_can_make_no_results_needs_out() -> None:
+    class OnlyDLPack:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+        def __dlpack__(self, **wishes: Any) -> object:  # noqa: ANN401 — passed on
+            return A.__dlpack__(**wishes)
+
+    with pytest.raises(errors.ArgumentError, match=r"^out: got None.*Pass out="):
+        _cpu(OnlyDLPack(), B)
+    out = np.empty((3, 5), np.float32)
+    assert _cpu(OnlyDLPack(), B, out=out) is out
+    assert check(out, A, B).ok
+
+
+def test_a_gpu_that_is_demanded_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "unavailable", lambda: "no NVIDIA driver is installed")
+    with pytest.raises(errors.NoGPUError, match=r"no NVIDIA driver.*doctor"):
+        matmill.matmul(A, B, executor="gpu")
+    with pytest.raises(errors.NoGPUError):
+        gpu.GPU.get(0)
+    assert check(matmill.matmul(A, B), A, B).ok
+
+
+def test_the_environment_names_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "unavailable", lambda: "none here")
+    monkeypatch.setenv("MATMILL_EXECUTOR", "gpu")
+    with pytest.raises(errors.NoGPUError):
+        matmill.matmul(A, B)
+    monkeypatch.setenv("MATMILL_EXECUTOR", "cup")
+    with pytest.raises(errors.UnknownNameError, match="'cpu'"):
+        matmill.matmul(A, B)
+
+
+def test_unavailable_gives_a_reason_or_none() -> None:
+    reason = gpu.unavailable()
+    assert reason is None or reason.startswith(("no NVIDIA driver", "the NVIDIA driver", "GPU 0", "the package"))
+
+
+@pytest.fixture
+def torch() -> Any:  # noqa: ANN401 — a module
+    """The library, on the host; what needs it is skipped where it is not installed."""
+    return pytest.importorskip("torch")
+
+
+def test_torch_results_are_tensors(torch: Any) -> None:  # noqa: ANN401
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    result = matmill.matmul(a, b)
+    assert isinstance(result, torch.Tensor)
+    assert check(result.numpy(), A, B).ok
+
+
+def test_torch_out_is_a_tensor(torch: Any) -> None:  # noqa: ANN401
+    out = torch.zeros(5, 3).T
+    assert matmill.matmul(torch.from_numpy(A), torch.from_numpy(B), out=out) is out
+    assert check(out.numpy(), A, B).ok
+
+
+def test_torch_overlap_is_seen(torch: Any) -> None:  # noqa: ANN401
+    pool = torch.zeros(40)
+    with pytest.raises(errors.AliasError):
+        matmill.matmul(pool[:12].view(3, 4), torch.from_numpy(B), out=pool[10:25].view(3, 5))
+
+
+def test_torch_mixed_with_numpy(torch: Any) -> None:  # noqa: ANN401
+    assert isinstance(matmill.matmul(torch.from_numpy(A), B), torch.Tensor)
+    assert isinstance(matmill.matmul(A, torch.from_numpy(B)), np.ndarray)
