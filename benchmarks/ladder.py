@@ -17,6 +17,7 @@ from matmill.arch import get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
 from matmill.bench.results import Outcome
+from matmill.bench.selection import pick
 from matmill.bench.transfers import measure_transfers
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -33,13 +34,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", type=int, nargs="+", default=[], metavar="N", help="measure the SGEMM ladder at N")
     parser.add_argument("--memory", type=int, nargs="+", default=[], metavar="N", help="measure the memory ladder at N")
+    parser.add_argument("--transfers", metavar="NAMES", help="rungs of the memory ladder to measure (default: all)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder to write to")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for n in args.gpu:
         record(args.out, measure("sgemm", SGEMM, square(n), None, seed=SEED))
     for n in args.memory:
-        record(args.out, measure_transfers(MEMORY, square(n), None, seed=SEED))
+        record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     if not args.gpu and not args.memory:
         record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
 

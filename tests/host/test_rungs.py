@@ -19,7 +19,7 @@ from matmill.kernel import GemmOperands, Kernel, P, Rung, ceil_div
 from matmill.ladder import documents
 from matmill.ladder.memory import FILL, MEMORY, PRODUCT, Fill, filled
 from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.sgemm.common import reported
+from matmill.ladder.packed import reported
 from matmill.problem import Gemm
 from matmill.source import KERNEL_FILE, generate
 

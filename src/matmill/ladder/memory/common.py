@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from matmill.config import Config
 from matmill.execute import Argument
 from matmill.kernel import Document, GemmOperands, Geometry, Kernel, always, ceil_div
+from matmill.ladder.packed import packed, packed_arguments, tiles
 from matmill.problem import Gemm
 
 Transfer = Literal["pageable", "pinned", "unified"]
@@ -71,26 +72,6 @@ def filled(problem: Fill) -> NDArray[np.float32]:
     return values.reshape(problem.rows, problem.columns)
 
 
-def _product_geometry(problem: Gemm, _config: Config) -> Geometry:
-    return Geometry(
-        grid=(ceil_div(problem.n, _TILE), ceil_div(problem.m, _TILE), 1),
-        block=(_TILE, _TILE, 1),
-    )
-
-
-def _product_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    return (
-        operands.a,
-        operands.b,
-        operands.d,
-        np.int32(problem.m),
-        np.int32(problem.n),
-        np.int32(problem.k),
-        np.float32(operands.alpha),
-        np.float32(operands.beta),
-    )
-
-
 def _fill_geometry(problem: Fill, _config: Config) -> Geometry:
     return Geometry(grid=(ceil_div(problem.rows * problem.columns, _THREADS), 1, 1), block=(_THREADS, 1, 1))
 
@@ -104,9 +85,9 @@ PRODUCT: Kernel[Gemm] = Kernel(
     entry="product",
     package="matmill.ladder.memory.product",
     config=Config.of(T=_TILE),
-    geometry=_product_geometry,
-    arguments=_product_arguments,
-    legality=always,
+    geometry=tiles(_TILE, _TILE, (_TILE, _TILE)),
+    arguments=packed_arguments,
+    legality=packed(),
 )
 
 FILL: Kernel[Fill] = Kernel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matmill.config import Config
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.documents import OURS
-from matmill.ladder.sgemm.common import packed, packed_arguments, tiles
+from matmill.ladder.packed import packed, packed_arguments, tiles
 from matmill.problem import Gemm
 
 ASYNC_COPY: Rung[Gemm] = Rung(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matmill.config import Config
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.documents import S0
-from matmill.ladder.sgemm.common import packed, packed_arguments, reported, tiles
+from matmill.ladder.packed import packed, packed_arguments, reported, tiles
 from matmill.problem import Gemm
 
 CONFLICT_FREE: Rung[Gemm] = Rung(

@@ -7,7 +7,7 @@ from matmill.config import Config
 from matmill.cost import gemm as cost
 from matmill.kernel import Geometry, Kernel, Rung
 from matmill.ladder.documents import OURS
-from matmill.ladder.sgemm.common import packed, packed_arguments
+from matmill.ladder.packed import packed, packed_arguments
 from matmill.problem import Gemm
 from matmill.tiles import TILES, copies_too_wide, space, threads, tiles, too_large, with_copies
 

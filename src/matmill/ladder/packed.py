@@ -1,6 +1,6 @@
-"""What the rungs of the SGEMM ladder share on the host: their parameters, launch shapes and reported times.
+"""What products of packed float32 matrices share on the host: parameters, legality, launch shapes, reported times.
 
-Every rung computes C = alpha * A @ B + beta * C in float32 on packed row-major matrices, with the parameters
+Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C in float32 on packed row-major matrices, with the parameters
 ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha, float beta)``. Where beta is 0, C is not
 read.
 """
