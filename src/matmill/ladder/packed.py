@@ -1,8 +1,8 @@
 """What products of packed float32 matrices share on the host: parameters, legality, launch shapes, reported times.
 
-Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C in float32 on packed row-major matrices, with the parameters
-``(const float* A, const float* B, float* C, int m, int n, int k, float alpha, float beta)``. Where beta is 0, C is not
-read.
+Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C on packed
+row-major matrices, with the parameters ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha,
+float beta)``. Where beta is 0, C is not read.
 """
 
 from __future__ import annotations
