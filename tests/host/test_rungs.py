@@ -18,8 +18,8 @@ from matmill.execute import Pointer
 from matmill.kernel import GemmOperands, Kernel, P, Rung, ceil_div
 from matmill.ladder import documents
 from matmill.ladder.memory import FILL, MEMORY, PRODUCT, Fill, filled
-from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.packed import reported
+from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.source import KERNEL_FILE, generate
 

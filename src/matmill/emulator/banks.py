@@ -9,8 +9,8 @@ lanes and its passes are summed over the groups. A group takes as many passes as
 lanes that want the same word share it. Neighbouring groups of a *load* wider than four bytes are served two at a time
 where every active lane ``i`` of the warp and its partner agree on the address, the partner being lane ``i ^ 1``
 throughout or lane ``i ^ 2`` throughout, and an inactive lane agreeing with anybody: half of the data is then a repeat,
-so two groups together still want at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability 7.x
-(https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
+so two groups together still want at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability
+7.x (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
 
 That the whole warp decides, and not each half for itself, was counted apart: 16-byte loads whose first 16 lanes pair
 up and whose last 16 do not, or pair the other way, took 4 passes. Where nothing was recorded the simplest rule stands:
@@ -30,6 +30,7 @@ WORD_BYTES = 4
 SECTOR_BYTES = 32
 _ROW_BYTES = 16
 _MATRIX_ROWS = 8
+_MOST_ROWS = 4096  # 128-byte rows of shared memory: more than any GPU has
 _WIDTHS = (1, 2, 4, 8, 16)
 
 Counts = NDArray[np.int64]
@@ -121,6 +122,24 @@ def global_sectors(addresses: NDArray[np.int64], active: NDArray[np.bool_], widt
     first[:, 1:] &= sectors[:, 1:] != sectors[:, :-1]
     distinct: Counts = first.sum(axis=1, dtype=np.int64)
     return distinct
+
+
+def copy_sectors(
+    addresses: NDArray[np.int64], targets: NDArray[np.int64], active: NDArray[np.bool_], width: int
+) -> Counts:
+    """Count the sectors of ``n`` ``cp.async.cg``, whose lanes bypass L1: int64[n].
+
+    ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. A sector whose halves
+    go to different 128-byte rows of shared memory is fetched for each of them, as an H200 counted (2026-11-20,
+    ``tests/golden/h200_cp_async.json``); ``cp.async.ca`` has no such price and counts as :func:`global_sectors`.
+
+    >>> lanes = np.arange(32).reshape(1, 32)
+    >>> copy_sectors(lanes * 16, lanes * 16, lanes >= 0, 16), copy_sectors(lanes * 16, lanes * 128, lanes >= 0, 16)
+    (array([16]), array([32]))
+    """
+    # One sector and row to a number: read as an address in units of sectors, it goes through the same count.
+    rows = targets // PASS_BYTES
+    return global_sectors((addresses // SECTOR_BYTES * _MOST_ROWS + rows) * SECTOR_BYTES, active, width)
 
 
 def _passes(addresses: NDArray[np.int64], active: NDArray[np.bool_], unit: int) -> Counts:

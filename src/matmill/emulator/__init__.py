@@ -1,0 +1,31 @@
+"""The PTX emulator: runs the PTX that NVRTC made of a CUDA C++ kernel, in NumPy, on a machine without a GPU.
+
+:func:`run` executes a launch on arrays bound in a :class:`Memory`, counts, and looks for hazards:
+
+>>> import numpy as np
+>>> from matmill.execute import Launch
+>>> ptx = '''.version 8.0 .target sm_90 .address_size 64
+... .entry twice(.param .u64 p) { .reg .b64 a; .reg .b32 t, v;
+...   ld.param.u64 a, [p]; mov.u32 t, %tid.x; mad.wide.u32 a, t, 4, a;
+...   ld.global.u32 v, [a]; add.u32 v, v, v; st.global.u32 [a], v; ret; }'''
+>>> memory, data = Memory(), np.arange(32, dtype=np.uint32)
+>>> pointer = memory.bind("data", data, access="rw")
+>>> report = run(ptx, Launch("twice", "twice", (1, 1, 1), (32, 1, 1), (pointer,)), memory)
+>>> int(data[31]), report.ok, report.counters.global_load_sectors
+(62, True, 4)
+
+Exact: results of all IEEE operations (each rounds once), memory requests, sectors, wavefronts and bytes, arithmetic by
+class, barriers. Near: the .approx functions, which are computed more precisely than by hardware; NaN payloads. Unknown
+here: cycles, cache hits, DRAM bytes, and integer instructions as SASS has them.
+"""
+
+from __future__ import annotations
+
+from matmill.emulator.counters import Counters, LineCounts
+from matmill.emulator.hazards import Hazard, KernelFault
+from matmill.emulator.memory import Memory
+from matmill.emulator.parse import parse
+from matmill.emulator.run import Report, run
+from matmill.emulator.syntax import Module
+
+__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "parse", "run"]

@@ -1,0 +1,19 @@
+"""Instruction families: importing this package fills the instruction table."""
+
+from __future__ import annotations
+
+from matmill.emulator.families import (
+    bits,
+    compare,
+    convert,
+    copies,
+    floats,
+    integers,
+    loads,
+    moves,
+    special,
+    sync,
+    warps,
+)
+
+__all__ = ["bits", "compare", "convert", "copies", "floats", "integers", "loads", "moves", "special", "sync", "warps"]

@@ -1,0 +1,225 @@
+"""Conversions between number types: cvt.
+
+PTX ISA, "Data Movement and Conversion Instructions: cvt". Integers to integers truncate or extend; floats to integers
+round as told and clamp; floats to floats round once in the direction asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator import exact
+from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
+from matmill.emulator.syntax import Instruction, Register
+from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
+
+Row: TypeAlias = "NDArray[Any]"
+_INTEGRAL: dict[str, Callable[[Row], Row]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
+_RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}
+
+
+@instructions("cvt")
+def convert(i: Instruction) -> Action:
+    """``cvt`` in all the forms that NVRTC writes for integers, f16, bf16, f32 and f64."""
+    m = Modifiers(i)
+    if m.flag("pack"):
+        raise i.unsupported("cvt.pack")
+    rounding = m.pick(("rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"))
+    ftz, sat, relu, satfinite = m.flag("ftz"), m.flag("sat"), m.flag("relu"), m.flag("satfinite")
+    to, source = m.type(), m.type()
+    m.done()
+    if to in {"f16x2", "bf16x2"} and source == "f32":
+        return _pack_halves(i, to, rounding, relu=relu, satfinite=satfinite)
+    if to == "tf32" and source == "f32":
+        return _to_tf32(i, rounding, relu=relu)
+    if to not in KIND_OF_TYPE or source not in KIND_OF_TYPE or "x2" in to + source or to.startswith("e"):
+        raise i.unsupported("these types")
+    d, a = i.operands
+    read = _reader(source, ftz=ftz)
+    write = _writer(to, rounding, source, sat=sat, relu=relu, satfinite=satfinite, ftz=ftz)
+
+    def call(a: Row, out: Row) -> None:
+        out[...] = write(read(a))
+
+    kind = KIND_OF_TYPE[to]
+    target = kind if to in _FLOAT_TYPES else register_kind(d, kind)
+    if to in _FLOAT_TYPES and isinstance(d, Register) and register_kind(d, "u" + kind[1]) != "u" + kind[1]:
+        raise i.unsupported("a float in a wider register")
+    narrow_first = kind if target != kind else ""
+
+    def call_narrow(a: Row, out: Row) -> None:
+        out[...] = np.asarray(write(read(a))).astype(narrow_first)
+
+    source_kind = KIND_OF_TYPE[source]
+    action = call_narrow if narrow_first else call
+    return computed(i, action, [(a, source_kind)], [(d, target)], tally="convert")
+
+
+def _reader(source: str, *, ftz: bool) -> Callable[[Row], Row]:
+    if source == "bf16":
+        return bf16_to_f32
+    if source == "f32" and ftz:
+        return exact.flush
+    return lambda row: row
+
+
+def _writer(
+    to: str, rounding: str, source: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
+) -> Callable[[Row], Row]:
+    """What turns a value of the source type into one of the target type."""
+    if to not in _FLOAT_TYPES:
+        if source in _FLOAT_TYPES:
+            return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")
+        return _integer_to_integer(KIND_OF_TYPE[to], sat=sat)
+    if source not in _FLOAT_TYPES:
+        return _integer_to_float(to, rounding or "rn")
+    return _float_to_float(to, rounding, sat=sat, relu=relu, satfinite=satfinite, ftz=ftz)
+
+
+def _integer_to_integer(kind: str, *, sat: bool) -> Callable[[Row], Row]:
+    target = np.dtype(kind)
+
+    def call(row: Row) -> Row:
+        if sat:
+            limits = np.iinfo(target)
+            own = np.iinfo(row.dtype)
+            low, high = max(limits.min, own.min), min(limits.max, own.max)
+            row = np.clip(row, row.dtype.type(low), row.dtype.type(high))
+        return row.astype(target)
+
+    return call
+
+
+def _float_to_integer(kind: str, rounding: str) -> Callable[[Row], Row]:
+    target = np.dtype(kind)
+    limits = np.iinfo(target)
+    integral = _INTEGRAL[rounding]
+
+    def call(row: Row) -> Row:
+        wide = integral(row.astype(np.float64))
+        # Clamped to what float64 can say, then to the type: 2**63 - 1 is no float64.
+        result = np.where(wide >= float(limits.max), limits.max, 0).astype(target)
+        inside = (wide > float(limits.min)) & (wide < float(limits.max))
+        result = np.where(inside, np.where(inside, wide, 0.0).astype(target), result)
+        result = np.where(wide <= float(limits.min), target.type(limits.min), result)
+        # NaN gives 0, except that 64-bit sources and targets give the highest bit alone.
+        if row.dtype == np.float64 or target.itemsize == 8:
+            highest = np.array(1 << (8 * target.itemsize - 1), np.uint64).astype(f"u{target.itemsize}").view(target)
+            result = np.where(np.isnan(wide), highest, result)
+        return np.asarray(result)
+
+    return call
+
+
+def _integer_to_float(to: str, rounding: str) -> Callable[[Row], Row]:
+    kind = "f4" if to == "bf16" else KIND_OF_TYPE[to]
+    target = np.dtype(kind)
+
+    def call(row: Row) -> Row:
+        if to == "bf16":
+            return f64_odd_to_bf16(_integer_as_odd(row))
+        if to == "f16" or rounding != "rn":
+            if to == "f64":
+                near = row.astype(np.float64)
+                return exact.directed(near, _integer_error(row, near), rounding)
+            return exact.narrow(_integer_as_odd(row), target.type, rounding)
+        return row.astype(target)
+
+    return call
+
+
+def _integer_error(row: Row, near: Row) -> Row:
+    """What an integer is more than its float64 rounding, as a small float64."""
+    if row.dtype.itemsize < 8:
+        return np.zeros(row.shape)
+    # Where the rounding reached 2**64 (2**63), which the type cannot hold, the difference is a wrapped one.
+    top = near >= (2.0**64 if row.dtype.kind == "u" else 2.0**63)
+    back = np.where(top, 0.0, near).astype(row.dtype)
+    wrapped = row if row.dtype.kind == "u" else row ^ np.int64(-(1 << 63))
+    return np.where(top, wrapped.astype(np.int64), (row - back).astype(np.int64)).astype(np.float64)
+
+
+def _integer_as_odd(row: Row) -> Row:
+    """An integer as float64 rounded to odd."""
+    near = np.atleast_1d(row.astype(np.float64))
+    return exact.to_odd(near, _integer_error(np.atleast_1d(row), near))
+
+
+def _float_to_float(
+    to: str, rounding: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
+) -> Callable[[Row], Row]:
+    integral = _INTEGRAL.get(rounding)
+    kind = "f4" if to == "bf16" else KIND_OF_TYPE[to]
+    target = np.dtype(kind)
+
+    def call(row: Row) -> Row:
+        if integral is not None:
+            row = integral(row)
+        if relu:
+            row = np.where(np.isnan(row), row, np.maximum(row, row.dtype.type(0)))
+        if sat:
+            row = np.where(np.isnan(row), row.dtype.type(0), np.clip(row, row.dtype.type(0), row.dtype.type(1)))
+        if to == "bf16":
+            return _bf16(row, rounding or "rn")
+        if target.itemsize < row.dtype.itemsize:
+            result = exact.narrow(
+                row.astype(np.float64), target.type, rounding if rounding in {"rz", "rm", "rp"} else "rn"
+            )
+        else:
+            result = row.astype(target)
+        if satfinite:
+            largest = np.finfo(target).max
+            result = np.clip(result, -largest, largest)
+        return exact.flush(result) if ftz and to == "f32" else result
+
+    return call
+
+
+def _bf16(row: Row, rounding: str) -> Row:
+    if rounding == "rz":
+        if row.dtype != np.float32:
+            row = exact.narrow(row.astype(np.float64), np.float32, "rz")
+        truncated = (np.atleast_1d(row).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return np.where(np.isnan(row), np.uint16(0x7FFF), truncated)
+    if row.dtype == np.float64:
+        return f64_odd_to_bf16(row)
+    return f32_to_bf16(row.astype(np.float32))
+
+
+def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
+    """cvt.f16x2.f32 d, a, b: a in the upper half, b in the lower."""
+    half = to.removesuffix("x2")
+    write = _float_to_float(half, rounding, sat=False, relu=relu, satfinite=satfinite, ftz=False)
+
+    def call(a: Row, b: Row, out: Row) -> None:
+        low, high = write(b), write(a)
+        out[::2] = low
+        out[1::2] = high
+
+    d, a, b = i.operands
+    return computed(i, call, [(a, "f4"), (b, "f4")], [(d, KIND_OF_TYPE[to])], tally="convert")
+
+
+def _to_tf32(i: Instruction, rounding: str, *, relu: bool) -> Action:
+    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even): ten bits of significand remain."""
+
+    def call(a: Row, out: Row) -> None:
+        value = np.where(np.isnan(a), a, np.maximum(a, np.float32(0))) if relu else np.array(a)
+        bits = np.atleast_1d(value).view(np.uint32)
+        low = np.uint32(0x1FFF)
+        if rounding == "rna":
+            rounded = bits + np.uint32(0x1000)
+        elif rounding == "rz":
+            rounded = bits
+        else:
+            rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+        finite = np.isfinite(value)
+        out[...] = np.where(finite, rounded & ~low, np.where(np.isnan(value), np.uint32(0x7FFFFFFF), bits))
+
+    d, a = i.operands
+    return computed(i, call, [(a, "f4")], [(d, "u4")], tally="convert")

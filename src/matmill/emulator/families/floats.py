@@ -1,0 +1,316 @@
+"""Floating-point arithmetic: add, sub, mul, fma, div, min, max, neg, abs in f16, bf16, f32 and f64.
+
+PTX ISA, "Floating-Point Instructions" and "Half Precision Floating-Point Instructions". bf16 has no NumPy type, so its
+rows are 16-bit integers, widened to float32 and rounded back. NaN results carry NumPy's payload, not CUDA's 0x7fffffff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator import exact
+from matmill.emulator.syntax import Instruction
+from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+
+Row: TypeAlias = "NDArray[Any]"
+FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+_TALLY = {"f4": "f", "f8": "d"}
+
+
+def bf16_to_f32(row: Row) -> Row:
+    """bfloat16 bit patterns to float32."""
+    return np.left_shift(row, np.uint32(16), dtype=np.uint32).view(np.float32)
+
+
+def f32_to_bf16(row: Row) -> Row:
+    """float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7fff."""
+    bits = row.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(row), np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+
+def f64_odd_to_bf16(wide: Row) -> Row:
+    """float64 values rounded to odd, rounded once to bfloat16: float32 rounded to odd on the way keeps what matters."""
+    near = wide.astype(np.float32)
+    error = np.where(np.isfinite(near), wide - near, 0.0)
+    bits = np.atleast_1d(near).view(np.uint32)
+    odd = (error != 0) & (bits & np.uint32(1) == 0)
+    away = (error > 0) == (near > 0)
+    bits = np.where(odd, np.where(away, bits + np.uint32(1), bits - np.uint32(1)), bits)
+    return f32_to_bf16(bits.view(np.float32))
+
+
+def is_bf16(kind_type: str) -> bool:
+    """Whether rows of this type are bfloat16 bit patterns."""
+    return kind_type.startswith("bf16")
+
+
+def through_f32(call: Callable[..., Row]) -> Callable[..., object]:
+    """A function of float32 rows applied to bfloat16 bit patterns."""
+
+    def wrapped(*rows: Row) -> None:
+        *sources, out = rows
+        out[...] = f32_to_bf16(np.asarray(call(*(bf16_to_f32(s) for s in sources)), np.float32))
+
+    return wrapped
+
+
+class _Form:
+    """The modifiers that floating-point instructions share."""
+
+    def __init__(self, i: Instruction) -> None:
+        self.m = Modifiers(i)
+        self.rounding = self.m.pick(ROUNDINGS, "rn")
+        self.ftz = self.m.flag("ftz")
+        self.sat = self.m.flag("sat")
+        self.relu = self.m.flag("relu")
+        self.type = self.m.type(*FLOATS)
+        self.kind = KIND_OF_TYPE[self.type]
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but rounding to nearest."""
+        return self.rounding == "rn" and not (self.ftz or self.sat or self.relu)
+
+    def finish(self, call: Callable[..., object]) -> Callable[..., object]:
+        """``call`` with flushing, saturation and relu around it."""
+        if self.ftz and self.kind == "f4":
+            call = exact.flushed(call)
+        if not (self.sat or self.relu):
+            return call
+        inner, bf16, sat = call, is_bf16(self.type), self.sat
+
+        def wrapped(*rows: Row) -> None:
+            inner(*rows)
+            out = rows[-1]
+            value = bf16_to_f32(out) if bf16 else out
+            value = np.where(
+                np.isnan(value), value if not sat else value.dtype.type(0), np.maximum(value, value.dtype.type(0))
+            )
+            value = np.minimum(value, value.dtype.type(1)) if sat else value
+            out[...] = f32_to_bf16(value) if bf16 else value
+
+        return wrapped
+
+    def tally(self, name: str) -> str:
+        """The class to count under: ffma, dadd, hmul and so on."""
+        return _TALLY.get(self.kind, "h") + name
+
+
+def add_sub(i: Instruction) -> Action:
+    """``add`` and sub."""
+    form = _Form(i)
+    form.m.done()
+    d, a, b = i.operands
+    ufunc = np.add if i.name == "add" else np.subtract
+    call: Callable[..., object] = ufunc
+    if is_bf16(form.type):
+        call = through_f32(ufunc)
+    elif form.rounding != "rn":
+        call = _directed_sum(form.rounding, subtract=i.name == "sub")
+    kind = form.kind
+    return computed(i, form.finish(call), [(a, kind), (b, kind)], [(d, kind)], tally=form.tally("add"), in_place=True)
+
+
+def _directed_sum(mode: str, *, subtract: bool) -> Callable[..., object]:
+    def call(a: Row, b: Row, out: Row) -> None:
+        b = -b if subtract else b
+        if out.dtype == np.float64:
+            out[...] = exact.directed(*exact.two_sum(a, b), mode)
+        else:
+            out[...] = exact.narrow(exact.sum_to_odd(a, b), out.dtype.type, mode)
+
+    return call
+
+
+def _directed_product(mode: str) -> Callable[..., object]:
+    def call(a: Row, b: Row, out: Row) -> None:
+        if out.dtype == np.float64:
+            out[...] = exact.directed(*exact.two_product(a, b), mode)
+        else:
+            out[...] = exact.narrow(np.multiply(a, b, dtype=np.float64), out.dtype.type, mode)
+
+    return call
+
+
+def multiply(i: Instruction) -> Action:
+    """``mul``."""
+    form = _Form(i)
+    form.m.done()
+    d, a, b = i.operands
+    call: Callable[..., object] = np.multiply
+    if is_bf16(form.type):
+        call = through_f32(np.multiply)
+    elif form.rounding != "rn":
+        call = _directed_product(form.rounding)
+    kind = form.kind
+    return computed(i, form.finish(call), [(a, kind), (b, kind)], [(d, kind)], tally=form.tally("mul"), in_place=True)
+
+
+def fma_half(a: Row, b: Row, c: Row, out: Row) -> None:
+    """f16: float64 holds every sum of a product and a term of which both matter to the rounded result."""
+    out[...] = np.multiply(a, b, dtype=np.float64) + c
+
+
+def fma_bf16(a: Row, b: Row, c: Row, out: Row) -> None:
+    """bf16: the sum rounded to odd twice, then once to nearest."""
+    out[...] = f64_odd_to_bf16(exact.fma32_wide(bf16_to_f32(a), bf16_to_f32(b), bf16_to_f32(c)))
+
+
+def _directed_fma(mode: str) -> Callable[..., object]:
+    def call(a: Row, b: Row, c: Row, out: Row) -> None:
+        out[...] = exact.narrow(exact.fma32_wide(a, b, c), out.dtype.type, mode)
+
+    return call
+
+
+@instructions("fma")
+def fused(i: Instruction) -> Action:
+    """fma, and mad of floating-point type, which rounds once too."""
+    form = _Form(i)
+    form.m.done()
+    d, *sources = i.operands
+    kind, tally = form.kind, form.tally("fma")
+    results = [(d, kind)]
+    values = [(s, kind) for s in sources]
+    if kind == "f4" and form.plain:
+        return Action(
+            i,
+            tuple(Value(*v) for v in values),
+            tuple(Value(*r) for r in results),
+            bind=lambda site: site.fused32(),
+            tally=tally,
+            in_place=True,
+            group="fma32",
+        )
+    if kind == "f8":
+        if form.rounding != "rn":
+            raise i.unsupported("directed rounding of a double-precision fma")
+        call: Callable[..., object] = exact.fma64
+    elif is_bf16(form.type):
+        call = fma_bf16
+    elif kind == "f4":
+        call = _directed_fma(form.rounding)
+    else:
+        call = fma_half
+    return computed(i, form.finish(call), values, results, tally=tally, in_place=True)
+
+
+def _directed_quotient(mode: str) -> Callable[..., object]:
+    def call(a: Row, b: Row, out: Row) -> None:
+        if out.dtype == np.float64:
+            q = a / b
+            p, e = exact.two_product(q, np.broadcast_to(b, q.shape))
+            remainder = (a - p) - e
+            out[...] = exact.directed(q, np.where(np.isfinite(q), remainder * np.sign(b), 0.0), mode)
+        else:
+            wide = np.divide(a, b, dtype=np.float64)
+            back = wide * np.asarray(b, np.float64)
+            error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
+            out[...] = exact.narrow(exact.to_odd(wide, error), out.dtype.type, mode)
+
+    return call
+
+
+def division(i: Instruction) -> Action:
+    """div; the approximate forms are rounded correctly, which hardware only comes near to."""
+    m = Modifiers(i, "full", "approx")
+    if i.name == "rem":
+        raise i.unsupported("a remainder of floating-point numbers")
+    rounding = m.pick(ROUNDINGS, "rn")
+    ftz = m.flag("ftz")
+    kind = KIND_OF_TYPE[m.type("f32", "f64")]
+    m.done()
+    call: Callable[..., object] = np.divide if rounding == "rn" else _directed_quotient(rounding)
+    d, a, b = i.operands
+    call = exact.flushed(call) if ftz else call
+    return computed(i, call, [(a, kind), (b, kind)], [(d, kind)], tally="special", in_place=True)
+
+
+def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row], Row]:
+    pick = {("min", False): np.fmin, ("max", False): np.fmax, ("min", True): np.minimum, ("max", True): np.maximum}[
+        name, keep_nan
+    ]
+
+    def call(a: Row, b: Row) -> Row:
+        a, b = (np.abs(a), np.abs(b)) if by_size else (a, b)
+        result = pick(a, b)
+        # -0 counts as less than +0, which NumPy's comparison does not see.
+        equal = (a == 0) & (b == 0)
+        if equal.any():
+            negative = np.signbit(a) | np.signbit(b) if name == "min" else np.signbit(a) & np.signbit(b)
+            result = np.where(equal, np.where(negative, -result.dtype.type(0), result.dtype.type(0)), result)
+        return result
+
+    return call
+
+
+def extremum(i: Instruction) -> Action:
+    """``min`` and max: a number wins over NaN unless .NaN says otherwise."""
+    m = Modifiers(i)
+    ftz, keep_nan, by_size = m.flag("ftz"), m.flag("NaN"), m.flag("xorsign") and m.flag("abs")
+    type_name = m.type(*FLOATS)
+    kind = KIND_OF_TYPE[type_name]
+    m.done()
+    pick = _extremum(i.name, keep_nan=keep_nan, by_size=by_size)
+    if by_size:
+        raise i.unsupported(".xorsign.abs")
+    d, *sources = i.operands
+
+    def several(*rows: Row) -> Row:
+        result = rows[0]
+        for row in rows[1:]:
+            result = pick(result, row)
+        return result
+
+    def plain(*rows: Row) -> None:
+        rows[-1][...] = several(*rows[:-1])
+
+    call = through_f32(several) if is_bf16(type_name) else plain
+    call = exact.flushed(call) if ftz and kind == "f4" else call
+    return computed(i, call, [(s, kind) for s in sources], [(d, kind)], tally="other", in_place=True)
+
+
+def sign(i: Instruction) -> Action:
+    """``neg`` and abs, on the sign bit alone."""
+    m = Modifiers(i)
+    ftz = m.flag("ftz")
+    type_name = m.type(*FLOATS)
+    kind = KIND_OF_TYPE[type_name]
+    m.done()
+    d, a = i.operands
+    if kind in {"f4", "f8"}:
+        call: Callable[..., object] = np.negative if i.name == "neg" else np.absolute
+        call = exact.flushed(call) if ftz and kind == "f4" else call
+    else:
+        kind = kind.replace("f", "u")
+        bit = np.uint16(0x8000)
+
+        def flip(a: Row, out: Row) -> None:
+            np.bitwise_xor(a, bit, out=out)
+
+        def clear(a: Row, out: Row) -> None:
+            np.bitwise_and(a, ~bit, out=out)
+
+        call = flip if i.name == "neg" else clear
+    return computed(i, call, [(a, kind)], [(d, kind)], tally="other", in_place=True)
+
+
+def copy_sign(a: Row, b: Row, out: Row) -> None:
+    """``copysign`` d, a, b: the size of b with the sign of a."""
+    np.copysign(b, a, out=out)
+
+
+@instructions("copysign")
+def copysign(i: Instruction) -> Action:
+    """``copysign``."""
+    m = Modifiers(i)
+    kind = KIND_OF_TYPE[m.type("f32", "f64")]
+    m.done()
+    d, a, b = i.operands
+    return computed(i, copy_sign, [(a, kind), (b, kind)], [(d, kind)], tally="other", in_place=True)

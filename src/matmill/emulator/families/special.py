@@ -1,0 +1,119 @@
+"""Reciprocals, roots and transcendental functions: rcp, sqrt, rsqrt, ex2, lg2, sin, cos, tanh, testp.
+
+PTX ISA, "Floating-Point Instructions". Exact forms (.rn, .rz, …) are rounded correctly. Approximate forms are computed
+in float64 and rounded, so they are at least as near as hardware, whose last bits differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator import exact
+from matmill.emulator.families.floats import ROUNDINGS, is_bf16, through_f32
+from matmill.emulator.syntax import Instruction
+from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
+
+Row: TypeAlias = "NDArray[Any]"
+
+
+def _reciprocal(x: Row) -> Row:
+    return np.reciprocal(x)
+
+
+def _reciprocal_root(x: Row) -> Row:
+    return np.reciprocal(np.sqrt(x))
+
+
+_FUNCTIONS: dict[str, Callable[[Row], Row]] = {
+    "rcp": _reciprocal,
+    "sqrt": np.sqrt,
+    "rsqrt": _reciprocal_root,
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+}
+
+
+def _root_error(x: Row, s: Row) -> Row:
+    p, e = exact.two_product(s, s)
+    return (x - p) - e
+
+
+def _reciprocal_error(x: Row, s: Row) -> Row:
+    p, e = exact.two_product(s, x)
+    return ((1.0 - p) - e) * np.sign(x)
+
+
+_ERRORS = {"sqrt": _root_error, "rcp": _reciprocal_error}
+
+
+def _rounded(name: str, mode: str) -> Callable[..., object]:
+    """``sqrt`` or rcp with a directed rounding, through the sign of the rounding error of the nearest value."""
+    function, error_of = _FUNCTIONS[name], _ERRORS[name]
+
+    def call(a: Row, out: Row) -> None:
+        wide = np.asarray(a, np.float64)
+        s = function(wide)
+        error = np.where(np.isfinite(s) & np.isfinite(wide), error_of(wide, s), 0.0)
+        if out.dtype == np.float64:
+            out[...] = exact.directed(s, error, mode)
+        else:
+            out[...] = exact.narrow(exact.to_odd(s, error), out.dtype.type, mode)
+
+    return call
+
+
+@instructions(*_FUNCTIONS)
+def special_function(i: Instruction) -> Action:
+    """One function of one argument."""
+    m = Modifiers(i, "approx")
+    rounding = m.pick(ROUNDINGS, "rn")
+    ftz = m.flag("ftz")
+    type_name = m.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+    kind = KIND_OF_TYPE[type_name]
+    m.done()
+    function = _FUNCTIONS[i.name]
+
+    def through_f64(a: Row, out: Row) -> None:
+        out[...] = function(np.asarray(a, np.float64))
+
+    if is_bf16(type_name):
+        call = through_f32(function)
+    elif rounding != "rn" and i.name in _ERRORS:
+        call = _rounded(i.name, rounding)
+    else:
+        call = through_f64
+    d, a = i.operands
+    call = exact.flushed(call) if ftz and kind == "f4" else call
+    return computed(i, call, [(a, kind)], [(d, kind)], tally="special", in_place=True)
+
+
+_TESTS: dict[str, Callable[[Row], Row]] = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda x: ~np.isnan(x),
+    "notanumber": np.isnan,
+    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
+    "subnormal": lambda x: (np.abs(x) < np.finfo(x.dtype).tiny) & (x != 0),
+}
+
+
+@instructions("testp")
+def test_property(i: Instruction) -> Action:
+    """``testp``."""
+    m = Modifiers(i)
+    test = _TESTS[m.pick(_TESTS)]
+    kind = KIND_OF_TYPE[m.type("f32", "f64")]
+    m.done()
+
+    def call(a: Row, out: Row) -> None:
+        out[...] = test(a)
+
+    d, a = i.operands
+    return computed(i, call, [(a, kind)], [(d, "p")], tally="other")

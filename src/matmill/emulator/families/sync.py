@@ -1,0 +1,98 @@
+"""Barriers and fences: bar, barrier, membar, fence, nanosleep, trap.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change nothing here, where each access is
+performed at once; the race detector judges order by barriers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from matmill.emulator.syntax import Immediate, Instruction, Negated, Operand
+from matmill.emulator.table import Action, Call, Modifiers, Value, instructions
+
+if TYPE_CHECKING:
+    from matmill.emulator.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A wait of warps for others of their block. ``mode`` is "sync", "arrive" or a reduction: "popc", "and", "or".
+
+    ``number`` and ``threads`` are operands; without ``threads`` the whole block takes part. ``source`` and ``negated``
+    are the predicate of a reduction.
+    """
+
+    mode: str
+    number: Operand
+    threads: Operand | None
+    source: Operand | None = None
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Converge:
+    """A wait of the lanes of one warp for each other. ``members`` is the mask operand, None for all that are left."""
+
+    members: Operand | None
+    barrier: bool = False
+
+
+@instructions("bar", "barrier")
+def barrier(i: Instruction) -> Action:
+    """bar.sync, bar.arrive, bar.red, bar.warp.sync and their barrier.* spellings."""
+    m = Modifiers(i, "cta", "aligned")
+    if m.flag("warp"):
+        m.flag("sync")
+        m.done()
+        return Action(i, tally="control", ends_block=True, detail=Converge(i.operands[0], barrier=True))
+    mode = m.pick(("sync", "arrive", "red"))
+    operation = m.pick(("popc", "and", "or")) if mode == "red" else ""
+    if mode == "red":
+        m.pick(("pred", "u32"))
+    m.done()
+    if not mode or (mode == "red") != bool(operation):
+        raise i.unsupported("its form")
+    operands = list(i.operands)
+    results: tuple[Value, ...] = ()
+    source: Operand | None = None
+    negated = False
+    if mode == "red":
+        results = (Value(operands.pop(0), "u4" if operation == "popc" else "p"),)
+        source = operands.pop()
+        if isinstance(source, Negated):
+            source, negated = source.register, True
+    number = operands[0] if operands else Immediate(0, "int")
+    threads = operands[1] if len(operands) > 1 else None
+    sources = [Value(o, "u4") for o in (number, threads) if o is not None]
+    if source is not None:
+        sources.append(Value(source, "p"))
+    return Action(
+        i,
+        tuple(sources),
+        results,
+        tally="control",
+        ends_block=True,
+        detail=Barrier(operation or mode, number, threads, source, negated),
+    )
+
+
+@instructions("membar", "fence", "nanosleep", "griddepcontrol")
+def fence(i: Instruction) -> Action:
+    """Orders memory or time, of which the emulator has one order only."""
+    return Action(i, call=_nothing, tally="control")
+
+
+def _nothing(*_: object) -> None:
+    """What a fence does here."""
+
+
+@instructions("trap", "brkpt")
+def trap(i: Instruction) -> Action:
+    """trap: ends the kernel with a fault."""
+
+    def bind(site: Site) -> Call:
+        return site.trap(i)
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)
