@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from emulated.product_trial import BARRIER, TARGET, Trial, without
 from matmill.compile import compile_source
 from matmill.dtypes import F32
 from matmill.emulator import Memory, Report, run
@@ -17,9 +16,8 @@ from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.memory import FILL, PRODUCT, Fill, filled
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.source import Source, generate
+from matmill.source import generate
 
-TARGET = "sm_90a"
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 
 # Sizes that no tile divides, for the kernels that take any: (m, n, k).
@@ -50,53 +48,6 @@ def one_step_more(label: str) -> tuple[int, int, int]:
     return {**RAGGED, **TILED}[label][0]
 
 
-class Trial:
-    """One product on fresh random numbers: C starts as NaN where beta is 0 and as numbers otherwise."""
-
-    def __init__(self, kernel: Kernel[Gemm], shape: tuple[int, int, int], *, alpha: float, beta: float) -> None:
-        m, n, k = shape
-        rng = np.random.default_rng([m, n, k])
-        self.kernel = kernel
-        self.problem = Gemm(m, n, k, has_c=beta != 0)
-        self.alpha, self.beta = alpha, beta
-        self.a = rng.uniform(-1, 1, (m, k)).astype(np.float32)
-        self.b = rng.uniform(-1, 1, (k, n)).astype(np.float32)
-        self.before = (
-            rng.uniform(-1, 1, (m, n)).astype(np.float32) if beta else np.full((m, n), np.nan, dtype=np.float32)
-        )
-        self.c = self.before.copy()
-
-    def run(self, source: Source | None = None, *, schedule: int = 0) -> Report:
-        """Runs the kernel, or ``source`` in its place, with warps in the order that ``schedule`` stands for."""
-        memory = Memory()
-        c = memory.bind("C", self.c, access="rw")
-        operands = GemmOperands(
-            a=memory.bind("A", self.a, access="r"),
-            b=memory.bind("B", self.b, access="r"),
-            c=c,
-            d=c,
-            alpha=self.alpha,
-            beta=self.beta,
-        )
-        binary = compile_source(source or generate(self.kernel, F32), TARGET)
-        return run(binary.ptx, self.kernel.launch(self.problem, operands), memory, races=True, schedule=schedule)
-
-    def excess(self) -> NDArray[np.float64]:
-        """Each element's error over its bound; right where at most 1, and NaN where C is.
-
-        k fused steps, then alpha and the last addition round once each (Higham, Accuracy and Stability of Numerical
-        Algorithms, 2nd ed., section 3.1), whatever the order of the terms; beta * C rounds twice.
-        """
-        unit = 2.0**-24
-        a, b = self.a.astype(np.float64), self.b.astype(np.float64)
-        exact = self.alpha * (a @ b)
-        bound = (self.problem.k + 3) * unit * abs(self.alpha) * (np.abs(a) @ np.abs(b))
-        if self.beta:
-            exact += self.beta * self.before
-            bound += 4 * unit * np.abs(self.beta * self.before)
-        return np.asarray(np.abs(self.c - exact) / (bound + 1e-300))
-
-
 @pytest.mark.parametrize(("beta", "schedule"), [(0.0, 0), (-0.5, 1)])
 @pytest.mark.parametrize(("label", "shape"), CASES, ids=lambda value: str(value).replace(" ", ""))
 def test_right_and_free_of_races(label: str, shape: tuple[int, int, int], beta: float, schedule: int) -> None:
@@ -107,20 +58,14 @@ def test_right_and_free_of_races(label: str, shape: tuple[int, int, int], beta: 
     assert trial.excess().max() <= 1
 
 
-def without_barrier(source: Source, index: int) -> tuple[Source, int]:
-    """The source with its ``index``-th barrier gone, line numbers kept, and the number of barriers it had."""
-    ((name, text),) = source.headers
-    places = [match.span() for match in re.finditer(r"__syncthreads\(\);", text)]
-    start, end = places[index]
-    return replace(source, headers=((name, text[:start] + text[end:]),)), len(places)
-
-
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("label", STAGED)
 def test_a_missing_barrier_is_a_race(label: str, index: int) -> None:
     kernel = kernel_of(label)
-    planted, barriers = without_barrier(generate(kernel, F32), index)
-    assert barriers == 2
+    whole = generate(kernel, F32)
+    assert len(whole.headers) == 1
+    assert whole.headers[0][1].count(BARRIER) == 2
+    planted = without(whole, BARRIER, index)
     report = Trial(kernel, one_step_more(label), alpha=1.0, beta=0.0).run(planted)
     races = [hazard for hazard in report.hazards if hazard.kind == "race"]
     assert races
