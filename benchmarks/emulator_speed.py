@@ -65,7 +65,7 @@ def compiled(source: str) -> str:
     """The PTX of CUDA C++ source."""
     program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"sgemm.cu", 0, [], []))
     check(nvrtc.nvrtcCompileProgram(program, 2, [b"--gpu-architecture=compute_90", b"-lineinfo"]))
-    text = b" " * check(nvrtc.nvrtcGetPTXSize(program))
+    text = bytearray(check(nvrtc.nvrtcGetPTXSize(program)))
     check(nvrtc.nvrtcGetPTX(program, text))
     return text.rstrip(b"\0").decode()
 

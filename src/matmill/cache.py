@@ -11,12 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = b"matmill-cache-1\n"
 _DIGEST = 32
+_PARTIAL = "partial-"
+_OWN_NAME = re.compile(rf"[0-9a-f]{{64}}|{_PARTIAL}\w+")
 
 Entry = tuple[dict[str, int], bytes, bytes]
 
@@ -41,11 +45,12 @@ class DiskCache:
         if head != _MAGIC or hashlib.sha256(body[_DIGEST:]).digest() != body[:_DIGEST]:
             return None
         line, _, payload = body[_DIGEST:].partition(b"\n")
-        header = json.loads(line)
-        if header["key"] != key:
+        try:
+            header = json.loads(line)
+            found, meta, cut = header["key"], dict(header["meta"]), int(header["first"])
+        except (ValueError, TypeError, KeyError):  # sound bytes that no version of this class wrote
             return None
-        cut = header["first"]
-        return header["meta"], payload[:cut], payload[cut:]
+        return (meta, payload[:cut], payload[cut:]) if found == key else None
 
     def put(self, key: str, meta: dict[str, int], first: bytes, second: bytes) -> None:
         """Stores an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
@@ -53,7 +58,7 @@ class DiskCache:
         body = header + b"\n" + first + second
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix="partial-")
+            handle, name = tempfile.mkstemp(dir=self.folder, prefix=_PARTIAL)
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + hashlib.sha256(body).digest() + body)
             Path(name).replace(self.path(key))
@@ -62,16 +67,22 @@ class DiskCache:
 
     def size(self) -> tuple[int, int]:
         """Entries and bytes on disk."""
-        try:
-            sizes = [p.stat().st_size for p in self.folder.iterdir() if p.is_file()]
-        except OSError:
-            return 0, 0
+        sizes = []
+        for path in self._own():
+            with suppress(OSError):  # another process clears it at this moment
+                sizes.append(path.stat().st_size)
         return len(sizes), sum(sizes)
 
     def clear(self) -> int:
-        """Removes every entry; says how many."""
-        count, _ = self.size()
-        if count:
-            for path in self.folder.iterdir():
-                path.unlink(missing_ok=True)
-        return count
+        """Removes every entry, and nothing that this class did not write; says how many."""
+        own = self._own()
+        for path in own:
+            path.unlink(missing_ok=True)
+        return len(own)
+
+    def _own(self) -> list[Path]:
+        """The files of this store: the folder may be one that its user keeps other things in."""
+        try:
+            return [path for path in self.folder.iterdir() if _OWN_NAME.fullmatch(path.name) and path.is_file()]
+        except OSError:
+            return []

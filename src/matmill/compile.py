@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
@@ -55,18 +56,32 @@ def compiler_version() -> tuple[int, int]:
 
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> Binary:
-    major, minor = _version()
-    key = "\n".join([source.digest, source.entry, target, *OPTIONS, f"nvrtc {major}.{minor}"])
+    key = "\n".join([source.digest, source.entry, target, *OPTIONS, _compiler()])
     folder = cache_dir()
     store = DiskCache(folder) if folder is not None else None
     entry = store.get(key) if store else None
-    if entry is not None:
+    if entry is not None and entry[0].keys() == Resources.__dataclass_fields__.keys():  # else of another version
         meta, cubin, ptx = entry
         return Binary(source.kernel, source.entry, target, cubin, ptx.decode(), Resources(**meta))
     binary = _compile(source, target)
     if store is not None:
         store.put(key, asdict(binary.resources), binary.cubin, binary.ptx.encode())
     return binary
+
+
+@cache
+def _compiler() -> str:
+    """What stands for the compiler in keys: its wheel's version, or where there is no wheel that of the library loaded.
+
+    The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
+    the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.
+    """
+    for folder in map(Path, sys.path):
+        wheels = sorted(folder.glob("nvidia_cuda_nvrtc-*.dist-info"))
+        if wheels and any(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
+            return wheels[-1].name
+    major, minor = _version()
+    return f"nvrtc {major}.{minor}"
 
 
 @cache
@@ -106,12 +121,12 @@ def _compile(source: Source, target: str) -> Binary:
         # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{Path.cwd()}/', '"')
         status, size = nvrtc.nvrtcGetCUBINSize(program)
-        cubin = b" " * size
+        cubin = bytearray(size)
         (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
         _demand(status, "nvrtcGetCUBIN", source.kernel)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Binary(source.kernel, source.entry, target, cubin, ptx, parse_resources(log, source.entry))
+    return Binary(source.kernel, source.entry, target, bytes(cubin), ptx, parse_resources(log, source.entry))
 
 
 def _refuse(source: Source, target: str, log: str) -> None:
@@ -153,10 +168,11 @@ def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[
     """One of NVRTC's texts, whose size is asked for first."""
     status, size = size_of(program)
     _demand(status, "reading the compiler's output", "")
-    buffer = b" " * size
+    # Memory of its own: NVRTC writes in place, and a bytes object of length 1 is one that the whole process shares.
+    buffer = bytearray(size)
     (status,) = fill(program, buffer)
     _demand(status, "reading the compiler's output", "")
-    return str(buffer.rstrip(b"\0 "), errors="replace")
+    return buffer.rstrip(b"\0 ").decode(errors="replace")
 
 
 def _demand(status: object, call: str, kernel: str) -> None:

@@ -20,7 +20,10 @@ class DType:
     roundoff: float
 
     def scalar(self, value: float) -> np.generic:
-        """``value`` as a kernel argument of exactly this type."""
+        """``value`` as a kernel argument of exactly this type; infinite where it is too large, as in C."""
+        if self.itemsize < 8 and abs(value) > 1e4:  # cheaper than to ask NumPy not to warn of small values
+            with np.errstate(over="ignore"):
+                return self.numpy.type(value)
         return self.numpy.type(value)
 
 

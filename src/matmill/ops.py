@@ -96,10 +96,15 @@ def _scalar(value: SupportsFloat, argument: str) -> float:
     if type(value) is float:
         return value
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            shown = "an int beyond the range of float64"
+    else:
+        shown = f"{type(value).__name__} {value!r}"
     raise ArgumentError(
         argument=argument,
-        got=f"{type(value).__name__} {value!r}",
+        got=shown,
         wanted="a real number",
         fix=f"Pass a Python float, for example float({argument}).",
     )
@@ -189,5 +194,5 @@ def _route(executor: str | None, operands: tuple[Operand | None, ...]) -> str:
     if name == "gpu":
         reason = gpu.unavailable()
         if reason is not None:
-            raise gpu.no_gpu("executor", f"'gpu', but {reason}")
+            raise gpu.no_gpu("MATMILL_EXECUTOR" if executor is None else "executor", f"'gpu', but {reason}")
     return name

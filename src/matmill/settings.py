@@ -32,8 +32,8 @@ def cache_dir() -> Path | None:
 
 
 def default_executor() -> str:
-    """The executor to use where a call names none: one of :data:`EXECUTORS`."""
-    name = os.environ.get("MATMILL_EXECUTOR", "auto").lower()
+    """The executor to use where a call names none: one of :data:`EXECUTORS`. An empty value is as good as none."""
+    name = (os.environ.get("MATMILL_EXECUTOR") or "auto").lower()
     if name not in EXECUTORS:
         raise unknown_name("MATMILL_EXECUTOR", name, EXECUTORS)
     return name

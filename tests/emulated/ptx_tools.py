@@ -40,10 +40,11 @@ def compile_ptx(source: str, *options: str) -> str:
     program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"test.cu", 0, [], []))
     flags = [o.encode() for o in ("--gpu-architecture=compute_90", "-lineinfo", "--std=c++17", *options)]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-    log = b" " * check(nvrtc.nvrtcGetProgramLogSize(program))
+    # No bytes objects: those of length 1, an empty log's, are shared by the whole process, and NVRTC writes into them.
+    log = bytearray(check(nvrtc.nvrtcGetProgramLogSize(program)))
     check(nvrtc.nvrtcGetProgramLog(program, log))
     assert int(status) == 0, log.decode()
-    text = b" " * check(nvrtc.nvrtcGetPTXSize(program))
+    text = bytearray(check(nvrtc.nvrtcGetPTXSize(program)))
     check(nvrtc.nvrtcGetPTX(program, text))
     return text.rstrip(b"\0").decode()
 

@@ -24,7 +24,7 @@ def well() -> dict[str, Any]:
         "gpu": {"available": True, "title": "H200", "arch": "h200", "target": "sm_90a", "sms": 132},
         "driver": [{"name": "H200", "driver_version": "580", "memory.total": "143771 MiB"}],
         "packages": {"numpy": "2.4", "torch": None, "matplotlib": None, "cupy-cuda12x": None},
-        "cache": {"folder": "somewhere", "mode": "0700", "entries": 3, "bytes": 12},
+        "cache": {"folder": "somewhere", "usable": True, "mode": "0700", "entries": 3, "bytes": 12},
     }
 
 

@@ -182,6 +182,16 @@ def test_a_record_reads_back() -> None:
     assert again.as_dict() == first.as_dict()
 
 
+def test_a_plot_says_which_rungs_are_wrong_and_what_bytes_moved(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    phases = {name: {"seconds": None, "bytes": 3e6, "flops": 0.0} for name in ("copy in", "copy out")}
+    row = measured("pinned", ok=False, seconds=None, phases=phases)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        draw(outcome("emulator", [row]), tmp_path / "plot.svg")
+    picture = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert all(words in picture for words in ("pinned: WRONG", "bytes moved", "6.00MB", "copy out"))
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 @pytest.mark.parametrize("kind", ["gpu", "emulator", "memory"])
 def test_plots_are_drawn(kind: str, suffix: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from matmill import cli
+from matmill.cache import DiskCache
 from matmill.cli import main
 
 PROGRAM = [sys.executable, "-m", "matmill"]
@@ -55,6 +56,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["ladder", "sgemm", "--seed", "-1"], cli.USAGE, ["got '-1'"]),
         (["ladder", "sgemm", "--plot", "x.pdf"], cli.USAGE, ["--plot", ".png or .svg"]),
         (["ladder", "sgemm", "--plot", "no/such/folder/x.png"], cli.USAGE, ["folder that exists"]),
+        (["ladder", "sgemm", "--on", "emulator", "--n", "1e18"], cli.USAGE, ["--m, --n, --k", "smaller sizes"]),
         (["ladder", "sgemm", "--wide"], cli.USAGE, ["--wide"]),
     ],
 )
@@ -78,7 +80,8 @@ def test_a_gpu_demanded_where_there_is_none_is_code_3(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(KeyboardInterrupt(), cli.INTERRUPTED), (OSError("disk full"), cli.FAILED)]
+    ("error", "code"),
+    [(KeyboardInterrupt(), cli.INTERRUPTED), (OSError("disk full"), cli.FAILED), (MemoryError(), cli.FAILED)],
 )
 def test_interrupts_and_system_errors_end_without_a_traceback(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -118,6 +121,15 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.stdout.splitlines() == ["sgemm", "0"]
 
 
+def test_a_reader_of_tables_that_leaves_early_is_no_error() -> None:
+    script = (
+        f'{sys.executable} -m matmill ladder sgemm --on emulator --n 32 --rungs naive | true; echo "${{PIPESTATUS[0]}}"'
+    )
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT)  # noqa: S603
+    assert done.stderr == ""
+    assert done.stdout == "0\n"
+
+
 def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:
     words = [*PROGRAM, "ladder", "sgemm", "--on", "emulator", "--n", "1024", "--rungs", "multi"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:  # noqa: S603
@@ -135,12 +147,13 @@ def test_cache_shows_and_clears(
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(folder))
     monkeypatch.delenv("MATMILL_CACHE", raising=False)
-    (folder / "entry").write_bytes(b"12345")
+    DiskCache(folder).put("key", {}, b"12345", b"")
+    (folder / "thesis.tex").write_text("the user's own")
     assert main(["cache"]) == cli.OK
-    assert "1 entries, 5 bytes" in capsys.readouterr().out
+    assert "1 entries, " in capsys.readouterr().out
     assert main(["cache", "clear"]) == cli.OK
     assert "Removed 1 entries" in capsys.readouterr().out
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
     monkeypatch.setenv("MATMILL_CACHE", "off")
     assert main(["cache", "clear"]) == cli.OK
     assert "off" in capsys.readouterr().out
@@ -154,4 +167,4 @@ def test_doctor_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None
     assert "sm_90" in found["compiler"]["targets"]
     assert found["packages"]["numpy"]
     assert found["gpu"]["available"] in {True, False}
-    assert set(found["cache"]) == {"folder", "mode", "entries", "bytes"}
+    assert set(found["cache"]) == {"folder", "usable", "mode", "entries", "bytes"}

@@ -38,7 +38,7 @@ def test_the_product_is_written_and_reported(files: Path, capsys: pytest.Capture
     assert check(_load(files, "out"), _load(files, "A"), _load(files, "B")).ok
     said = capsys.readouterr().out
     assert "30x50x40 float32" in said
-    assert "TFLOP/s" in said
+    assert "GFLOP/s" in said
     assert "memory" in said
 
 
@@ -69,6 +69,12 @@ def test_empty_arrays(files: Path) -> None:
     assert _load(files, "out").shape == (0, 50)
 
 
+def test_the_report_counts_the_batches_of_an_empty_product(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(files / "A.npy", np.zeros((3, 0, 40), np.float32))
+    assert _run(files, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["problem"] == {"batch": 3, "m": 0, "n": 50, "k": 40}
+
+
 @pytest.mark.parametrize("damage", ["missing", "garbage", "integers", "shapes", "archive"])
 def test_bad_files_are_one_message_and_leave_nothing(
     files: Path, capsys: pytest.CaptureFixture[str], damage: str
@@ -86,7 +92,8 @@ def test_bad_files_are_one_message_and_leave_nothing(
     before = sorted(p.name for p in files.iterdir())
     assert _run(files) in {1, 2}
     said = capsys.readouterr()
-    assert said.err.startswith("matmill: ")
+    assert said.err.startswith("matmill: A: got" if damage in {"missing", "garbage", "archive"} else "matmill: a")
+    assert "pickle" not in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
     assert sorted(p.name for p in files.iterdir()) == before
@@ -94,6 +101,12 @@ def test_bad_files_are_one_message_and_leave_nothing(
 
 def test_a_folder_that_is_missing_is_usage(files: Path) -> None:
     assert _run(files, out="nowhere/out.npy") == 2
+
+
+def test_a_folder_as_output_is_told_before_the_work(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matmill.ops.matmul", lambda *_args, **_options: pytest.fail("it was computed"))
+    (files / "out.npy").mkdir()
+    assert _run(files) == 2
 
 
 def test_beta_without_c_is_usage(files: Path) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import errors, gpu
+from matmill.dtypes import F32
 from matmill.reference import check
 
 Array = NDArray[Any]
@@ -244,3 +245,36 @@ def test_torch_overlap_is_seen(torch: Any) -> None:  # noqa: ANN401
 def test_torch_mixed_with_numpy(torch: Any) -> None:  # noqa: ANN401
     assert isinstance(matmill.matmul(torch.from_numpy(A), B), torch.Tensor)
     assert isinstance(matmill.matmul(A, torch.from_numpy(B)), np.ndarray)
+
+
+def test_an_empty_batch_is_not_visited_element_by_element() -> None:
+    a = np.broadcast_to(np.float32(1), (2**40, 1, 1))
+    assert _cpu(a, np.zeros((1, 0), np.float32)).shape == (2**40, 1, 0)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])  # Python itself refuses to print more than 4300
+def test_an_alpha_beyond_all_floats_is_refused(digits: int) -> None:
+    with pytest.raises(errors.ArgumentError, match="alpha: got an int beyond the range"):
+        _cpu(_random(0, 2, 2), _random(1, 2, 2), alpha=10**digits)
+
+
+def test_a_class_is_no_array() -> None:
+    with pytest.raises(errors.DTypeError, match=r"a: got builtins\.type"):
+        matmill.matmul(np.ndarray, _random(0, 2, 2))
+
+
+def test_the_environment_is_named_where_it_demands_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = _random(0, 2, 2)
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    monkeypatch.setenv("MATMILL_EXECUTOR", "gpu")
+    with pytest.raises(errors.NoGPUError, match="MATMILL_EXECUTOR: got 'gpu'"):
+        matmill.matmul(a, a)
+    monkeypatch.setenv("MATMILL_EXECUTOR", "")
+    assert check(matmill.matmul(a, a), a, a).ok
+
+
+def test_a_kernel_argument_too_large_for_float32_is_infinite_without_a_warning() -> None:
+    with np.errstate(over="raise"):
+        assert np.isinf(F32.scalar(1e300))
+        assert F32.scalar(1e300).dtype == np.float32
+        assert F32.scalar(-2.5) == -2.5

@@ -87,7 +87,7 @@ def _reader_for(x: object, argument: str) -> Reader:
             fix="Call matmul outside the transformed function.",
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
-    if not isinstance(x, np.generic):
+    if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
         if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
             return _dlpack
         if hasattr(x, "__cuda_array_interface__"):

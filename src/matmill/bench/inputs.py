@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.errors import ArgumentError
 from matmill.problem import Gemm
 from matmill.reference import Check, answer, bound
 
@@ -24,14 +25,25 @@ class Inputs:
 
     @classmethod
     def random(cls, problem: Gemm, seed: int) -> Inputs:
-        """The same matrices for the same seed and size."""
+        """The same matrices for the same seed and size.
+
+        Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
+        """
         generator = np.random.default_rng([seed, problem.m, problem.n, problem.k])
 
         def matrix(rows: int, columns: int) -> F32Array:
             values = generator.random((rows, columns), dtype=np.float32)
             return (2 * values - 1).astype(np.float32)
 
-        return cls(problem, matrix(problem.m, problem.k), matrix(problem.k, problem.n))
+        try:
+            return cls(problem, matrix(problem.m, problem.k), matrix(problem.k, problem.n))
+        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
+            raise ArgumentError(
+                argument="--m, --n, --k",
+                got=f"{problem.m}, {problem.n}, {problem.k}, and {error}",
+                wanted="matrices that fit in this machine's memory",
+                fix="Take smaller sizes.",
+            ) from error
 
     @cached_property
     def _answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def draw(outcome: Outcome, path: Path) -> None:
 
     rows = [row for row in outcome.rows if row.ok is not None]
     height = 1.6 + _ROW_INCHES * (len(rows) + 1)
-    if any(row.phases and row.seconds for row in rows):
+    if any(row.phases for row in rows):
         figure = Figure(figsize=(8, height), layout="constrained")
         _phases(figure.add_subplot(), rows)
     elif outcome.on == "gpu":
@@ -57,27 +58,37 @@ def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
     places = _names(axes, rows)
     rates = [row.tflops or 0.0 for row in rows]
     bars = axes.barh(places, rates, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
-    labels = [units.digits(rate) if row.ok else "WRONG" for row, rate in zip(rows, rates, strict=True)]
-    axes.bar_label(bars, labels, padding=3, fontsize=8)
+    # On white, above the lines: a figure that a library's line runs through cannot be read.
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=white, zorder=3)
     peak = outcome.arch.peak(outcome.problem.dtype.name) / 1e12
     axes.axvline(peak, color="black", linewidth=1.2, label=f"peak {units.digits(peak)}")
     for base, style in zip(outcome.baselines, ("--", ":", "-."), strict=False):
         axes.axvline(base.tflops, color="black", linestyle=style, label=f"{base.name} {units.digits(base.tflops)}")
-    axes.set_xlim(0, 1.06 * max([peak, *rates, *(base.tflops for base in outcome.baselines)]))
+    axes.set_xlim(0, 1.1 * max([peak, *rates, *(base.tflops for base in outcome.baselines)]))
     axes.set_xlabel("TFLOP/s")
     _legend(axes)
 
 
 def _phases(axes: Axes, rows: list[Row]) -> None:
-    """Wall time of every rung, split into its phases."""
+    """Wall time of every rung, split into its phases; where no time was taken, the bytes that each phase moves."""
+    timed = any(row.seconds for row in rows)
+    measure, scale = ("seconds", 1e3) if timed else ("bytes", 1.0)
     places = _names(axes, rows)
     left = [0.0] * len(rows)
-    names = list(rows[0].phases or {})
-    for name, hatch, grey in zip(names, _PHASE_HATCHES, _PHASE_GREYS, strict=False):
-        taken = [((row.phases or {})[name]["seconds"] or 0.0) * 1e3 for row in rows]
-        axes.barh(places, taken, left=left, label=name, color=grey, hatch=hatch, edgecolor="black")
+    phases = [row.phases or {} for row in rows]
+    for name, hatch, grey in zip(dict.fromkeys(chain(*phases)), _PHASE_HATCHES, _PHASE_GREYS, strict=False):
+        taken = [(of_row.get(name, {}).get(measure) or 0.0) * scale for of_row in phases]
+        if any(taken):
+            axes.barh(places, taken, left=left, label=name, color=grey, hatch=hatch, edgecolor="black")
         left = [before + more for before, more in zip(left, taken, strict=True)]
-    axes.set_xlabel("wall time, ms")
+    totals = [units.seconds(total / scale) if timed else f"{units.count(total)}B" for total in left]
+    for place, total, label in zip(places, left, totals, strict=True):
+        axes.annotate(label, (total, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xlim(0, 1.12 * max([*left, 1e-9]))
+    axes.set_xlabel("wall time, ms" if timed else "bytes moved")
+    if not timed:
+        axes.xaxis.set_major_formatter(lambda value, _place: units.count(value))
     _legend(axes)
 
 
@@ -108,7 +119,7 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
 def _names(axes: Axes, rows: list[Row]) -> list[float]:
     """Puts the rungs' names on the vertical axis, the first at the top, and gives their places."""
     places = [float(i) for i in range(len(rows))]
-    axes.set_yticks(places, [row.rung for row in rows], fontsize=9)
+    axes.set_yticks(places, [row.rung if row.ok else f"{row.rung}: WRONG" for row in rows], fontsize=9)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
     return places

@@ -38,12 +38,23 @@ def digits(value: float) -> str:
 def seconds(value: float) -> str:
     """A time.
 
-    >>> seconds(0.0123), seconds(5.3e-5), seconds(2.0)
-    ('12.3 ms', '53.0 us', '2.00 s')
+    >>> seconds(0.0123), seconds(5.3e-5), seconds(2.0), seconds(1.3e-11)
+    ('12.3 ms', '53.0 us', '2.00 s', '0.0130 ns')
     """
     if value >= 1:
         return f"{digits(value)} s"
-    return f"{digits(value * 1e3)} ms" if value >= 1e-3 else f"{digits(value * 1e6)} us"
+    if value >= 1e-3:
+        return f"{digits(value * 1e3)} ms"
+    return f"{digits(value * 1e6)} us" if value >= 1e-7 else f"{digits(value * 1e9)} ns"
+
+
+def rate(tflops: float) -> str:
+    """A rate of arithmetic, in TFLOP/s or, where that would be mostly zeros, GFLOP/s.
+
+    >>> rate(51.1), rate(0.203), rate(0.00052), rate(0)
+    ('51.1 TFLOP/s', '0.203 TFLOP/s', '0.520 GFLOP/s', '0 TFLOP/s')
+    """
+    return f"{digits(tflops * 1e3)} GFLOP/s" if 0 < tflops < 0.01 else f"{digits(tflops)} TFLOP/s"
 
 
 def percent(fraction: float) -> str:

@@ -23,8 +23,12 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((ArgumentError, UnknownNameError), USAGE),
     ((NoGPUError,), NO_GPU),
     ((KeyboardInterrupt,), INTERRUPTED),
+    ((MemoryError,), FAILED),
     ((Exception,), FAILED),
 )
+
+#: What is said of exceptions that come without words.
+_UNSAID: dict[type[BaseException], str] = {KeyboardInterrupt: "interrupted", MemoryError: "out of memory"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone (`matmill … | head`): say nothing, and keep the interpreter from trying to flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except (MatmillError, OSError, KeyboardInterrupt) as error:
-        sys.stderr.write(f"matmill: {str(error) or 'interrupted'}\n")
+    except (MatmillError, OSError, MemoryError, KeyboardInterrupt) as error:
+        sys.stderr.write(f"matmill: {str(error) or _UNSAID.get(type(error), type(error).__name__)}\n")
         return next(code for kinds, code in _CODES if isinstance(error, kinds))
 
 

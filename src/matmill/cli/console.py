@@ -11,7 +11,7 @@ from typing import TextIO
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,12 +23,20 @@ from matmill.settings import plain_text
 PLAIN_WIDTH = 100
 
 
+class _Console(Console):
+    """rich's console, but a reader that has gone is the caller's affair: rich would end with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich while it handles a BrokenPipeError; raises it again."""
+        raise BrokenPipeError
+
+
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
     """The console of stdout or ``file``: colour on a terminal unless NO_COLOR asks for none, plain text elsewhere."""
     to = file or sys.stdout
     if width is None and not to.isatty():
         width = PLAIN_WIDTH
-    return Console(file=to, no_color=plain_text() or None, highlight=False, width=width)
+    return _Console(file=to, no_color=plain_text() or None, highlight=False, width=width)
 
 
 def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:
@@ -76,9 +84,9 @@ def progress() -> Iterator[Report]:
         yield silent
         return
     console = Console(file=sys.stderr, no_color=plain_text() or None)
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(separator="/"))
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("starting", total=None)
 
         def report(label: str, done: int, total: int) -> None:
             bar.update(task, description=label, completed=done, total=total)

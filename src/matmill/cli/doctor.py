@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import stat
 import sys
@@ -106,10 +107,13 @@ def lines(found: dict[str, Any]) -> list[Line]:
 def _cache() -> dict[str, Any]:
     folder = cache_dir()
     if folder is None:
-        return {"folder": None, "mode": None, "entries": 0, "bytes": 0}
+        return {"folder": None, "usable": False, "mode": None, "entries": 0, "bytes": 0}
     entries, size = DiskCache(folder).size()
     mode = f"{stat.S_IMODE(folder.stat().st_mode):04o}" if folder.is_dir() else None
-    return {"folder": str(folder), "mode": mode, "entries": entries, "bytes": size}
+    # It is made on first use, in the nearest folder above it that is there.
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    return {"folder": str(folder), "usable": usable, "mode": mode, "entries": entries, "bytes": size}
 
 
 def _compiler_line(compiler: dict[str, Any]) -> Line:
@@ -147,5 +151,8 @@ def _package_lines(packages: dict[str, str | None]) -> list[Line]:
 def _cache_line(cache: dict[str, Any]) -> Line:
     if cache["folder"] is None:
         return Line("cache", "off (MATMILL_CACHE): every run compiles its kernels again")
+    if not cache["usable"]:
+        advice = "Every run compiles its kernels again. Name another folder in MATMILL_CACHE_DIR."
+        return Line("cache", f"{cache['folder']}: no folder that can be written", ok=False, advice=advice)
     state = f"mode {cache['mode']}, {cache['entries']} entries, {cache['bytes']} bytes" if cache["mode"] else "not made"
     return Line("cache", f"{cache['folder']}: {state}")

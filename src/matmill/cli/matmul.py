@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 import time
@@ -18,11 +19,13 @@ from matmill import settings
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.cli.console import show, show_json, table
+from matmill.cli.options import writable
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm
 
 #: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
 _WORTH_REPEATING = 2.0
+_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     """Multiplies, writes the file, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.ops import matmul  # noqa: PLC0415 — other commands should not pay for its import
 
+    writable(args.out, "--out")
     a, b = load(args.a, "A"), load(args.b, "B")
     c = None if args.c is None else load(args.c, "--c")
     beta = args.beta if args.beta is not None else float(c is not None)
@@ -88,16 +92,21 @@ def run(args: argparse.Namespace) -> int:
 def load(path: Path, argument: str) -> NDArray[Any]:
     """A ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is read)."""
     try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except OSError as error:
+        raise _not_npy(path, argument, str(error.strerror)) from error
+    if start != _MAGIC:
+        raise _not_npy(path, argument, "not one, by its first bytes")
+    try:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError:
             array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise _not_npy(path, argument, str(error)) from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise _not_npy(path, argument, "an archive of several arrays")
-    return array
+    loaded: NDArray[Any] = array
+    return loaded
 
 
 def _not_npy(path: Path, argument: str, got: str) -> ArgumentError:
@@ -111,10 +120,6 @@ def _not_npy(path: Path, argument: str, got: str) -> ArgumentError:
 
 def save(path: Path, array: NDArray[Any]) -> None:
     """Writes a ``.npy`` file beside its final name and moves it there, so that no reader sees half of it."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise ArgumentError(
-            argument="--out", got=str(path), wanted="a file name in a folder that exists", fix="Make the folder first."
-        )
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     temporary = Path(name)
     try:
@@ -145,7 +150,8 @@ def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: 
 
     m = a.shape[-2] if a.ndim > 1 else 1
     n = b.shape[-1] if b.ndim > 1 else 1
-    batch = product.size // (m * n) if m * n else 0
+    matrix_axes = (a.ndim > 1) + (b.ndim > 1)
+    batch = math.prod(product.shape[: product.ndim - matrix_axes])
     return Gemm(
         m=m,
         n=n,
@@ -189,7 +195,7 @@ def _report(
         )
         return
     said = "-" if seconds is None else units.seconds(seconds)
-    rate = "-" if tflops is None else f"{units.digits(tflops)} TFLOP/s"
+    rate = "-" if tflops is None else units.rate(tflops)
     row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 from pathlib import Path
 from typing import TypeAlias
@@ -60,8 +61,18 @@ def plot_file(text: str | None) -> Path | None:
             wanted=f"a file name ending in {' or '.join(PLOT_SUFFIXES)}",
             fix="The suffix decides the format.",
         )
-    if not path.parent.is_dir():
-        raise ArgumentError(
-            argument="--plot", got=f"{text!r}", wanted="a file in a folder that exists", fix="Make the folder first."
-        )
+    writable(path, "--plot")
     return path
+
+
+def writable(path: Path, argument: str) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where no file can be written at ``path``: told before the work."""
+    if path.is_dir():
+        got, wanted, fix = f"{str(path)!r}, which is a folder", "a file name", "Add a name to it."
+    elif not path.parent.is_dir():
+        got, wanted, fix = f"{str(path)!r}", "a file in a folder that exists", "Make the folder first."
+    elif not os.access(path.parent, os.W_OK):
+        got, wanted, fix = f"{str(path)!r}", "a file in a folder that you may write to", "Name another folder."
+    else:
+        return
+    raise ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)

@@ -158,7 +158,7 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
     if outcome.on != "gpu":
         for base in outcome.baselines:
-            yield f"{base.name} took {units.seconds(base.seconds)}, {units.digits(base.tflops)} TFLOP/s"
+            yield f"{base.name} took {units.seconds(base.seconds)}, {units.rate(base.tflops)}"
     yield from outcome.notes
 
 

@@ -1,0 +1,127 @@
+"""NVRTC without a GPU: binaries, resources, errors, and the cache between processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from matmill import compile as compiling
+from matmill.cache import DiskCache
+from matmill.compile import Binary, compile_source
+from matmill.errors import CompileError, UnknownNameError
+from matmill.source import Source
+
+TEXT = """extern "C" __global__ void twice(float* x) {
+  __shared__ float tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = 2.0f * tile[63 - threadIdx.x];
+}
+"""
+SOURCE = Source(kernel="tests.twice", entry="twice", text=TEXT)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and nothing remembered in the process."""
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("MATMILL_CACHE", raising=False)
+    compiling._remembered.cache_clear()
+    return tmp_path / "cache"
+
+
+def _again() -> Binary:
+    compiling._remembered.cache_clear()
+    return compile_source(SOURCE, "sm_90a")
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_120"])
+def test_cubin_and_ptx_for_every_target(target: str) -> None:
+    binary = compile_source(SOURCE, target)
+    assert binary.cubin.startswith(b"\x7fELF")
+    assert type(binary.cubin) is bytes
+    assert f".target {target}" in binary.ptx
+    assert ".entry twice" in binary.ptx
+    assert binary.resources.shared == 256
+    assert binary.resources.registers > 0
+    assert binary.resources.spill_stores == 0
+
+
+def test_a_kernel_that_does_not_compile_brings_its_log_and_name() -> None:
+    wrong = Source(kernel="tests.wrong", entry="wrong", text='extern "C" __global__ void wrong() { nonsense; }')
+    with pytest.raises(CompileError, match=r"tests\.wrong") as caught:
+        compile_source(wrong, "sm_90a")
+    assert 'identifier "nonsense" is undefined' in caught.value.log
+
+
+def test_an_unknown_target_names_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="sm_90"):
+        compile_source(SOURCE, "sm_12345")
+
+
+def test_the_second_time_comes_from_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compile_source(SOURCE, "sm_90a")
+    assert DiskCache(folder).size()[0] == 1
+    monkeypatch.setattr(compiling, "_compile", lambda *_args: pytest.fail("it was compiled"))
+    assert _again() == first
+
+
+def test_a_cached_kernel_does_not_load_the_compiler() -> None:
+    script = (
+        "import sys; from matmill.compile import compile_source; from matmill.source import Source\n"
+        f"compile_source(Source(kernel='tests.twice', entry='twice', text={TEXT!r}), 'sm_90a')\n"
+        "print('cuda.bindings.nvrtc' in sys.modules)"
+    )
+    assert [_in_a_process(script) for _ in range(2)] == ["True", "False"]
+
+
+def test_without_the_compilers_wheel_its_library_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    major, minor = compiling.compiler_version()
+    assert f"-{major}.{minor}." in compiling._compiler.__wrapped__()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "gone")])
+    assert compiling._compiler.__wrapped__() == f"nvrtc {major}.{minor}"
+
+
+def _in_a_process(script: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
+    words = [sys.executable, "-c", script]
+    return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.strip()  # noqa: S603
+
+
+def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+    monkeypatch.setattr(DiskCache, "get", lambda _store, key: keys.append(key))
+    first = compile_source(SOURCE, "sm_90a")
+    monkeypatch.undo()
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(folder))
+    DiskCache(folder).put(keys[0], {"registers": 1, "of a later version": 2}, b"cubin", b"ptx")
+    assert _again() == first
+
+
+def test_texts_of_one_byte_leave_the_process_intact() -> None:
+    # NVRTC's empty log is one NUL, and b" " is one object for the whole process: written over, print() loses its space.
+    def write(_program: object, buffer: bytearray) -> tuple[int]:
+        memoryview(buffer)[0] = 0  # raises where the buffer may not be written
+        return (0,)
+
+    assert compiling._text(lambda _program: (0, 1), write, None) == ""
+    assert b"a b"[1:2][0] == ord(" ")
+
+
+def test_two_processes_fill_the_cache_at_once(folder: Path) -> None:
+    script = (
+        "from matmill.compile import compile_source; from matmill.source import Source\n"
+        f"print(len(compile_source(Source(kernel='k', entry='twice', text={TEXT!r}), 'sm_90a').cubin))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
+    words = [sys.executable, "-c", script]
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]  # noqa: S603
+    said = [child.communicate(timeout=60)[0] for child in both]
+    assert said[0] == said[1]
+    assert int(said[0]) > 0
+    assert [child.returncode for child in both] == [0, 0]
+    assert DiskCache(folder).size()[0] == 1
