@@ -1,0 +1,270 @@
+"""``matmill model``: what a cost model predicts for every launch it may choose, and which one it takes.
+
+``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one that production products are chosen by.
+Neither needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from matmill import arch as arches
+from matmill.arch import Arch
+from matmill.bench import units
+from matmill.bench.phvm_curve import Curve, draw_curve, read_measured
+from matmill.bench.plots import drawable
+from matmill.choose import choose_from
+from matmill.cli.console import show, show_json, table
+from matmill.cli.options import Subparsers, plot_file, size
+from matmill.cost import gemm as gemm_cost
+from matmill.cost import phvm as phvm_cost
+from matmill.dtypes import DTYPES
+from matmill.errors import ArgumentError, unknown_name
+from matmill.problem import Gemm
+from matmill.registry import PRODUCTION, Production
+from matmill.tiles import tiles
+
+#: The arch of the paper that is still in wide use.
+PHVM_ARCH = "a100"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the arguments of the command and of each model."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "model",
+        help="what a cost model predicts for every choice it has, and why it takes the one it does",
+        description="Show a cost model's predictions. Needs no GPU.",
+    )
+    models = parser.add_subparsers(dest="model", metavar="MODEL", required=True)
+    _add_phvm(models)
+    _add_gemm(models)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows the model that the arguments name."""
+    return _run_phvm(args) if args.model == "phvm" else _run_gemm(args)
+
+
+def _add_phvm(models: Subparsers) -> None:
+    add = models.add_parser(
+        "phvm",
+        help="the paper's model of PHVM: cycles for every feasible GS and BS",
+        description="Cycles that the model of Lei, Liu and Song predicts for E (m, k) @ F (k, n) over GS blocks of BS "
+        "threads, for every feasible pair.",
+    ).add_argument
+    add("--m", type=size, required=True, help="rows of E")
+    add("--n", type=size, help="columns of F (default: m)")
+    add("--k", type=size, required=True, help="columns of E, rows of F, for instance 3e7")
+    add("--arch", default=PHVM_ARCH, help=f"one of {', '.join(phvm_cost.PARAMETERS)} (default: {PHVM_ARCH})")
+    readings = "|".join(phvm_cost.READINGS)
+    add("--reading", default="corrected", metavar=readings, help="which equations (default: corrected)")
+    add("--measured", type=Path, metavar="FILE", help='measured times: a JSON list of {"GS", "BS", "seconds"}')
+    add("--json", action="store_true", help="print one JSON document")
+    add("--plot", metavar="FILE", help="draw both readings, and what was measured, over GS (.png or .svg)")
+
+
+def _add_gemm(models: Subparsers) -> None:
+    add = models.add_parser(
+        "gemm",
+        help="the model that picks the tile shape of a product, term by term",
+        description="What the model predicts for every tile shape of the production kernel of A (m, k) @ B (k, n), "
+        "packed row-major, and which it picks.",
+    ).add_argument
+    add("--n", type=size, required=True, help="columns of B and, where they are not given, m and k")
+    add("--m", type=size, help="rows of A (default: n)")
+    add("--k", type=size, help="columns of A, rows of B (default: n)")
+    add("--dtype", default="float32", help=f"one of {', '.join(DTYPES)} (default: float32)")
+    add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def _run_phvm(args: argparse.Namespace) -> int:
+    arch = arches.get(args.arch, "--arch")
+    parameters = phvm_cost.parameters(arch.name, "--arch")
+    if args.reading not in phvm_cost.READINGS:
+        raise unknown_name("--reading", args.reading, phvm_cost.READINGS)
+    plot = plot_file(args.plot)
+    if plot is not None:
+        drawable()
+    measured = {} if args.measured is None else read_measured(args.measured)
+    m, n, k = args.m, args.n or args.m, args.k
+    readings = {name: phvm_cost.predictions(parameters, m, n, k, name) for name in phvm_cost.READINGS}
+    found = phvm_cost.best(parameters, m, n, k, args.reading)
+    rows = [
+        {
+            "GS": made.gs,
+            "BS": made.bs,
+            "cycles": made.cycles,
+            "seconds": made.cycles / arch.boost_hz,
+            "t_pre": made.t_pre,
+            "t_post": made.t_post,
+            "case": made.case,
+            "measured_seconds": measured.get((made.gs, made.bs)),
+        }
+        for made in readings[args.reading]
+    ]
+    record = {
+        "model": "phvm",
+        "arch": arch.name,
+        "reading": args.reading,
+        "problem": {"m": m, "n": n, "k": k},
+        "best": {"GS": found.gs, "BS": found.bs},
+        "rows": rows,
+    }
+    if plot is not None:
+        title = f"PHVM, m={m} n={n} k={k} float32, {arch.title}"
+        draw_curve(plot, title, arch, readings, measured)
+    if args.json:
+        show_json(record)
+    else:
+        show(_phvm_report(record, arch, measured))
+        if plot is not None:
+            show([Text(f"Plot: {plot}")])
+    return 0
+
+
+def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterable[RenderableType]:
+    """The table of launches and what a reader must know besides."""
+    p, best = record["problem"], record["best"]
+    least = min(row["cycles"] for row in record["rows"])
+    columns = [(name, "right") for name in ("GS", "BS", "cycles", "time", "above least", "case")]
+    columns += [("measured", "right")] * bool(measured) + [("", "left")]
+    rows = [
+        [
+            str(row["GS"]),
+            str(row["BS"]),
+            f"{row['cycles']:.0f}",
+            units.seconds(row["seconds"]),
+            f"{100 * (row['cycles'] / least - 1):.3f}%",
+            str(row["case"]),
+            *([_or_dash(row["measured_seconds"])] if measured else []),
+            "<- optimum" if (row["GS"], row["BS"]) == (best["GS"], best["BS"]) else "",
+        ]
+        for row in record["rows"]
+    ]
+    yield table(f"phvm, {record['reading']}: m={p['m']} n={p['n']} k={p['k']} float32, {arch.title}", columns, rows)
+    yield Text()
+    yield Text(f"Times at {arch.boost_hz / 1e9:.4g} GHz.")
+    moved = phvm_cost.traffic(p["m"], p["n"], p["k"])
+    floor = moved / arch.dram_bytes_per_s
+    yield Text(
+        f"PHVM reads {units.count(moved)}B, which takes {units.seconds(floor)} at the data sheet's bandwidth: "
+        f"the optimum is {units.digits(least / arch.boost_hz / floor)} times that."
+    )
+    for row in record["rows"]:
+        per_sm = row["GS"] / arch.sms
+        if per_sm > arch.blocks_per_sm:
+            yield Text(
+                f"BS {row['BS']}: {per_sm:.0f} blocks per multiprocessor, which holds {arch.blocks_per_sm} at most; "
+                "the model does not know that limit."
+            )
+    if measured:
+        fastest = min(sorted(measured), key=measured.__getitem__)
+        yield Text(f"Measured fastest: GS {fastest[0]}, BS {fastest[1]}, {units.seconds(measured[fastest])}.")
+
+
+def _run_gemm(args: argparse.Namespace) -> int:
+    arch = arches.get(args.arch, "--arch")
+    if not arch.compiles:
+        able = ", ".join(name for name, other in arches.ARCHES.items() if other.compiles)
+        raise ArgumentError(
+            argument="--arch",
+            got=f"{arch.name!r}, for which no kernel compiles",
+            wanted=f"one of {able}",
+            fix="The compiler supports GPUs from compute capability 7.5 on.",
+        )
+    if args.dtype not in DTYPES:
+        raise unknown_name("--dtype", args.dtype, DTYPES)
+    n = args.n
+    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[args.dtype])
+    production = next(entry for entry in PRODUCTION if entry.predict is gemm_cost.predict)
+    rows = _gemm_rows(production, problem, arch)
+    record = {
+        "model": "gemm",
+        "arch": arch.name,
+        "problem": {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name},
+        "best": next(row["config"] for row in rows if row["chosen"]),
+        "rows": rows,
+    }
+    if args.json:
+        show_json(record)
+    else:
+        show(_gemm_report(problem, arch, rows))
+    return 0
+
+
+def _gemm_rows(production: Production, problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
+    """Every tile shape considered: its terms where it is legal, the reason against it where it is not.
+
+    Raises :class:`~matmill.errors.ArgumentError`, with the reasons, where none is legal.
+    """
+    rows: list[dict[str, Any]] = []
+    for config in production.space(problem, arch):
+        against = production.kernel.with_config(config).why_not(problem, arch)
+        row = {"config": dict(config.constants), "tiles": tiles(problem, config), "ruled_out": against}
+        if against is None:
+            made = gemm_cost.explain(problem, config, arch)
+            row |= {
+                "seconds": made.seconds,
+                "launch": gemm_cost.LAUNCH,
+                "compute": made.compute,
+                "memory": made.memory,
+                "rounds": made.rounds,
+                "bound": made.bound,
+            }
+        rows.append(row)
+    reasons = dict.fromkeys(row["ruled_out"] for row in rows)
+    if None not in reasons:
+        raise ArgumentError(
+            argument="--m, --n, --k",
+            got=f"{problem} on {arch.title}",
+            wanted="a product that one of the tile shapes takes",
+            fix=f"Ruled out: {'; '.join(reasons)}.",
+        )
+    chosen = dict(choose_from((production,), problem, arch).kernel.config.constants)
+    return [{**row, "chosen": row["config"] == chosen} for row in rows]
+
+
+def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> Iterable[RenderableType]:
+    """The table of tile shapes, the model's sum, and the reasons against those ruled out."""
+    legal = [row for row in rows if row["ruled_out"] is None]
+    least = min(row["seconds"] for row in legal)
+    columns = [("tile", "left"), *((name, "right") for name in ("tiles", "rounds", "compute", "memory", "time"))]
+    columns += [("excess", "right"), ("bound", "left"), ("", "left")]
+    cells = [
+        [
+            _tile(row["config"]),
+            units.count(row["tiles"]),
+            units.count(row["rounds"]),
+            units.seconds(row["compute"]),
+            units.seconds(row["memory"]),
+            units.seconds(row["seconds"]),
+            units.percent(row["seconds"] / least - 1),
+            row["bound"],
+            "<- chosen" if row["chosen"] else "",
+        ]
+        for row in legal
+    ]
+    yield table(f"gemm: {problem}, {arch.title}", columns, cells)
+    yield Text()
+    yield Text(
+        f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory; excess: over the least.\n"
+        f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} multiprocessors takes new ones."
+    )
+    for row in rows:
+        if row["ruled_out"] is not None:
+            yield Text(f"Ruled out: {_tile(row['config'])}: {row['ruled_out']}")
+
+
+def _tile(config: dict[str, int]) -> str:
+    return "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
+
+
+def _or_dash(seconds: float | None) -> str:
+    return "-" if seconds is None else units.seconds(seconds)

@@ -1,0 +1,229 @@
+"""`matmill model`: every launch that a model may choose, which one it takes, and plots of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matmill import arch, cli
+from matmill.bench.phvm_curve import read_measured
+from matmill.choose import choose
+from matmill.cli import main, model
+from matmill.cost import gemm as gemm_cost
+from matmill.cost import phvm as phvm_cost
+from matmill.dtypes import DTYPES
+from matmill.errors import ArgumentError
+from matmill.problem import Gemm
+
+PHVM = ["model", "phvm", "--m", "5", "--k", "3e7"]
+MEASURED = [
+    {"GS": 864, "BS": 256, "seconds": 0.0046, "note": "left alone"},
+    {"GS": 216, "BS": 1024, "seconds": 0.0052},
+    {"GS": 500, "BS": 96, "seconds": 0.0061},
+]
+
+
+def asked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == cli.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(MEASURED), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "reading", "best"),
+    [
+        ("a100", "corrected", {"GS": 864, "BS": 256}),
+        ("a100", "printed", {"GS": 216, "BS": 1024}),
+        ("rtx2080ti", "corrected", {"GS": 136, "BS": 512}),
+        ("rtx2080ti", "printed", {"GS": 68, "BS": 1024}),
+    ],
+)
+def test_phvm_json(name: str, reading: str, best: dict[str, int], capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked([*PHVM, "--arch", name, "--reading", reading], capsys)
+    assert found["best"] == best
+    assert (found["arch"], found["reading"], found["problem"]) == (name, reading, {"m": 5, "n": 5, "k": 30_000_000})
+    parameters = phvm_cost.parameters(name)
+    assert tuple((row["GS"], row["BS"]) for row in found["rows"]) == phvm_cost.feasible(parameters)
+    least = min(found["rows"], key=lambda row: row["cycles"])
+    assert {"GS": least["GS"], "BS": least["BS"]} == best
+    for row in found["rows"]:
+        made = phvm_cost.predict(parameters, 5, 5, 30_000_000, row["GS"], row["BS"], reading)
+        assert (row["cycles"], row["t_pre"], row["t_post"], row["case"]) == (
+            made.cycles,
+            made.t_pre,
+            made.t_post,
+            made.case,
+        )
+        assert row["seconds"] == pytest.approx(made.cycles / arch.get(name).boost_hz)
+        assert row["measured_seconds"] is None
+
+
+def test_phvm_defaults_to_the_corrected_reading_and_n_to_m(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = asked([*PHVM, "--arch", "a100"], capsys)
+    assert plain["reading"] == "corrected"
+    assert plain == asked([*PHVM, "--arch", "a100", "--n", "5"], capsys)
+    wider = asked([*PHVM, "--arch", "a100", "--n", "10"], capsys)
+    assert wider["rows"][0]["cycles"] == pytest.approx(2 * plain["rows"][0]["cycles"])
+
+
+def test_phvm_table_marks_the_optimum_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PHVM, "--arch", "a100"]) == cli.OK
+    said = capsys.readouterr().out
+    marked = [line.split() for line in said.splitlines() if "<- optimum" in line]
+    assert len(marked) == 1
+    assert marked[0][:5] == ["864", "256", "435511486", "309", "ms"]
+    assert "6.00GB, which takes 3.86 ms" in said
+    assert "80.0 times" in said
+    assert "BS 32: 64 blocks per multiprocessor, which holds 32" in said
+    assert max(map(len, said.splitlines())) <= 120
+
+
+def test_phvm_beside_a_measured_curve(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = asked([*PHVM, "--arch", "a100", "--measured", str(measured)], capsys)
+    shown = {(row["GS"], row["BS"]): row["measured_seconds"] for row in found["rows"]}
+    assert (shown[864, 256], shown[216, 1024], shown[432, 512]) == (0.0046, 0.0052, None)
+    assert main([*PHVM, "--arch", "a100", "--measured", str(measured)]) == cli.OK
+    said = capsys.readouterr().out
+    assert "5.20 ms" in said
+    assert "Measured fastest: GS 864, BS 256, 4.60 ms." in said
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_phvm_plot(suffix: str, measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    alone, beside = tmp_path / f"alone.{suffix}", tmp_path / f"beside.{suffix}"
+    assert main([*PHVM, "--arch", "a100", "--plot", str(alone)]) == cli.OK
+    assert f"Plot: {alone}" in capsys.readouterr().out
+    asked([*PHVM, "--arch", "a100", "--plot", str(beside), "--measured", str(measured)], capsys)
+    magic = b"\x89PNG" if suffix == "png" else b"<?xml"
+    assert alone.read_bytes().startswith(magic)
+    assert beside.read_bytes().startswith(magic)
+    assert beside.stat().st_size > alone.stat().st_size  # one panel and one curve more
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*PHVM, "--arch", "a10"], ["--arch: got 'a10'", "Did you mean 'a100'?"]),
+        ([*PHVM, "--arch", "h200"], ["--arch: got 'h200'", "wanted one of rtx2080ti, a100"]),
+        ([*PHVM, "--reading", "printd"], ["--reading: got 'printd'", "Did you mean 'printed'?"]),
+        (["model", "phvm", "--m", "0", "--k", "5"], ["got '0'", "positive whole number"]),
+        (["model", "phvm", "--m", "5", "--k", "2.5"], ["got '2.5'"]),
+        (["model", "phvm", "--m", "5", "--k", "1e300"], ["k: got 1e+300", "2**63 - 1"]),
+        (["model", "phvm", "--m", "5"], ["--k"]),
+        ([*PHVM, "--plot", "x.pdf"], ["--plot", ".png or .svg"]),
+        (["model"], ["MODEL"]),
+        (["model", "phmv"], ["phmv"]),
+        (["model", "gemm", "--n", "64", "--arch", "h20"], ["--arch: got 'h20'", "Did you mean 'h200'?"]),
+        (["model", "gemm", "--n", "64", "--arch", "k40"], ["--arch: got 'k40'", "no kernel compiles"]),
+        (["model", "gemm", "--n", "64", "--dtype", "float23"], ["--dtype: got 'float23'", "Did you mean 'float32'?"]),
+        (["model", "gemm", "--n", "3e9"], ["--m, --n, --k", "m = 3000000000 > 2147482624"]),
+        (["model", "gemm"], ["--n"]),
+    ],
+)
+def test_bad_usage_is_code_2_and_said_on_stderr(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == cli.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("\xff", "not JSON"),
+        ("{}", "no list of rows"),
+        ("[]", "no list of rows"),
+        ("[1]", "row 0 .* no object"),
+        ('[{"GS": 1, "BS": 2, "seconds": 1}, {"GS": 1.5, "BS": 32, "seconds": 1}]', "row 1 .* 1.5"),
+        ('[{"GS": true, "BS": 32, "seconds": 1}]', "True"),
+        ('[{"GS": 0, "BS": 32, "seconds": 1}]', "GS and BS are 0"),
+        ('[{"GS": 1, "seconds": 1}]', "None"),
+        ('[{"GS": 1, "BS": 32}]', "seconds is None"),
+        ('[{"GS": 1, "BS": 32, "seconds": -1}]', "seconds is -1"),
+        ('[{"GS": 1, "BS": 32, "seconds": NaN}]', "seconds is nan"),
+        ('[{"GS": 1, "BS": 32, "seconds": Infinity}]', "seconds is inf"),
+        ('[{"GS": 1, "BS": 32, "seconds": 1}, {"GS": 1, "BS": 32, "seconds": 2}]', "GS 1, BS 32 twice"),
+    ],
+)
+def test_a_malformed_measurement_is_told_in_words(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ArgumentError, match=words) as caught:
+        read_measured(path)
+    assert caught.value.argument == "--measured"
+
+
+def test_a_measurement_that_is_not_there_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PHVM, "--measured", "no/such/file.json"]) == cli.FAILED
+    assert "no/such/file.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sizes", [(1024, 1024, 1024), (4000, 100, 7), (33, 33, 9999)])
+def test_gemm_json_is_the_model_and_the_choice(
+    sizes: tuple[int, int, int], dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    m, n, k = sizes
+    words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
+    found = asked(words, capsys)
+    problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
+    choice = choose(problem, arch.get("t4"))
+    assert found["best"] == dict(choice.kernel.config.constants)
+    assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]
+    for row in found["rows"]:
+        assert row["ruled_out"] is None
+        assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"])
+        assert row["seconds"] >= choice.predicted_seconds
+        assert row["bound"] == max(("compute", "memory"), key=lambda term: row[term])
+
+
+def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "gemm", "--n", "1024", "--arch", "h200"]) == cli.OK
+    said = capsys.readouterr().out
+    marked = [line for line in said.splitlines() if "<- chosen" in line]
+    assert len(marked) == 1
+    assert marked[0].startswith("64x128x16")
+    assert "0.0%" in marked[0]
+    assert f"{gemm_cost.LAUNCH * 1e6:.2f} us" in said
+    assert "Ruled out" not in said
+
+
+def test_gemm_tells_what_was_ruled_out_and_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = arch.get("t4").__class__(**{**vars(arch.get("t4")), "shared_per_block": 26_000})
+    monkeypatch.setitem(arch.ARCHES, "t4", small)
+    found = asked(["model", "gemm", "--n", "512", "--arch", "t4"], capsys)
+    out = [row for row in found["rows"] if row["ruled_out"] is not None]
+    assert out
+    assert all(not row["chosen"] and "seconds" not in row and "26000" in row["ruled_out"] for row in out)
+    assert main(["model", "gemm", "--n", "512", "--arch", "t4"]) == cli.OK
+    said = capsys.readouterr().out
+    assert said.count("Ruled out: ") == len(out)
+    assert "shared memory 49152 > 26000 bytes per block" in said
+
+
+def test_models_need_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> str:
+        raise AssertionError("asked for a GPU")
+
+    monkeypatch.setattr("matmill.gpu.unavailable", refuse)
+    assert main([*PHVM]) == cli.OK
+    assert main(["model", "gemm", "--n", "64"]) == cli.OK
+    assert model.PHVM_ARCH.upper() in capsys.readouterr().out
