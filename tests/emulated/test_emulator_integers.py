@@ -45,7 +45,7 @@ BINARY: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "max": max,
     "div": lambda a, b: truncated(a, b) if b else -1,
-    "rem": lambda a, b: a - truncated(a, b) * b if b else a,
+    "rem": lambda a, b: a - truncated(a, b) * b if b else -1,
 }
 
 
@@ -57,8 +57,7 @@ def test_arithmetic_wraps_as_integers_do(name: str, type_name: str) -> None:
     got = per_thread(f"{name}.{type_name} d, a0, a1;", a, b, out=a.dtype)
     for x, y, d in zip(a.tolist(), b.tolist(), got.tolist(), strict=True):
         wanted = BINARY[name](as_type(x, type_name), as_type(y, type_name))
-        if name == "div" and y == 0:
-            continue  # PTX leaves it open
+        # By 0 PTX leaves both open; the code that ptxas makes for sm_75 to sm_90 gives all ones.
         assert d == wanted & ((1 << bits) - 1), (name, x, y)
 
 

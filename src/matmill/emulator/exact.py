@@ -27,6 +27,7 @@ LOW_BITS = np.uint64((1 << 29) - 1)
 MIDPOINT = np.uint64(1 << 28)
 _ONE = np.uint64(1)
 _MIN_NORMAL_32 = 2.0**-126
+_MIN_NORMAL = {"f4": np.float32(_MIN_NORMAL_32), "f2": np.float16(2.0**-14)}
 _SPLIT = 134217729.0
 _SAFE_HIGH = 2.0**900
 _SAFE_LOW = 2.0**-900
@@ -55,7 +56,7 @@ def to_odd(s: Row, error: Row) -> F8:
     """The sum ``s + error`` (``s`` its rounding to nearest) rounded to odd instead: ready for a second rounding."""
     bits = np.array(s, np.float64, ndmin=1).view(np.uint64)
     inexact = (error != 0) & np.isfinite(error) & np.isfinite(s) & (bits & _ONE == 0)
-    away = (error > 0) == (s > 0)
+    away = (error > 0) != np.signbit(s)
     step = np.where(away, np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
     return np.where(inexact, bits + step, bits).view(np.float64)
 
@@ -179,17 +180,29 @@ def repair_subnormals(result: F4, a: Row, b: Row, c: Row) -> None:
 
 
 def flushed(call: Callable[..., object]) -> Callable[..., object]:
-    """``call`` on float32 rows with subnormal inputs and results replaced by zeros of their sign (``.ftz``)."""
+    """``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``)."""
 
     def wrapped(*rows: Row) -> None:
         *sources, out = rows
-        call(*(flush(x) if x.dtype == np.float32 else x for x in sources), out)
-        if out.dtype == np.float32:
-            out[...] = flush(out)
+        call(*(flush(x) for x in sources), out)
+        out[...] = flush(out)
 
     return wrapped
 
 
 def flush(row: Row) -> Row:
-    """float32 values with subnormals replaced by zeros of their sign."""
-    return np.where(np.abs(row) < np.float32(_MIN_NORMAL_32), np.copysign(np.float32(0), row), row)
+    """float32 or float16 values with subnormals replaced by zeros of their sign; rows of other types as they are."""
+    smallest = _MIN_NORMAL.get(row.dtype.str[1:])
+    if smallest is None:
+        return row
+    return np.where(np.abs(row) < smallest, np.copysign(row.dtype.type(0), row), row)
+
+
+def unit(row: Row) -> Row:
+    """Values clamped to [0, 1], where NaN and -0 become +0 (``.sat``)."""
+    return np.asarray(np.where(row > 0, np.minimum(row, row.dtype.type(1)), row.dtype.type(0)))
+
+
+def not_negative(row: Row) -> Row:
+    """Values with negative ones and -0 replaced by +0; NaN stays (``.relu``)."""
+    return np.where(row <= 0, row.dtype.type(0), row)

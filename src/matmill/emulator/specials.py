@@ -11,6 +11,8 @@ from matmill.emulator.lanes import LANES, Geometry
 from matmill.execute import Launch
 
 Row: TypeAlias = "NDArray[Any]"
+# Shared memory is given out in units, and a block has some that is the system's (PTX ISA, "%total_smem_size").
+_SHARED_UNIT, _RESERVED_SHARED = 128, 1024
 CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
 # One multiprocessor that holds everything, and no clusters.
 _CONSTANTS = {
@@ -38,6 +40,7 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
     below = (np.uint64(1) << lane) - np.uint64(1)
     own = np.uint64(1) << lane
     block = np.repeat(geometry.block_ids[geometry.block_of_warp], LANES)
+    total = -(-(launch.dynamic_shared + static_shared) // _SHARED_UNIT) * _SHARED_UNIT
     values: dict[str, Row | int] = {
         **_CONSTANTS,
         "%tid": coordinates(thread, launch.block)[n],
@@ -52,8 +55,8 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
         "%lanemask_gt": ~(below | own),
         "%lanemask_ge": ~below,
         "%dynamic_smem_size": launch.dynamic_shared,
-        "%total_smem_size": launch.dynamic_shared + static_shared,
-        "%aggr_smem_size": launch.dynamic_shared + static_shared,
+        "%total_smem_size": total,
+        "%aggr_smem_size": total + _RESERVED_SHARED,
     }
     return values[base]
 

@@ -77,7 +77,7 @@ def _comparison(i: Instruction, m: Modifiers, type_name: str, name: str) -> Comp
             return result
 
         compare = widened
-    if m.flag("ftz") and type_name == "f32":
+    if m.flag("ftz"):
         plain = compare
 
         def flushed(a: Row, b: Row, out: Row | None = None) -> Row:
@@ -171,12 +171,18 @@ def choose_by_sign(a: Row, b: Row, c: Row, out: Row) -> None:
     out[...] = np.where(c >= 0, a, b)
 
 
+def choose_by_flushed_sign(a: Row, b: Row, c: Row, out: Row) -> None:
+    """slct.ftz: a subnormal counts as 0, whatever its sign."""
+    out[...] = np.where(exact.flush(c) >= 0, a, b)
+
+
 @instructions("slct")
 def select_by_sign(i: Instruction) -> Action:
     """slct: a where c is not negative, else b."""
-    m = Modifiers(i, "ftz")
+    m = Modifiers(i)
+    call = choose_by_flushed_sign if m.flag("ftz") else choose_by_sign
     kind = KIND_OF_TYPE[m.type()]
     sign = KIND_OF_TYPE[m.type("s32", "f32")]
     m.done()
     d, a, b, c = i.operands
-    return computed(i, choose_by_sign, [(a, kind), (b, kind), (c, sign)], [(d, kind)], in_place=kind[1] == "4")
+    return computed(i, call, [(a, kind), (b, kind), (c, sign)], [(d, kind)], in_place=kind[1] == "4")

@@ -36,8 +36,14 @@ def convert(i: Instruction) -> Action:
     if to in {"f16x2", "bf16x2"} and source == "f32":
         return _pack_halves(i, to, rounding, relu=relu, satfinite=satfinite)
     if to == "tf32" and source == "f32":
-        return _to_tf32(i, rounding, relu=relu)
-    if to not in KIND_OF_TYPE or source not in KIND_OF_TYPE or "x2" in to + source or to.startswith("e"):
+        return _to_tf32(i, rounding, relu=relu, satfinite=satfinite)
+    if (
+        rounding == "rna"
+        or to not in KIND_OF_TYPE
+        or source not in KIND_OF_TYPE
+        or "x2" in to + source
+        or to.startswith("e")
+    ):
         raise i.unsupported("these types")
     d, a = i.operands
     read = _reader(source, ftz=ftz)
@@ -77,7 +83,7 @@ def _writer(
             return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")
         return _integer_to_integer(KIND_OF_TYPE[to], sat=sat)
     if source not in _FLOAT_TYPES:
-        return _integer_to_float(to, rounding or "rn")
+        return _integer_to_float(to, rounding or "rn", sat=sat)
     return _float_to_float(to, rounding, sat=sat, relu=relu, satfinite=satfinite, ftz=ftz)
 
 
@@ -116,13 +122,15 @@ def _float_to_integer(kind: str, rounding: str) -> Callable[[Row], Row]:
     return call
 
 
-def _integer_to_float(to: str, rounding: str) -> Callable[[Row], Row]:
+def _integer_to_float(to: str, rounding: str, *, sat: bool) -> Callable[[Row], Row]:
     kind = "f4" if to == "bf16" else KIND_OF_TYPE[to]
     target = np.dtype(kind)
 
     def call(row: Row) -> Row:
+        if sat:
+            row = np.clip(row, row.dtype.type(0), row.dtype.type(1))
         if to == "bf16":
-            return f64_odd_to_bf16(_integer_as_odd(row))
+            return f64_odd_to_bf16(_integer_as_odd(row), rounding)
         if to == "f16" or rounding != "rn":
             if to == "f64":
                 near = row.astype(np.float64)
@@ -161,11 +169,11 @@ def _float_to_float(
         if integral is not None:
             row = integral(row)
         if relu:
-            row = np.where(np.isnan(row), row, np.maximum(row, row.dtype.type(0)))
+            row = exact.not_negative(row)
         if sat:
-            row = np.where(np.isnan(row), row.dtype.type(0), np.clip(row, row.dtype.type(0), row.dtype.type(1)))
+            row = exact.unit(row)
         if to == "bf16":
-            return _bf16(row, rounding or "rn")
+            return _bf16(row, rounding if rounding in {"rz", "rm", "rp"} else "rn", satfinite=satfinite)
         if target.itemsize < row.dtype.itemsize:
             result = exact.narrow(
                 row.astype(np.float64), target.type, rounding if rounding in {"rz", "rm", "rp"} else "rn"
@@ -180,15 +188,13 @@ def _float_to_float(
     return call
 
 
-def _bf16(row: Row, rounding: str) -> Row:
-    if rounding == "rz":
-        if row.dtype != np.float32:
-            row = exact.narrow(row.astype(np.float64), np.float32, "rz")
-        truncated = (np.atleast_1d(row).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        return np.where(np.isnan(row), np.uint16(0x7FFF), truncated)
-    if row.dtype == np.float64:
-        return f64_odd_to_bf16(row)
-    return f32_to_bf16(row.astype(np.float32))
+def _bf16(row: Row, rounding: str, *, satfinite: bool) -> Row:
+    if rounding == "rn" and row.dtype != np.float64:
+        bits = f32_to_bf16(row.astype(np.float32))
+    else:
+        bits = f64_odd_to_bf16(row.astype(np.float64), rounding)
+    # Infinity's bits are one above those of the largest number.
+    return np.where(bits & np.uint16(0x7FFF) == np.uint16(0x7F80), bits - np.uint16(1), bits) if satfinite else bits
 
 
 def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
@@ -205,11 +211,11 @@ def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinit
     return computed(i, call, [(a, "f4"), (b, "f4")], [(d, KIND_OF_TYPE[to])], tally="convert")
 
 
-def _to_tf32(i: Instruction, rounding: str, *, relu: bool) -> Action:
+def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> Action:
     """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even): ten bits of significand remain."""
 
     def call(a: Row, out: Row) -> None:
-        value = np.where(np.isnan(a), a, np.maximum(a, np.float32(0))) if relu else np.array(a)
+        value = exact.not_negative(a) if relu else np.array(a)
         bits = np.atleast_1d(value).view(np.uint32)
         low = np.uint32(0x1FFF)
         if rounding == "rna":
@@ -219,7 +225,9 @@ def _to_tf32(i: Instruction, rounding: str, *, relu: bool) -> Action:
         else:
             rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
         finite = np.isfinite(value)
-        out[...] = np.where(finite, rounded & ~low, np.where(np.isnan(value), np.uint32(0x7FFFFFFF), bits))
+        result = np.where(finite, rounded & ~low, np.where(np.isnan(value), np.uint32(0x7FFFFFFF), bits))
+        infinite = satfinite & (result & np.uint32(0x7FFFFFFF) == np.uint32(0x7F800000))
+        out[...] = np.where(infinite, result - low - np.uint32(1), result)
 
     d, a = i.operands
     return computed(i, call, [(a, "f4")], [(d, "u4")], tally="convert")

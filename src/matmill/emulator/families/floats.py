@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import exact
+from matmill.emulator import directed, exact
 from matmill.emulator.syntax import Instruction
 from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
 
@@ -20,6 +20,7 @@ Row: TypeAlias = "NDArray[Any]"
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _TALLY = {"f4": "f", "f8": "d"}
+_LARGEST_APPROXIMATE = np.float32(2.0**126)
 
 
 def bf16_to_f32(row: Row) -> Row:
@@ -34,15 +35,23 @@ def f32_to_bf16(row: Row) -> Row:
     return np.where(np.isnan(row), np.uint32(0x7FFF), rounded).astype(np.uint16)
 
 
-def f64_odd_to_bf16(wide: Row) -> Row:
+def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
     """float64 values rounded to odd, rounded once to bfloat16: float32 rounded to odd on the way keeps what matters."""
+    wide = np.atleast_1d(wide)
     near = wide.astype(np.float32)
     error = np.where(np.isfinite(near), wide - near, 0.0)
-    bits = np.atleast_1d(near).view(np.uint32)
+    bits = near.view(np.uint32)
     odd = (error != 0) & (bits & np.uint32(1) == 0)
-    away = (error > 0) == (near > 0)
+    away = (error > 0) != np.signbit(near)
     bits = np.where(odd, np.where(away, bits + np.uint32(1), bits - np.uint32(1)), bits)
-    return f32_to_bf16(bits.view(np.float32))
+    # Beyond float32 the largest float32, which is odd, and which rounds on to infinity where the mode says so.
+    bits = np.where(np.isinf(near) & np.isfinite(wide), bits - np.uint32(1), bits)
+    if mode == "rn":
+        return f32_to_bf16(bits.view(np.float32))
+    negative = np.signbit(near)
+    outward = {"rz": False, "rm": negative, "rp": ~negative}[mode]
+    step = np.where(outward & (bits & np.uint32(0xFFFF) != 0), np.uint32(0x10000), np.uint32(0))
+    return np.where(np.isnan(wide), np.uint32(0x7FFF), (bits + step) >> np.uint32(16)).astype(np.uint16)
 
 
 def is_bf16(kind_type: str) -> bool:
@@ -79,21 +88,16 @@ class _Form:
 
     def finish(self, call: Callable[..., object]) -> Callable[..., object]:
         """``call`` with flushing, saturation and relu around it."""
-        if self.ftz and self.kind == "f4":
+        if self.ftz:
             call = exact.flushed(call)
         if not (self.sat or self.relu):
             return call
-        inner, bf16, sat = call, is_bf16(self.type), self.sat
+        inner, bf16, clamp = call, is_bf16(self.type), exact.unit if self.sat else exact.not_negative
 
         def wrapped(*rows: Row) -> None:
             inner(*rows)
             out = rows[-1]
-            value = bf16_to_f32(out) if bf16 else out
-            value = np.where(
-                np.isnan(value), value if not sat else value.dtype.type(0), np.maximum(value, value.dtype.type(0))
-            )
-            value = np.minimum(value, value.dtype.type(1)) if sat else value
-            out[...] = f32_to_bf16(value) if bf16 else value
+            out[...] = f32_to_bf16(clamp(bf16_to_f32(out))) if bf16 else clamp(out)
 
         return wrapped
 
@@ -121,9 +125,9 @@ def _directed_sum(mode: str, *, subtract: bool) -> Callable[..., object]:
     def call(a: Row, b: Row, out: Row) -> None:
         b = -b if subtract else b
         if out.dtype == np.float64:
-            out[...] = exact.directed(*exact.two_sum(a, b), mode)
+            out[...] = directed.total(a, b, mode)
         else:
-            out[...] = exact.narrow(exact.sum_to_odd(a, b), out.dtype.type, mode)
+            out[...] = directed.signed_zero(exact.narrow(exact.sum_to_odd(a, b), out.dtype.type, mode), a, b, mode)
 
     return call
 
@@ -131,7 +135,7 @@ def _directed_sum(mode: str, *, subtract: bool) -> Callable[..., object]:
 def _directed_product(mode: str) -> Callable[..., object]:
     def call(a: Row, b: Row, out: Row) -> None:
         if out.dtype == np.float64:
-            out[...] = exact.directed(*exact.two_product(a, b), mode)
+            out[...] = directed.product(a, b, mode)
         else:
             out[...] = exact.narrow(np.multiply(a, b, dtype=np.float64), out.dtype.type, mode)
 
@@ -164,7 +168,11 @@ def fma_bf16(a: Row, b: Row, c: Row, out: Row) -> None:
 
 def _directed_fma(mode: str) -> Callable[..., object]:
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
-        out[...] = exact.narrow(exact.fma32_wide(a, b, c), out.dtype.type, mode)
+        if out.dtype == np.float64:
+            out[...] = directed.fused(a, b, c, mode)
+            return
+        rounded = exact.narrow(exact.fma32_wide(a, b, c), out.dtype.type, mode)
+        out[...] = directed.signed_zero(rounded, np.multiply(a, b, dtype=np.float64), c, mode)
 
     return call
 
@@ -188,14 +196,13 @@ def fused(i: Instruction) -> Action:
             in_place=True,
             group="fma32",
         )
-    if kind == "f8":
-        if form.rounding != "rn":
-            raise i.unsupported("directed rounding of a double-precision fma")
-        call: Callable[..., object] = exact.fma64
+    call: Callable[..., object]
+    if kind == "f4" or (kind == "f8" and form.rounding != "rn"):
+        call = _directed_fma(form.rounding)
+    elif kind == "f8":
+        call = exact.fma64
     elif is_bf16(form.type):
         call = fma_bf16
-    elif kind == "f4":
-        call = _directed_fma(form.rounding)
     else:
         call = fma_half
     return computed(i, form.finish(call), values, results, tally=tally, in_place=True)
@@ -204,10 +211,7 @@ def fused(i: Instruction) -> Action:
 def _directed_quotient(mode: str) -> Callable[..., object]:
     def call(a: Row, b: Row, out: Row) -> None:
         if out.dtype == np.float64:
-            q = a / b
-            p, e = exact.two_product(q, np.broadcast_to(b, q.shape))
-            remainder = (a - p) - e
-            out[...] = exact.directed(q, np.where(np.isfinite(q), remainder * np.sign(b), 0.0), mode)
+            out[...] = directed.quotient(a, b, mode)
         else:
             wide = np.divide(a, b, dtype=np.float64)
             back = wide * np.asarray(b, np.float64)
@@ -217,9 +221,16 @@ def _directed_quotient(mode: str) -> Callable[..., object]:
     return call
 
 
+def _approximate_quotient(a: Row, b: Row, out: Row) -> None:
+    """div.approx.f32: as PTX has it, nothing (or NaN, for an infinite dividend) where the reciprocal is subnormal."""
+    np.multiply(a, np.copysign(np.float32(0), b), out=out, where=np.abs(b) > _LARGEST_APPROXIMATE)
+    np.divide(a, b, out=out, where=~(np.abs(b) > _LARGEST_APPROXIMATE))
+
+
 def division(i: Instruction) -> Action:
     """div; the approximate forms are rounded correctly, which hardware only comes near to."""
-    m = Modifiers(i, "full", "approx")
+    m = Modifiers(i, "full")
+    approximate = m.flag("approx")
     if i.name == "rem":
         raise i.unsupported("a remainder of floating-point numbers")
     rounding = m.pick(ROUNDINGS, "rn")
@@ -227,9 +238,10 @@ def division(i: Instruction) -> Action:
     kind = KIND_OF_TYPE[m.type("f32", "f64")]
     m.done()
     call: Callable[..., object] = np.divide if rounding == "rn" else _directed_quotient(rounding)
+    call = _approximate_quotient if approximate else call
     d, a, b = i.operands
     call = exact.flushed(call) if ftz else call
-    return computed(i, call, [(a, kind), (b, kind)], [(d, kind)], tally="special", in_place=True)
+    return computed(i, call, [(a, kind), (b, kind)], [(d, kind)], tally="special", in_place=not approximate)
 
 
 def _extremum(name: str, *, keep_nan: bool, by_size: bool) -> Callable[[Row, Row], Row]:
@@ -272,7 +284,7 @@ def extremum(i: Instruction) -> Action:
         rows[-1][...] = several(*rows[:-1])
 
     call = through_f32(several) if is_bf16(type_name) else plain
-    call = exact.flushed(call) if ftz and kind == "f4" else call
+    call = exact.flushed(call) if ftz else call
     return computed(i, call, [(s, kind) for s in sources], [(d, kind)], tally="other", in_place=True)
 
 
@@ -292,10 +304,13 @@ def sign(i: Instruction) -> Action:
         bit = np.uint16(0x8000)
 
         def flip(a: Row, out: Row) -> None:
-            np.bitwise_xor(a, bit, out=out)
+            np.bitwise_xor(kept(a), bit, out=out)
 
         def clear(a: Row, out: Row) -> None:
-            np.bitwise_and(a, ~bit, out=out)
+            np.bitwise_and(kept(a), ~bit, out=out)
+
+        def kept(a: Row) -> Row:
+            return exact.flush(a.view(np.float16)).view(np.uint16) if ftz else a
 
         call = flip if i.name == "neg" else clear
     return computed(i, call, [(a, kind)], [(d, kind)], tally="other", in_place=True)

@@ -224,8 +224,8 @@ def divide(a: Row, b: Row, out: Row) -> None:
 
 
 def remainder(a: Row, b: Row, out: Row) -> None:
-    """``rem`` of integers: the sign is the dividend's."""
-    out[...] = np.where(b == 0, a, a - quotient(a, b) * b)
+    """``rem`` of integers: the sign is the dividend's. By 0 it is unspecified; sm_75 to sm_90 code gives all ones."""
+    out[...] = np.where(b == 0, ~a.dtype.type(0), a - quotient(a, b) * b)
 
 
 @instructions("div", "rem")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator import exact
 from matmill.emulator.access import Access, Piece
 from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16
 from matmill.emulator.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
@@ -351,11 +352,15 @@ class Atomic:
         turn = np.empty(len(lanes), np.int64)
         turn[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))
         changed = False
+        # PTX ISA, "atom": sums of .f32 in global memory flush subnormals, those in shared memory do not.
+        flushing = self.operation == "add" and self.lane_kind == "f4" and piece.region.kind == "global"
         for number in range(int(turn.max()) + 1 if len(lanes) else 0):
             now = turn == number
             at, who = index[now], lanes[now]
             old = memory[at]
             new = self._result(old, values[0][who], values[1][who] if len(values) > 1 else None)
+            if flushing:
+                new = exact.flush(exact.flush(old) + exact.flush(values[0][who]))
             memory[at] = new
             changed = changed or old.tobytes() != np.asarray(new, old.dtype).tobytes()
             for out in outs:

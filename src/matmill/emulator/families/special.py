@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import exact
+from matmill.emulator import directed, exact
 from matmill.emulator.families.floats import ROUNDINGS, is_bf16, through_f32
 from matmill.emulator.syntax import Instruction
 from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
@@ -40,31 +40,18 @@ _FUNCTIONS: dict[str, Callable[[Row], Row]] = {
 }
 
 
-def _root_error(x: Row, s: Row) -> Row:
-    p, e = exact.two_product(s, s)
-    return (x - p) - e
-
-
-def _reciprocal_error(x: Row, s: Row) -> Row:
-    p, e = exact.two_product(s, x)
-    return ((1.0 - p) - e) * np.sign(x)
-
-
-_ERRORS = {"sqrt": _root_error, "rcp": _reciprocal_error}
+_DIRECTED = {"sqrt": directed.root, "rcp": directed.reciprocal}
 
 
 def _rounded(name: str, mode: str) -> Callable[..., object]:
-    """``sqrt`` or rcp with a directed rounding, through the sign of the rounding error of the nearest value."""
-    function, error_of = _FUNCTIONS[name], _ERRORS[name]
+    """``sqrt`` or rcp with a directed rounding."""
 
     def call(a: Row, out: Row) -> None:
-        wide = np.asarray(a, np.float64)
-        s = function(wide)
-        error = np.where(np.isfinite(s) & np.isfinite(wide), error_of(wide, s), 0.0)
         if out.dtype == np.float64:
-            out[...] = exact.directed(s, error, mode)
+            out[...] = _DIRECTED[name](a, mode)
         else:
-            out[...] = exact.narrow(exact.to_odd(s, error), out.dtype.type, mode)
+            # 53 bits of a root or reciprocal of 24 bits never lie on a float32 that the exact value does not.
+            out[...] = exact.narrow(_FUNCTIONS[name](np.asarray(a, np.float64)), out.dtype.type, mode)
 
     return call
 
@@ -84,13 +71,13 @@ def special_function(i: Instruction) -> Action:
         out[...] = function(np.asarray(a, np.float64))
 
     if is_bf16(type_name):
-        call = through_f32(function)
-    elif rounding != "rn" and i.name in _ERRORS:
+        call = through_f32((lambda x: exact.flush(function(exact.flush(x)))) if ftz else function)
+    elif rounding != "rn" and i.name in _DIRECTED:
         call = _rounded(i.name, rounding)
     else:
         call = through_f64
     d, a = i.operands
-    call = exact.flushed(call) if ftz and kind == "f4" else call
+    call = exact.flushed(call) if ftz else call
     return computed(i, call, [(a, kind)], [(d, kind)], tally="special", in_place=True)
 
 

@@ -1,0 +1,64 @@
+"""docs/emulator.md shows a message for every kind of hazard: each is what the emulator says of the kernel here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from matmill.compile import compile_source
+from matmill.emulator import KernelFault, Memory, run, scheduler
+from matmill.emulator.hazards import KINDS
+from matmill.execute import Launch
+from matmill.source import Source
+
+PAGE = Path(__file__).parents[2] / "docs" / "emulator.md"
+#: The body of a kernel of 64 threads on ``float* x`` (64 elements, read-only where the kind says so), by hazard kind.
+BODIES = {
+    "out-of-bounds": "x[t + 1] = 0;",
+    "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
+    "read-only": "x[t] = 1;",
+    "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
+    "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
+    "divergent-barrier": "if (t < 40) __syncthreads();",
+    "missing-wait": (
+        'extern __shared__ float s[]; const unsigned at = __cvta_generic_to_shared(s + t); asm volatile("cp.async.ca'
+        '.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + t) : "memory"); __syncthreads(); x[t] = s[t];'
+    ),
+    "deadlock": 'if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");',
+    "step-limit": 'for (unsigned i = 1; i; i += 2) asm volatile("" : "+r"(i));',
+    "trap": "if (t == 5) __trap();",
+}
+
+
+def found(kind: str) -> list[str]:
+    """What the emulator says of the kernel of a kind."""
+    text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
+    memory, x = Memory(), np.ones(64, np.float32)
+    pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
+    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256)
+    try:
+        report = run(compile_source(Source("demo", "k", text), "sm_90a").ptx, launch, memory, late_copies=True)
+    except KernelFault as fault:
+        return [str(fault.hazard)]
+    return [str(hazard) for hazard in report.hazards]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_shows_what_the_emulator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "STEP_LIMIT", 20_000)
+    messages = [m.replace("20,000 steps", "2,000,000 steps") for m in found(kind) if m.startswith(kind)]
+    assert messages
+    shown = without_numbers(PAGE.read_text(encoding="utf-8"))
+    assert any(without_numbers(message) in shown for message in messages), messages
+
+
+def without_numbers(text: str) -> str:
+    """The text without the numbers of registers, which are the compiler's."""
+    return re.sub(r"%([a-z]+)\d+", r"%\1", text)
+
+
+def test_every_kind_has_a_kernel() -> None:
+    assert set(BODIES) == set(KINDS)
