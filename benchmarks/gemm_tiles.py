@@ -12,6 +12,7 @@ import argparse
 import importlib
 import json
 import random
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def _library(problem: Gemm, values: np.ndarray[Any, Any]) -> Competitor | None:
     right = torch.from_numpy(values[: problem.k * problem.n].reshape(problem.k, problem.n)).cuda()
     out = torch.empty(problem.m, problem.n, dtype=left.dtype, device="cuda")
 
-    def run(stream: Any) -> None:  # noqa: ANN401 — the clock's stream handle
+    def run(stream: Any) -> None:
         with torch.cuda.stream(torch.cuda.ExternalStream(stream.address)):
             torch.mm(left, right, out=out)
 
@@ -98,8 +99,7 @@ def main() -> None:
             for kernel in kernels:
                 binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
                 launch = kernel.launch(problem, operands)
-                run = lambda stream, binary=binary, launch=launch: gpu.launch(binary, launch, stream=stream)  # noqa: E731
-                competitors.append(Competitor(str(kernel.config), run))
+                competitors.append(Competitor(str(kernel.config), partial(gpu.launch, binary, launch)))
             library = _library(problem, host[problem.dtype.name])
             if library is not None:
                 competitors.append(library)

@@ -59,9 +59,13 @@ class DiskCache:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.folder, prefix=_PARTIAL)
-            with os.fdopen(handle, "wb") as file:
-                file.write(_MAGIC + hashlib.sha256(body).digest() + body)
-            Path(name).replace(self.path(key))
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_MAGIC + hashlib.sha256(body).digest() + body)
+                Path(name).replace(self.path(key))
+            except BaseException:  # a full disk must not fill up with what did not fit
+                Path(name).unlink(missing_ok=True)
+                raise
         except OSError:
             return
 

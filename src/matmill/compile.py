@@ -49,11 +49,6 @@ def compile_source(source: Source, target: str) -> Binary:
     return _remembered(source, target)
 
 
-def compiler_version() -> tuple[int, int]:
-    """NVRTC's version as (major, minor)."""
-    return _version()
-
-
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> Binary:
     key = "\n".join([source.digest, source.entry, target, *OPTIONS, _compiler()])
@@ -80,12 +75,13 @@ def _compiler() -> str:
         wheels = sorted(folder.glob("nvidia_cuda_nvrtc-*.dist-info"))
         if wheels and any(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
             return wheels[-1].name
-    major, minor = _version()
+    major, minor = compiler_version()
     return f"nvrtc {major}.{minor}"
 
 
 @cache
-def _version() -> tuple[int, int]:
+def compiler_version() -> tuple[int, int]:
+    """NVRTC's version as (major, minor)."""
     # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
     from cuda.bindings import nvrtc  # noqa: PLC0415
 
@@ -97,7 +93,7 @@ def _version() -> tuple[int, int]:
 @cache
 def targets() -> tuple[str, ...]:
     """Every plain target the installed NVRTC compiles for, oldest first."""
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see _version
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     status, numbers = nvrtc.nvrtcGetSupportedArchs()
     _demand(status, "nvrtcGetSupportedArchs", "")
@@ -105,7 +101,7 @@ def targets() -> tuple[str, ...]:
 
 
 def _compile(source: Source, target: str) -> Binary:
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see _version
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
@@ -119,8 +115,10 @@ def _compile(source: Source, target: str) -> Binary:
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             _refuse(source, target, log)
         # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
-        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{Path.cwd()}/', '"')
+        here = str(Path.cwd()).removesuffix("/")  # the root folder ends in a slash as it is
+        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{here}/', '"')
         status, size = nvrtc.nvrtcGetCUBINSize(program)
+        _demand(status, "nvrtcGetCUBINSize", source.kernel)
         cubin = bytearray(size)
         (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
         _demand(status, "nvrtcGetCUBIN", source.kernel)

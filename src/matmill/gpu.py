@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from matmill.arch import ARCHES, Arch
+from matmill.arrays import resolve_stream
 from matmill.compile import Binary
 from matmill.errors import DeviceError, LaunchError, NoGPUError
 from matmill.execute import Argument, Launch, Pointer
@@ -216,11 +217,11 @@ class GPU:
         return found
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Enqueues ``launch`` on ``stream`` (an int, an object with ``__cuda_stream__``, or the default stream).
+        """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
 
         Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
         """
-        self.prepare(binary, launch)(bare(launch.args), stream_address(stream))
+        self.prepare(binary, launch)(bare(launch.args), resolve_stream(stream) or 0)
 
     def synchronize(self) -> None:
         """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
@@ -252,7 +253,7 @@ class GPU:
         """Undoes :meth:`enter`, so that the array library finds its own current device again."""
         self._driver.cuCtxPopCurrent()
 
-    def call(self, name: str, *args: object) -> Any:  # noqa: ANN401 — each driver call has its own
+    def call(self, name: str, *args: object) -> Any:
         """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
         entered = self.enter()
         try:
@@ -261,7 +262,7 @@ class GPU:
             if entered:
                 self.leave()
 
-    def kernel(self, binary: Binary, launch: Launch) -> Any:  # noqa: ANN401 — cuda-core is untyped
+    def kernel(self, binary: Binary, launch: Launch) -> Any:
         """The loaded kernel of ``binary``, allowed the dynamic shared memory that ``launch`` asks for."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
@@ -290,7 +291,7 @@ class GPU:
             self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
         return kernel
 
-    def _demand(self, answer: tuple[Any, ...], name: str) -> Any:  # noqa: ANN401 — see call
+    def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer
         if status.value:
             _, text = self._driver.cuGetErrorString(status)
@@ -360,18 +361,8 @@ def bare(args: Sequence[Argument]) -> list[int | np.generic]:
     return [arg.address if isinstance(arg, Pointer) else int(arg) if isinstance(arg, np.int64) else arg for arg in args]
 
 
-def stream_address(stream: object) -> int:
-    """The handle of a stream given as None (the default stream), an int, or an object with ``__cuda_stream__``."""
-    if stream is None:
-        return 0
-    if isinstance(stream, int):
-        return stream
-    protocol: Callable[[], tuple[int, int]] = getattr(stream, "__cuda_stream__")  # noqa: B009 — object has no such attribute
-    return int(protocol()[1])
-
-
 @lru_cache(maxsize=256)
-def _stream(address: int) -> Any:  # noqa: ANN401 — cuda-core is untyped
+def _stream(address: int) -> Any:
     """cuda-core's stream object for a handle; it only borrows the handle, so a reused one stays right."""
     from cuda.core import LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream  # noqa: PLC0415 — see Prepared
 

@@ -22,17 +22,17 @@ from matmill.routes import Request, emulated, on_cpu, on_gpu, through_gpu
 
 
 def matmul(
-    a: Any,  # noqa: ANN401 — any library's array
-    b: Any,  # noqa: ANN401
+    a: Any,
+    b: Any,
     /,
-    c: Any = None,  # noqa: ANN401
+    c: Any = None,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    out: Any = None,  # noqa: ANN401
+    out: Any = None,
     stream: object = None,
     executor: str | None = None,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """``alpha * (a @ b) + beta * c`` for arrays of float32 or float64.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch

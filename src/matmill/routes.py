@@ -37,12 +37,13 @@ class Request(NamedTuple):
     out_array: Any
 
 
-def on_gpu(request: Request, stream: int | None) -> Any:  # noqa: ANN401 — the caller's library's array
+def on_gpu(request: Request, stream: int | None) -> Any:
     """Arrays that lie on a GPU: launched in place, without copies and without waiting."""
     a, b, c, out, shape, alpha, beta, like, out_array = request
     index = a.device[1]
     gpu = GPU.get(index)
     others: list[int] = []
+    named = stream
     if stream is None:
         stream = current_stream(a.library, index, a)
         others = _other_streams((b, c, out), a.library, index, stream)
@@ -50,7 +51,7 @@ def on_gpu(request: Request, stream: int | None) -> Any:  # noqa: ANN401 — the
     if out is not None:
         array, d = out_array, out
     else:
-        fresh = empty_result(like, a, shape)
+        fresh = empty_result(like, a, shape, named)
         if fresh is None:
             kept = gpu.empty(a.dtype.itemsize * int(np.prod(shape)))
             array, address = None, kept.address
@@ -69,15 +70,17 @@ def on_gpu(request: Request, stream: int | None) -> Any:  # noqa: ANN401 — the
 
 
 def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> list[int]:
-    """Streams that must wait for each other because arrays of several libraries take part."""
-    foreign = [operand for operand in operands if operand is not None and operand.library != library]
-    if not foreign:
-        return []
+    """Streams that must wait for each other: those of other libraries, and those that arrays name as their own."""
+    foreign = [
+        operand
+        for operand in operands
+        if operand is not None and (operand.library != library or operand.stream is not None)
+    ]
     streams = [current_stream(operand.library, index, operand) for operand in foreign]
     return [other for other in dict.fromkeys(streams) if other != stream]
 
 
-def _export(request: Request, gpu: GPU, kept: Allocation, stream: int) -> Any:  # noqa: ANN401 — see on_gpu
+def _export(request: Request, gpu: GPU, kept: Allocation, stream: int) -> Any:
     """The result in our own memory, as an array of a library that only takes memory through DLPack."""
     export = Export(
         kept.address,
@@ -90,7 +93,7 @@ def _export(request: Request, gpu: GPU, kept: Allocation, stream: int) -> Any:  
     return namespace(request.like, request.a).from_dlpack(export)
 
 
-def through_gpu(request: Request, stream: int | None) -> Any:  # noqa: ANN401 — see on_gpu
+def through_gpu(request: Request, stream: int | None) -> Any:
     """Host arrays: copied to GPU 0, multiplied there, and the result copied back."""
     gpu = GPU.get(0)
     a, b, c = request.a, request.b, request.c
@@ -132,7 +135,7 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
     return operand._replace(strides=strides, device=("cuda", gpu.index), address=memory.address, owner=memory)
 
 
-def on_cpu(request: Request) -> Any:  # noqa: ANN401 — see on_gpu
+def on_cpu(request: Request) -> Any:
     """Host arrays through NumPy's BLAS."""
     a, b, c = request.a, request.b, request.c
     scalar = a.dtype.numpy.type
@@ -148,7 +151,7 @@ def on_cpu(request: Request) -> Any:  # noqa: ANN401 — see on_gpu
     return _deliver(request, product)
 
 
-def emulated(request: Request) -> Any:  # noqa: ANN401 — see on_gpu
+def emulated(request: Request) -> Any:
     """Host arrays through the production kernel's own PTX, run by the emulator as on the default arch."""
     from matmill.emulator import Memory  # noqa: PLC0415 — GPU users never need it, and it takes time to import
     from matmill.emulator import run as emulate  # noqa: PLC0415
@@ -187,7 +190,7 @@ def emulated(request: Request) -> Any:  # noqa: ANN401 — see on_gpu
     return request.out_array if out is not None else from_host(request.like, a, target)
 
 
-def _deliver(request: Request, product: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 — see on_gpu
+def _deliver(request: Request, product: np.ndarray[Any, Any]) -> Any:
     if request.out is None:
         return from_host(request.like, request.a, product)
     request.out.owner[...] = product

@@ -54,7 +54,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
 
 
 #: Tile shapes by element size. On an H200 the first is the fastest per SM and needs the most work to fill the GPU;
-#: the later ones give up some of that for more blocks (see docs/cost-models.md for the figures).
+#: the later ones give up some of that for more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
 TILES: dict[int, tuple[Config, ...]] = {
     4: (
         tile(128, 256, 8, 16, 8, 2, 4),
@@ -123,7 +123,7 @@ def copies_too_wide(problem: Gemm, config: Config) -> str | None:
     return None
 
 
-def too_large(problem: Gemm, _config: Config, _arch: Arch) -> str | None:
+def too_large(problem: Gemm) -> str | None:
     """Why a dimension of ``problem`` is beyond 32-bit tile arithmetic, or None."""
     for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
         # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.

@@ -101,7 +101,7 @@ def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 @given(request=requests(), store=st.booleans())
 def test_the_vectorized_rules_are_the_ones_spelled_out(
     request: tuple[np.ndarray, np.ndarray, int],
-    store: bool,  # noqa: FBT001 (Hypothesis passes it by position)
+    store: bool,
 ) -> None:
     where, active, width = request
     actual, ideal = shared_wavefronts(where, active, width, store=store)
@@ -122,7 +122,7 @@ def test_bounds(request: tuple[np.ndarray, np.ndarray, int]) -> None:
 def test_moving_the_whole_access_only_rotates_the_banks(
     request: tuple[np.ndarray, np.ndarray, int],
     units: int,
-    store: bool,  # noqa: FBT001 (Hypothesis, by position)
+    store: bool,
 ) -> None:
     where, active, width = request
     moved = where + units * max(width, 4)

@@ -47,7 +47,7 @@ def test_every_rung_is_recorded_and_every_metric_counted() -> None:
 
 
 @pytest.mark.parametrize("rung", SGEMM, ids=lambda rung: rung.label)
-def test_the_emulator_counts_what_nsight_compute_counted(rung: Any) -> None:  # noqa: ANN401 — a rung of any problem
+def test_the_emulator_counts_what_nsight_compute_counted(rung: Any) -> None:
     row = ROWS[rung.label]
     size = Gemm(**row["problem"])
     arch = get("h200")

@@ -25,7 +25,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _emulate(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+def _emulate(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="emulator", **options)
 
 
@@ -96,7 +96,7 @@ def test_empty_sums_and_results() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("late_copies", [False, True])
 @pytest.mark.parametrize("sizes", [(33, 65, 40), (128, 64, 64)])
-def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_copies: bool) -> None:  # noqa: FBT001 — a parameter
+def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_copies: bool) -> None:
     m, n, k = sizes
     a, b, c = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype), _random(2, m, n, dtype=dtype)
     d = np.full((m, n), np.nan, dtype)

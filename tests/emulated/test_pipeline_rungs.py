@@ -31,7 +31,7 @@ def tuned(shape: tuple[int, int, int], tile: Config) -> Kernel[Gemm]:
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize(("schedule", "late"), SCHEDULES)
 @pytest.mark.parametrize("label", SHAPES)
-def test_right_and_free_of_races(label: str, schedule: int, late: bool, beta: float) -> None:  # noqa: FBT001 — a test parameter
+def test_right_and_free_of_races(label: str, schedule: int, late: bool, beta: float) -> None:
     trial = Trial(RUNGS[label], SHAPES[label], alpha=1.25, beta=beta)
     report = trial.run(schedule=schedule, late_copies=late)
     assert not report.hazards

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arch, gpu, plan
 from matmill.arrays import dlpack
+from matmill.arrays import operand as operand_module
 from matmill.compile import Binary
 from matmill.dtypes import DTYPES
 from matmill.emulator import Memory, run
@@ -62,7 +63,7 @@ class EmulatedGPU:
         self.uploaded.append(array.nbytes)
         return Buffer(self.memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
 
-    def prepare(self, binary: Binary, launch: Launch) -> Any:  # noqa: ANN401 — a function
+    def prepare(self, binary: Binary, launch: Launch) -> Any:
         """A launch that is emulated at once."""
 
         def launched(args: list[Any], stream: int) -> None:
@@ -173,6 +174,34 @@ def test_dlpack_arrays_stay_and_the_result_is_exported(device: EmulatedGPU) -> N
     assert device.waits == 0
     words = device.memory.allocations[-1].words[4].view(np.float32).reshape(20, 40)
     assert check(words, a, b).ok
+
+
+class InterfaceArray:
+    """An array of a library that names the stream of each array, in emulated device memory."""
+
+    def __init__(self, device: EmulatedGPU, array: Array, stream: int | None) -> None:
+        self.buffer = device.upload(array, "array")
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (self.buffer.address, False),
+            "version": 3,
+            "stream": stream,
+        }
+
+
+def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
+    device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operand_module, "_device_of", lambda _address, _argument: 0)
+    a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
+    x, y, z = (InterfaceArray(device, array, stream) for array, stream in ((a, 5), (b, 6), (c, None)))
+    out = InterfaceArray(device, np.empty_like(c), 5)
+    matmill.matmul(x, y, z, beta=1, out=out)
+    assert [stream for _, stream in device.launches] == [5]
+    assert device.orders == [(6, 5), (5, 6)]
+    result = out.buffer.data.view(np.float32).reshape(20, 40)
+    assert check(result, a, b, c, beta=1).ok
 
 
 def test_the_default_stream_has_a_name_in_dlpack(device: EmulatedGPU) -> None:

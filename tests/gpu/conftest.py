@@ -19,7 +19,7 @@ def device() -> gpu.GPU:
 
 
 @pytest.fixture
-def torch() -> Any:  # noqa: ANN401 — a module
+def torch() -> Any:
     """The library, where it sees the GPU."""
     library = pytest.importorskip("torch")
     if not library.cuda.is_available():
@@ -28,13 +28,13 @@ def torch() -> Any:  # noqa: ANN401 — a module
 
 
 @pytest.fixture
-def cupy() -> Any:  # noqa: ANN401 — a module
+def cupy() -> Any:
     """The library, where it is installed."""
     return pytest.importorskip("cupy")
 
 
 @pytest.fixture
-def jax(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 — a module
+def jax(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The library, where it sees the GPU; it must not take the GPU's whole memory for itself."""
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     library = pytest.importorskip("jax")

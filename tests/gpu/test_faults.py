@@ -28,7 +28,7 @@ except LaunchError as error:
 
 
 def test_a_fault_is_reported_with_the_launch() -> None:
-    done = subprocess.run(  # noqa: S603 — our own code
+    done = subprocess.run(
         [sys.executable, "-c", _CODE],
         capture_output=True,
         text=True,

@@ -37,7 +37,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _gpu(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+def _gpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="gpu", **options)
 
 
@@ -114,7 +114,7 @@ def test_more_products_than_a_grid_is_long() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_torch_shapes(torch: Any, left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:  # noqa: ANN401
+def test_torch_shapes(torch: Any, left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
     a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
     x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
     result = matmill.matmul(x, y)
@@ -123,7 +123,7 @@ def test_torch_shapes(torch: Any, left: tuple[int, ...], right: tuple[int, ...],
     assert verdict.ok, verdict
 
 
-def test_torch_views_and_repeated_calls(torch: Any) -> None:  # noqa: ANN401
+def test_torch_views_and_repeated_calls(torch: Any) -> None:
     for seed in range(3):
         a, b = _random(seed, 80, 70), _random(seed + 1, 90, 70)
         x, y = torch.from_numpy(a).cuda()[:, 1::2], torch.from_numpy(b).cuda().T[1::2]
@@ -134,7 +134,7 @@ def test_torch_views_and_repeated_calls(torch: Any) -> None:  # noqa: ANN401
         assert check(result.cpu().numpy(), a[:, 1::2], b.T[1::2], ones, alpha=0.5 + seed, beta=seed).ok
 
 
-def test_torch_out(torch: Any) -> None:  # noqa: ANN401
+def test_torch_out(torch: Any) -> None:
     a, b = _random(0, 50, 60), _random(1, 60, 70)
     x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
     out = torch.full((70, 50), float("nan"), device="cuda").T
@@ -142,7 +142,7 @@ def test_torch_out(torch: Any) -> None:  # noqa: ANN401
     assert check(out.cpu().numpy(), a, b).ok
 
 
-def test_torch_alignment_is_part_of_the_plan(torch: Any) -> None:  # noqa: ANN401
+def test_torch_alignment_is_part_of_the_plan(torch: Any) -> None:
     a, b = _random(0, 64 * 64 + 1), _random(1, 64, 64)
     x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
     for start in (0, 1):
@@ -150,7 +150,7 @@ def test_torch_alignment_is_part_of_the_plan(torch: Any) -> None:  # noqa: ANN40
         assert check(result.cpu().numpy(), a[start : start + 4096].reshape(64, 64).T, b).ok
 
 
-def test_torch_streams(torch: Any) -> None:  # noqa: ANN401
+def test_torch_streams(torch: Any) -> None:
     a, b = _random(0, 300, 300), _random(1, 300, 300)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -168,7 +168,7 @@ def test_torch_streams(torch: Any) -> None:  # noqa: ANN401
         assert check(out.cpu().numpy(), a, b).ok
 
 
-def test_torch_is_not_waited_for(torch: Any) -> None:  # noqa: ANN401
+def test_torch_is_not_waited_for(torch: Any) -> None:
     x = torch.randn(256, 256, device="cuda")
     matmill.matmul(x, x)
     torch.cuda.synchronize()
@@ -183,7 +183,7 @@ def test_torch_is_not_waited_for(torch: Any) -> None:  # noqa: ANN401
     torch.cuda.synchronize()
 
 
-def test_torch_leaves_the_current_device_alone(torch: Any) -> None:  # noqa: ANN401
+def test_torch_leaves_the_current_device_alone(torch: Any) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU only")
     a, b = _random(0, 100, 100), _random(1, 100, 100)
@@ -196,7 +196,7 @@ def test_torch_leaves_the_current_device_alone(torch: Any) -> None:  # noqa: ANN
         matmill.matmul(x, y.to("cuda:0"))
 
 
-def test_torch_refusals(torch: Any) -> None:  # noqa: ANN401
+def test_torch_refusals(torch: Any) -> None:
     x = torch.randn(16, 16, device="cuda")
     pool = torch.zeros(600, device="cuda")
     with pytest.raises(errors.DeviceError, match="the host"):
@@ -218,7 +218,7 @@ def test_torch_refusals(torch: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_cupy_shapes(cupy: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:  # noqa: ANN401
+def test_cupy_shapes(cupy: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:
     a, b = _random(0, *left), _random(1, *right)
     result = matmill.matmul(cupy.asarray(a), cupy.asarray(b))
     assert isinstance(result, cupy.ndarray)
@@ -226,14 +226,14 @@ def test_cupy_shapes(cupy: Any, left: tuple[int, ...], right: tuple[int, ...]) -
     assert verdict.ok, verdict
 
 
-def test_cupy_negative_strides_and_out(cupy: Any) -> None:  # noqa: ANN401
+def test_cupy_negative_strides_and_out(cupy: Any) -> None:
     a, b = _random(0, 60, 50), _random(1, 50, 70)
     out = cupy.full((70, 60), cupy.nan, dtype="float32").T[::-1]
     assert matmill.matmul(cupy.asarray(a)[::-1, ::-1], cupy.asarray(b)[::-1], out=out) is out
     assert check(cupy.asnumpy(out), a[::-1, ::-1], b[::-1]).ok
 
 
-def test_cupy_streams(cupy: Any) -> None:  # noqa: ANN401
+def test_cupy_streams(cupy: Any) -> None:
     a, b = _random(0, 200, 200), _random(1, 200, 200)
     with cupy.cuda.Stream(non_blocking=True) as stream:
         result = matmill.matmul(cupy.asarray(a), cupy.asarray(b))
@@ -241,7 +241,7 @@ def test_cupy_streams(cupy: Any) -> None:  # noqa: ANN401
     assert check(cupy.asnumpy(result), a, b).ok
 
 
-def test_cupy_and_torch_together(cupy: Any, torch: Any) -> None:  # noqa: ANN401
+def test_cupy_and_torch_together(cupy: Any, torch: Any) -> None:
     a, b = _random(0, 200, 200), _random(1, 200, 200)
     pinned = torch.from_numpy(a).pin_memory()
     x = torch.full((200, 200), float("nan"), device="cuda")
@@ -258,12 +258,12 @@ def test_cupy_and_torch_together(cupy: Any, torch: Any) -> None:  # noqa: ANN401
 class OnlyInterface:
     """An array of no library we know, with ``__cuda_array_interface__`` alone."""
 
-    def __init__(self, array: Any) -> None:  # noqa: ANN401 — CuPy's
+    def __init__(self, array: Any) -> None:
         self.__cuda_array_interface__ = array.__cuda_array_interface__
         self._array = array
 
 
-def test_cuda_array_interface_alone(cupy: Any) -> None:  # noqa: ANN401
+def test_cuda_array_interface_alone(cupy: Any) -> None:
     a, b = _random(0, 60, 50), _random(1, 50, 70)
     x, y = cupy.asarray(a), cupy.asarray(b)
     out = cupy.empty((60, 70), "float32")
@@ -277,7 +277,7 @@ def test_cuda_array_interface_alone(cupy: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_jax_shapes(jax: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:  # noqa: ANN401
+def test_jax_shapes(jax: Any, left: tuple[int, ...], right: tuple[int, ...]) -> None:
     a, b = _random(0, *left), _random(1, *right)
     x, y = jax.numpy.asarray(a), jax.numpy.asarray(b)
     result = matmill.matmul(x, y)
@@ -287,7 +287,7 @@ def test_jax_shapes(jax: Any, left: tuple[int, ...], right: tuple[int, ...]) -> 
     assert verdict.ok, verdict
 
 
-def test_jax_results_feed_jax_and_are_freed(jax: Any, device: GPU) -> None:  # noqa: ANN401
+def test_jax_results_feed_jax_and_are_freed(jax: Any, device: GPU) -> None:
     rotation = np.linalg.qr(_random(0, 512, 512, dtype="float64"))[0].astype(np.float32)
     start = _random(1, 512, 512)
     x, turn = jax.numpy.asarray(start), jax.numpy.asarray(rotation)
@@ -299,7 +299,7 @@ def test_jax_results_feed_jax_and_are_freed(jax: Any, device: GPU) -> None:  # n
     device.synchronize()
 
 
-def test_jax_outputs_and_tracers_are_refused(jax: Any) -> None:  # noqa: ANN401
+def test_jax_outputs_and_tracers_are_refused(jax: Any) -> None:
     x = jax.numpy.ones((16, 16))
     with pytest.raises(errors.ReadOnlyError, match="JAX"):
         matmill.matmul(x, x, out=x)
@@ -307,7 +307,7 @@ def test_jax_outputs_and_tracers_are_refused(jax: Any) -> None:  # noqa: ANN401
         jax.jit(matmill.matmul)(x, x)
 
 
-def test_jax_on_the_host_stays_there(jax: Any) -> None:  # noqa: ANN401
+def test_jax_on_the_host_stays_there(jax: Any) -> None:
     host = jax.devices("cpu")[0]
     a, b = _random(0, 20, 30), _random(1, 30, 40)
     result = matmill.matmul(jax.device_put(a, host), jax.device_put(b, host))

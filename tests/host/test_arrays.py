@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import sys
 import weakref
-from typing import Any
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.arrays import dlpack, inspect, overlaps, resolve_stream, self_overlap
+from matmill.arrays import dlpack, empty_result, inspect, overlaps, resolve_stream, self_overlap
+from matmill.arrays.operand import Operand
 from matmill.dtypes import F32, F64
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class OnlyDLPack:
@@ -26,7 +34,7 @@ class OnlyDLPack:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._device or self._array.__dlpack_device__()
 
-    def __dlpack__(self, **wishes: Any) -> object:  # noqa: ANN401 — passed on
+    def __dlpack__(self, **wishes: Any) -> object:
         if self._device is not None:
             return self._array.__dlpack__()
         return self._array.__dlpack__(**wishes)
@@ -61,7 +69,7 @@ def test_what_is_no_array_is_refused(x: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", [">f4", np.int32, np.complex64, np.float16, bool, np.longdouble, object])
-def test_element_types_outside_the_table_are_refused(dtype: Any) -> None:  # noqa: ANN401 — anything np.dtype takes
+def test_element_types_outside_the_table_are_refused(dtype: Any) -> None:
     with pytest.raises(DTypeError, match=r"^a: got dtype"):
         inspect(np.zeros(2, dtype), "a")
 
@@ -90,6 +98,86 @@ def test_dlpack_on_a_gpu_is_read_from_the_capsule() -> None:
     assert operand.address == array.ctypes.data
 
 
+class OnlyInterface:
+    """An array that speaks ``__cuda_array_interface__`` and nothing else."""
+
+    def __init__(self, **facts: object) -> None:
+        plain = {"shape": (3, 4), "typestr": "<f4", "data": (4096, False), "strides": None, "version": 3}
+        self.__cuda_array_interface__ = {**plain, **facts}
+
+
+def _driver(status: int) -> SimpleNamespace:
+    """A driver's library that finds every address on GPU 1, or gives that status."""
+
+    def ask(ordinal: Any, _attribute: int, _address: object) -> int:
+        ordinal._obj.value = 0 if status else 1
+        return status
+
+    return SimpleNamespace(cuPointerGetAttribute=ask)
+
+
+def test_the_driver_says_on_which_gpu_an_interface_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _driver(0))
+    operand = inspect(OnlyInterface(strides=(4, 12)), "a")
+    assert (operand.shape, operand.strides, operand.device) == ((3, 4), (1, 3), ("cuda", 1))
+    assert inspect(OnlyInterface(), "a").strides == (4, 1)
+
+
+def test_fields_of_records_on_a_gpu_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _driver(0))
+    with pytest.raises(ArgumentError, match=r"^a: got elements at byte strides \(24, 6\)"):
+        inspect(OnlyInterface(strides=(24, 6)), "a")
+
+
+def test_addresses_that_the_driver_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _driver(1))
+    with pytest.raises(DeviceError, match="0x1000, which the NVIDIA driver does not know"):
+        inspect(OnlyInterface(), "a")
+    assert inspect(OnlyInterface(shape=(0, 4), data=(0, False)), "a").device == ("cuda", 0)
+
+    def absent(_name: str) -> None:
+        raise OSError("no such file")
+
+    monkeypatch.setattr(ctypes, "CDLL", absent)
+    with pytest.raises(DeviceError, match="no NVIDIA driver is installed"):
+        inspect(OnlyInterface(), "a")
+
+
+class FakeTorch:
+    """As much of torch as making a result takes: which stream is current when memory is asked for."""
+
+    def __init__(self) -> None:
+        self.current = "current"
+        self.asked: list[str] = []
+        self.cuda = SimpleNamespace(
+            default_stream=lambda index: f"default of {index}",
+            ExternalStream=lambda handle, device: f"{handle} of {device}",
+            stream=self._stream,
+        )
+
+    @contextmanager
+    def _stream(self, stream: str) -> Iterator[None]:
+        self.current, before = stream, self.current
+        yield
+        self.current = before
+
+    def new_empty(self, _shape: tuple[int, ...]) -> SimpleNamespace:
+        """A tensor; the module serves as one here."""
+        self.asked.append(self.current)
+        return SimpleNamespace(data_ptr=lambda: 4096)
+
+
+def test_results_come_from_the_memory_of_the_stream_that_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    operand = Operand((2, 2), (2, 1), F32, ("cuda", 1), 4096, readonly=False, library="torch", owner=None)
+    for stream in (None, 0, 1, 77):
+        made = empty_result(fake, operand, (2, 2), stream)
+        assert made is not None
+        assert made.address == 4096
+    assert fake.asked == ["current", "default of 1", "default of 1", "77 of 1"]
+
+
 def test_other_devices_are_refused() -> None:
     with pytest.raises(DeviceError, match="device type 8"):
         inspect(OnlyDLPack(np.zeros(3, np.float32), device=(8, 0)), "a")
@@ -97,7 +185,7 @@ def test_other_devices_are_refused() -> None:
 
 def test_arrays_that_export_nothing_are_refused() -> None:
     class Sharded(OnlyDLPack):
-        def __dlpack__(self, **_wishes: Any) -> object:  # noqa: ANN401 — as the base
+        def __dlpack__(self, **_wishes: Any) -> object:
             raise BufferError("lies on two devices")
 
     with pytest.raises(DeviceError, match=r"lies on two devices.*one device"):
@@ -209,19 +297,19 @@ def test_what_is_no_stream_is_refused(stream: object) -> None:
 
 
 @pytest.fixture
-def torch() -> Any:  # noqa: ANN401 — a module
+def torch() -> Any:
     """The library, on the host; what needs it is skipped where it is not installed."""
     return pytest.importorskip("torch")
 
 
-def test_torch_strided_tensors(torch: Any) -> None:  # noqa: ANN401
+def test_torch_strided_tensors(torch: Any) -> None:
     x = torch.zeros(4, 6)[:, ::2].T
     operand = inspect(x, "a")
     assert (operand.shape, operand.strides, operand.library) == ((3, 4), (2, 6), "torch")
     assert operand.address == x.data_ptr()
 
 
-def test_torch_a_gradient_would_be_lost(torch: Any) -> None:  # noqa: ANN401
+def test_torch_a_gradient_would_be_lost(torch: Any) -> None:
     x = torch.zeros(3, requires_grad=True)
     with pytest.raises(ArgumentError, match=r"a\.detach\(\)"):
         inspect(x, "a")
@@ -229,21 +317,21 @@ def test_torch_a_gradient_would_be_lost(torch: Any) -> None:  # noqa: ANN401
         assert inspect(x, "a").shape == (3,)
 
 
-def test_torch_lazy_and_sparse_tensors(torch: Any) -> None:  # noqa: ANN401
+def test_torch_lazy_and_sparse_tensors(torch: Any) -> None:
     lazy = torch.zeros(3, dtype=torch.complex64).conj().imag
     for x in (lazy, torch.zeros(3, 3).to_sparse()):
         with pytest.raises(ArgumentError, match=r"resolve_neg|to_dense"):
             inspect(x, "a")
 
 
-def test_torch_dtypes_and_devices(torch: Any) -> None:  # noqa: ANN401
+def test_torch_dtypes_and_devices(torch: Any) -> None:
     with pytest.raises(DTypeError, match="bfloat16"):
         inspect(torch.zeros(3, dtype=torch.bfloat16), "a")
     with pytest.raises(MatmillError, match="meta"):
         inspect(torch.zeros(3, device="meta"), "a")
 
 
-def test_torch_exports_are_taken(torch: Any) -> None:  # noqa: ANN401
+def test_torch_exports_are_taken(torch: Any) -> None:
     memory = np.arange(6, dtype=np.float64)
     export = dlpack.Export(memory.ctypes.data, (2, 3), F64, device=(1, 0), keep=memory)
     assert torch.from_dlpack(export).sum().item() == 15

@@ -93,3 +93,10 @@ def test_clearing_leaves_what_it_did_not_write(store: DiskCache) -> None:
     assert size > len(FIRST)
     assert store.clear() == 2
     assert sorted(path.name for path in store.folder.iterdir()) == ["folder", "thesis.tex"]
+
+
+def test_an_entry_that_cannot_be_published_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = DiskCache(tmp_path)
+    store.path("key").mkdir()  # in the way of the file
+    store.put("key", {}, b"first", b"second")
+    assert list(tmp_path.iterdir()) == [store.path("key")]

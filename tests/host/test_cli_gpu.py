@@ -18,6 +18,7 @@ from matmill.bench import measure, transfers
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.compile import Binary
+from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
 from matmill.gpu import Allocation
 from matmill.ladder.memory import MEMORY, Fill, filled
@@ -78,7 +79,7 @@ class FakeGPU:
         else:
             c[:] = product
 
-    def call(self, name: str, *args: Any) -> Any:  # noqa: ANN401 — as the driver has it
+    def call(self, name: str, *args: Any) -> Any:
         """The driver calls that the benchmarks make."""
         if name in {"cuMemAlloc", "cuMemAllocHost", "cuMemAllocManaged"}:
             return self.allocate(args[0])
@@ -216,6 +217,41 @@ def test_the_memory_ladder_times_every_phase(capsys: pytest.CaptureFixture[str])
         assert phases["copy out"]["bytes"] == 4 * 32 * 48
         assert phases["kernel"]["flops"] == 2 * 32 * 48 * 16
         assert 0 < sum(phase["seconds"] for phase in phases.values()) < 10 * row["seconds"]
+
+
+@pytest.mark.parametrize("failing", ["cuMemAllocHost", "cuMemAlloc"])
+def test_memory_is_given_back_where_there_is_not_enough(
+    gpu: FakeGPU, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    call, left = gpu.call, 1
+
+    def scarce(name: str, *args: object) -> object:
+        nonlocal left
+        if name == failing:
+            if not left:
+                raise LaunchError(argument="GPU 0", got="out of memory", wanted="success", fix="Take less.")
+            left -= 1
+        return call(name, *args)
+
+    monkeypatch.setattr(gpu, "call", scarce)
+    rungs = [rung for rung in MEMORY if rung.name == "pinned"]
+    with pytest.raises(LaunchError, match="out of memory"):
+        transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1)
+    assert gpu.live == {}
+
+
+def test_a_clock_without_room_for_its_buffer_makes_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake: Any = FakeGPU()
+    called: list[str] = []
+
+    def full(_nbytes: int) -> int:
+        raise LaunchError(argument="GPU 0", got="out of memory", wanted="success", fix="Take less.")
+
+    monkeypatch.setattr(fake, "allocate", full)
+    monkeypatch.setattr(fake, "call", lambda name, *_: called.append(name))
+    with pytest.raises(LaunchError):
+        Clock(fake, 1024)
+    assert called == []
 
 
 def test_unified_memory_is_left_alone_where_too_little_is_free(

@@ -106,7 +106,7 @@ def test_plots_without_matplotlib_say_what_to_install(
 
 def test_the_module_runs_as_a_program() -> None:
     words = [*PROGRAM, "ladder", "--list"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)  # noqa: S603
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert "register-tile" in done.stdout
     assert "\x1b" not in done.stdout  # a pipe is no terminal
@@ -116,7 +116,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     # The listing is longer than one line, and `read` takes one.
     script = f'{sys.executable} -m matmill ladder --list | {{ read line; echo "$line"; }}; echo "${{PIPESTATUS[0]}}"'
     words = ["/bin/bash", "-c", script]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)  # noqa: S603
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["sgemm", "0"]
 
@@ -125,14 +125,14 @@ def test_a_reader_of_tables_that_leaves_early_is_no_error() -> None:
     script = (
         f'{sys.executable} -m matmill ladder sgemm --on emulator --n 32 --rungs naive | true; echo "${{PIPESTATUS[0]}}"'
     )
-    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT)  # noqa: S603
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stderr == ""
     assert done.stdout == "0\n"
 
 
 def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:
     words = [*PROGRAM, "ladder", "sgemm", "--on", "emulator", "--n", "1024", "--rungs", "multi"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:  # noqa: S603
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:
         time.sleep(1.5)  # long enough to be at work, far from long enough to have finished
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=30)

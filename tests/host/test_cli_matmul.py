@@ -52,6 +52,16 @@ def test_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(result, _load(files, "A"), _load(files, "B"), _load(files, "C"), alpha=2, beta=-1).ok
 
 
+def test_a_matrix_that_all_products_share_moves_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(files / "A.npy", _load(files, "A")[None])  # a batch of one
+    np.save(files / "B.npy", np.stack([_load(files, "B")] * 3))
+    assert _run(files, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["problem"]["batch"] == 3
+    least = 4 * (30 * 40 + 3 * 40 * 50 + 3 * 30 * 50)
+    assert report["bound"]["memory_seconds"] == pytest.approx(least / 4800e9)
+
+
 def test_c_alone_means_beta_one(files: Path) -> None:
     assert _run(files, "--c", str(files / "C.npy")) == 0
     assert check(_load(files, "out"), _load(files, "A"), _load(files, "B"), _load(files, "C"), beta=1).ok

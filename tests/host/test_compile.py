@@ -89,7 +89,7 @@ def test_without_the_compilers_wheel_its_library_is_asked(tmp_path: Path, monkey
 def _in_a_process(script: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
     words = [sys.executable, "-c", script]
-    return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.strip()  # noqa: S603
+    return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
 def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +119,19 @@ def test_two_processes_fill_the_cache_at_once(folder: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
     words = [sys.executable, "-c", script]
-    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]  # noqa: S603
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
     said = [child.communicate(timeout=60)[0] for child in both]
     assert said[0] == said[1]
     assert int(said[0]) > 0
     assert [child.returncode for child in both] == [0, 0]
     assert DiskCache(folder).size()[0] == 1
+
+
+def test_the_folder_it_runs_in_does_not_show_in_the_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source("k", "k", 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2.0f; }\n')
+    texts = []
+    for folder in ("/", "/usr"):
+        monkeypatch.chdir(folder)
+        texts.append(compiling._compile(source, "sm_90a").ptx)
+    assert '"k.cu"' in texts[0]
+    assert texts[0] == texts[1]

@@ -23,17 +23,17 @@ class FakeLibrary:
         """Starts, or says why not."""
         return self.init
 
-    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: ANN401, N802 — a ctypes reference
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802 — the driver's name
         """How many GPUs."""
         count._obj.value = self.count
         return 0
 
-    def cuDeviceGetAttribute(self, value: Any, attribute: int, _device: int) -> int:  # noqa: ANN401, N802
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, _device: int) -> int:  # noqa: N802 — the driver's name
         """Major and minor."""
         value._obj.value = self.capability[attribute - 75]
         return 0
 
-    def cuGetErrorString(self, _status: int, text: Any) -> int:  # noqa: ANN401, N802
+    def cuGetErrorString(self, _status: int, text: Any) -> int:  # noqa: N802 — the driver's name
         """The driver's words."""
         text._obj.value = b"CUDA driver version is insufficient"
         return 0
@@ -110,8 +110,3 @@ def test_arguments_are_laid_bare() -> None:
     args = gpu.bare((Pointer("A", 4096), np.int64(-3), np.int32(5), np.float32(0.5), np.float64(2)))
     assert args == [4096, -3, 5, 0.5, 2]
     assert [type(arg) for arg in args] == [int, int, np.int32, np.float32, np.float64]
-
-
-def test_streams_have_addresses() -> None:
-    stream = SimpleNamespace(__cuda_stream__=lambda: (0, 77))
-    assert [gpu.stream_address(s) for s in (None, 5, stream)] == [0, 5, 77]

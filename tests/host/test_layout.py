@@ -89,7 +89,7 @@ def _product(draw: st.DrawFn) -> tuple[list[Array], list[Array]]:
 
 @settings(max_examples=150, deadline=None)
 @given(_product(), st.booleans(), st.booleans())
-def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_c: bool, skip: bool) -> None:  # noqa: FBT001 — drawn
+def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_c: bool, skip: bool) -> None:
     (a, b, c, d), roots = drawn
     operands = [inspect(x, name) for x, name in ((a, "a"), (b, "b"), (c, "c"), (d, "d"))]
     stages = lower(operands[0], operands[1], operands[2] if use_c else None, operands[3], skip_product=skip)

@@ -22,7 +22,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def _cpu(*args: Any, **options: Any) -> Any:  # noqa: ANN401 — matmul's own
+def _cpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="cpu", **options)
 
 
@@ -183,7 +183,7 @@ def test_a_library_that_can_make_no_results_needs_out() -> None:
         def __dlpack_device__(self) -> tuple[int, int]:
             return 1, 0
 
-        def __dlpack__(self, **wishes: Any) -> object:  # noqa: ANN401 — passed on
+        def __dlpack__(self, **wishes: Any) -> object:
             return A.__dlpack__(**wishes)
 
     with pytest.raises(errors.ArgumentError, match=r"^out: got None.*Pass out="):
@@ -218,31 +218,31 @@ def test_unavailable_gives_a_reason_or_none() -> None:
 
 
 @pytest.fixture
-def torch() -> Any:  # noqa: ANN401 — a module
+def torch() -> Any:
     """The library, on the host; what needs it is skipped where it is not installed."""
     return pytest.importorskip("torch")
 
 
-def test_torch_results_are_tensors(torch: Any) -> None:  # noqa: ANN401
+def test_torch_results_are_tensors(torch: Any) -> None:
     a, b = torch.from_numpy(A), torch.from_numpy(B)
     result = matmill.matmul(a, b)
     assert isinstance(result, torch.Tensor)
     assert check(result.numpy(), A, B).ok
 
 
-def test_torch_out_is_a_tensor(torch: Any) -> None:  # noqa: ANN401
+def test_torch_out_is_a_tensor(torch: Any) -> None:
     out = torch.zeros(5, 3).T
     assert matmill.matmul(torch.from_numpy(A), torch.from_numpy(B), out=out) is out
     assert check(out.numpy(), A, B).ok
 
 
-def test_torch_overlap_is_seen(torch: Any) -> None:  # noqa: ANN401
+def test_torch_overlap_is_seen(torch: Any) -> None:
     pool = torch.zeros(40)
     with pytest.raises(errors.AliasError):
         matmill.matmul(pool[:12].view(3, 4), torch.from_numpy(B), out=pool[10:25].view(3, 5))
 
 
-def test_torch_mixed_with_numpy(torch: Any) -> None:  # noqa: ANN401
+def test_torch_mixed_with_numpy(torch: Any) -> None:
     assert isinstance(matmill.matmul(torch.from_numpy(A), B), torch.Tensor)
     assert isinstance(matmill.matmul(A, torch.from_numpy(B)), np.ndarray)
 

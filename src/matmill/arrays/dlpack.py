@@ -147,7 +147,7 @@ class Export:
         """Device type and index."""
         return self._device
 
-    def __dlpack__(self, *, stream: int | None = None, **_wishes: object) -> Any:  # noqa: ANN401 — PyCapsule, which has no name before 3.13
+    def __dlpack__(self, *, stream: int | None = None, **_wishes: object) -> Any:
         """A capsule; ``max_version`` and the other wishes of newer consumers allow this answer too."""
         # None means the default stream, -1 that the consumer takes care of the order.
         if self._wait is not None and stream != -1:

@@ -18,6 +18,7 @@ Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: no address that CUDA gave out
 
 
 class Operand(NamedTuple):
@@ -111,20 +112,25 @@ def _masked(_x: object, argument: str, _stream: int | None) -> Operand:
 def _of_view(x: np.ndarray[Any, Any], argument: str, library: str, *, readonly: bool) -> Operand:
     """The operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument)
-    size = dtype.itemsize
-    if x.ctypes.data % size or any(
-        stride % size for stride, extent in zip(x.strides, x.shape, strict=True) if extent > 1
-    ):
-        raise ArgumentError(
-            argument=argument,
-            got=f"elements at byte strides {x.strides} from address {x.ctypes.data:#x}",
-            wanted=f"addresses that are multiples of the element's {size} bytes",
-            fix=f"Copy it first: {argument}.copy().",
-        )
-    strides = tuple(stride // size for stride in x.strides)
+    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument)
     # np.matrix and other subclasses change what indexing and products mean.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
     return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
+
+
+def _in_elements(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str
+) -> tuple[int, ...]:
+    """Byte strides in elements; refused where an element does not lie at a multiple of its size (record fields)."""
+    size = dtype.itemsize
+    if address % size or any(stride % size for stride, extent in zip(strides, shape, strict=True) if extent > 1):
+        raise ArgumentError(
+            argument=argument,
+            got=f"elements at byte strides {tuple(strides)} from address {address:#x}",
+            wanted=f"addresses that are multiples of the element's {size} bytes",
+            fix=f"Copy it first: {argument}.copy().",
+        )
+    return tuple(stride // size for stride in strides)
 
 
 def _torch_reader() -> Reader:
@@ -133,7 +139,7 @@ def _torch_reader() -> Reader:
     dtypes = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}
     strided = torch.strided
 
-    def read(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — torch is not imported here
+    def read(x: Any, argument: str, _stream: int | None) -> Operand:
         dtype = dtypes.get(x.dtype) or _named_dtype(str(x.dtype).removeprefix("torch."), argument)
         if x.layout is not strided:
             raise _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
@@ -155,14 +161,13 @@ def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError
     return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
 
 
-def _cupy(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — CuPy is not imported here
+def _cupy(x: Any, argument: str, _stream: int | None) -> Operand:
     dtype = of_numpy(x.dtype, argument)
-    size = dtype.itemsize
-    strides = tuple(stride // size for stride in x.strides)
+    strides = _in_elements(x.shape, x.strides, dtype, x.data.ptr, argument)
     return Operand(x.shape, strides, dtype, ("cuda", x.device.id), x.data.ptr, readonly=False, library="cupy", owner=x)
 
 
-def _cuda_array_interface(x: Any, argument: str, _stream: int | None) -> Operand:  # noqa: ANN401 — any library's
+def _cuda_array_interface(x: Any, argument: str, _stream: int | None) -> Operand:
     facts = x.__cuda_array_interface__
     if facts.get("mask") is not None:
         return _masked(x, argument, None)
@@ -170,20 +175,25 @@ def _cuda_array_interface(x: Any, argument: str, _stream: int | None) -> Operand
     address, readonly = facts["data"]
     shape = tuple(facts["shape"])
     given = facts.get("strides")
-    strides = packed_strides(shape) if given is None else tuple(stride // dtype.itemsize for stride in given)
-    device = ("cuda", _device_of(address))
+    strides = packed_strides(shape) if given is None else _in_elements(shape, given, dtype, address, argument)
+    device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
     return Operand(shape, strides, dtype, device, address, readonly, _library(x), x, facts.get("stream"))
 
 
-def _device_of(address: int) -> int:
+def _device_of(address: int, argument: str) -> int:
     """The GPU on which an address lies; the interface does not say, the driver does."""
     ordinal = ctypes.c_int()
-    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    driver.cuPointerGetAttribute(ctypes.byref(ordinal), _POINTER_DEVICE_ORDINAL, ctypes.c_uint64(address))
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError as error:
+        raise _unreachable(argument, f"an array for CUDA, where no NVIDIA driver is installed ({error})") from error
+    where = (ctypes.byref(ordinal), _POINTER_DEVICE_ORDINAL, ctypes.c_uint64(address))
+    if driver.cuPointerGetAttribute(*where) == _INVALID_VALUE:
+        raise _unreachable(argument, f"address {address:#x}, which the NVIDIA driver does not know")
     return ordinal.value
 
 
-def _dlpack(x: Any, argument: str, stream: int | None) -> Operand:  # noqa: ANN401 — any library's
+def _dlpack(x: Any, argument: str, stream: int | None) -> Operand:
     library = _library(x)
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
     if readonly:

@@ -3,7 +3,7 @@
 One measurement holds all competitors, because a GPU under a power limit runs 10-20% faster one minute than the next:
 only times taken in turns compare. Each round visits the competitors in a fresh random order; before each timed run a
 buffer much larger than the L2 cache is written, so that nobody finds its inputs there. The flush also keeps the GPU
-busy for some 100 us while the host enqueues the run, which keeps launch latency out of the time between the events.
+busy while the host enqueues the run, which keeps launch latency out of the time between the events.
 
 Everything here needs a GPU, and none before a :class:`Clock` is made.
 """
@@ -23,8 +23,8 @@ from matmill.gpu import GPU
 _LEAST_ROUNDS = 3
 _LONG = 0.1  # seconds: set-up does not matter any more
 _FLUSH_BYTE = 0x5A
-#: One pass over twice an H200's L2 takes 26 us, less than a framework needs to enqueue a call: seen on a product of
-#: 1024 cubed, which torch.mm appeared to take 129 us for, and takes 65.
+#: Passes over the buffer. One over twice an H200's L2 takes 26 us, less than a framework needs to enqueue a call: seen
+#: on a product of 1024 cubed, which torch.mm appeared to take 129 us for, and takes 65.
 _FLUSHES = 8
 
 
@@ -57,9 +57,9 @@ class Competitor:
 
 
 def flush_bytes(arch: Arch, *, cold: bool) -> int:
-    """What a clock on ``arch`` writes before each timed run: eight times the L2 cache, or nothing.
+    """The buffer that a clock on ``arch`` writes, eight times over, before each timed run: 8 L2 caches, or nothing.
 
-    Twice would do to empty the cache, but takes 26 us on an H200, less than a library call may take the host.
+    Far more than emptying the cache needs; the rest is time in which the host enqueues the run.
     """
     return 8 * arch.l2_bytes if cold else 0
 
@@ -73,9 +73,10 @@ class Clock:
 
     def __init__(self, gpu: GPU, flush_bytes: int) -> None:
         self._gpu = gpu
+        # First, because it is what may fail, and nothing else is there yet to give back.
+        self._scratch = gpu.empty(flush_bytes) if flush_bytes else None
         self._stream = gpu.call("cuStreamCreate", 0)
         self._events = [gpu.call("cuEventCreate", 0), gpu.call("cuEventCreate", 0)]
-        self._scratch = gpu.empty(flush_bytes) if flush_bytes else None
         self.stream = StreamHandle(int(self._stream))
 
     def __enter__(self) -> Self:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from matmill.bench.markdown import markdown
+
 Record = Mapping[str, Any]
 
 
@@ -55,7 +57,7 @@ class _Question:
     rung: str
     package: str
     text: str
-    #: What the answer is, given the ways of each line read.
+    #: The ways that the source claims for reads of each tile.
     claims: Mapping[str, int]
 
 
@@ -74,8 +76,6 @@ def _questions() -> Iterator[_Question]:
 
 
 def _answer(question: _Question, reads: list[Reads]) -> str:
-    from matmill.bench.pages import markdown  # noqa: PLC0415 — pages imports this module
-
     verdicts = []
     for tile, claimed in question.claims.items():
         ways = max(r.ways for r in reads if re.search(rf"\b{tile}(_words)?\[", r.code))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from matmill.arch import Arch, get
+from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.baselines import cpu_blas
 from matmill.bench.environment import describe
 from matmill.bench.inputs import Inputs, InputsBySize
@@ -23,12 +23,10 @@ from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
 from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.ladder.memory import TransferRung
 from matmill.problem import Gemm
 from matmill.reference import Check
 from matmill.source import generate
-
-#: Whose code the emulator runs where the arch named is older than the compiler.
-FALLBACK = "h200"
 
 
 def emulate(
@@ -45,7 +43,7 @@ def emulate(
 
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
-    machine = arch if arch.compiles else get(FALLBACK)
+    machine = emulated_as(arch)
     inputs = InputsBySize(seed)
     rows = []
     for done, rung in enumerate(rungs):
@@ -56,7 +54,7 @@ def emulate(
             continue
         kernel = rung.kernel_for(size, machine)
         binary = compile_source(generate(kernel, size.dtype), machine.target)
-        known = facts(rung, kernel, binary, arch, size=size, reason=reason)
+        known = facts(rung, kernel, binary, arch, size=size, note=moved_to(size, reason))
         rows.append(_emulated_row(kernel, inputs.of(size), binary, known, by_line=by_line))
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
@@ -70,18 +68,20 @@ def emulate(
     return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), (cpu,), environment, tuple(notes))
 
 
+def emulated_as(arch: Arch) -> Arch:
+    """The arch whose code the emulator runs: the one named, or the default where the compiler is too new for it."""
+    return arch if arch.compiles else get(DEFAULT)
+
+
 def skipped(rung: Rung[Gemm], reason: str) -> Row:
     """The row of a rung that no size near the one asked for suits."""
     return Row(rung.label, rung.source.key, None, None, note=f"not run: {reason}, and no size near by is legal")
 
 
 def facts(
-    rung: Rung[Gemm], kernel: Kernel[Gemm], binary: Binary, arch: Arch, *, size: Gemm, reason: str
+    rung: Rung[Gemm] | TransferRung, kernel: Kernel[Gemm], binary: Binary, arch: Arch, *, size: Gemm, note: str = ""
 ) -> dict[str, Any]:
-    """The fields of a row that are known before it runs.
-
-    ``kernel`` is the rung's for ``size``; ``reason`` says why ``size`` is not the one asked for.
-    """
+    """The fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
     geometry = kernel.geometry(size, kernel.config)
     x, y, z = geometry.block
     shared = binary.resources.shared + geometry.dynamic_shared
@@ -92,8 +92,13 @@ def facts(
         "shared_bytes": shared,
         "occupancy": arch.occupancy(x * y * z, binary.resources.registers, shared),
         "problem": sizes(size),
-        "note": f"at m={size.m} n={size.n} k={size.k}: {reason}" if reason else "",
+        "note": note,
     }
+
+
+def moved_to(size: Gemm, reason: str) -> str:
+    """The note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
+    return f"at m={size.m} n={size.n} k={size.k}: {reason}" if reason else ""
 
 
 def cpu_row(inputs: Inputs, arch: Arch) -> BaselineRow:

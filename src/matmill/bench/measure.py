@@ -13,7 +13,7 @@ from matmill.bench.baselines import LibraryProduct, cublas
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
 from matmill.bench.environment import describe
 from matmill.bench.inputs import Inputs, InputsBySize
-from matmill.bench.ladder import cpu_row, facts, skipped
+from matmill.bench.ladder import cpu_row, facts, moved_to, skipped
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
@@ -90,7 +90,7 @@ class _Bench:
         gpu.launch(binary, launch, stream=self._clock.stream)
         gpu.synchronize()
         found = operands.check()
-        known = facts(rung, kernel, binary, gpu.arch, size=size, reason=reason)
+        known = facts(rung, kernel, binary, gpu.arch, size=size, note=moved_to(size, reason))
         row = Row(**known, ok=found.ok, error_ratio=found.error_ratio)
         return _Entry(row, size, lambda stream: gpu.launch(binary, launch, stream=stream))
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from matmill.arch import Arch, get
+from matmill.arch import Arch
 from matmill.bench.environment import describe
 from matmill.bench.inputs import F32Array, Inputs
-from matmill.bench.ladder import FALLBACK, counted, cpu_row
+from matmill.bench.ladder import counted, cpu_row, emulated_as, facts
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import Outcome, Row, sizes
+from matmill.bench.results import Outcome, Row
 from matmill.compile import compile_source
 from matmill.emulator import KernelFault, Memory, run
+from matmill.errors import EmulationError
 from matmill.execute import Pointer
 from matmill.kernel import GemmOperands
 from matmill.ladder.memory import Fill, TransferRung, filled
@@ -40,7 +41,7 @@ def emulate_transfers(
 
     All rungs launch the same two kernels, so the emulator runs them once and every row shows what it found.
     """
-    machine = arch if arch.compiles else get(FALLBACK)
+    machine = emulated_as(arch)
     progress("fill and product", 0, 1)
     found = _emulated(rungs[0], problem, machine, arch, seed)
     progress("done", 1, 1)
@@ -92,16 +93,7 @@ def to_fill(pointer: Pointer) -> GemmOperands:
 def _emulated(rung: TransferRung, problem: Gemm, machine: Arch, arch: Arch, seed: int) -> Row:
     fill = compile_source(generate(rung.fill, problem.dtype), machine.target)
     product = compile_source(generate(rung.product, problem.dtype), machine.target)
-    geometry = rung.product.geometry(problem, rung.product.config)
-    x, y, z = geometry.block
-    known: dict[str, Any] = {
-        "rung": rung.label,
-        "source": rung.source.key,
-        "registers": product.resources.registers,
-        "shared_bytes": product.resources.shared,
-        "occupancy": arch.occupancy(x * y * z, product.resources.registers, product.resources.shared),
-        "problem": sizes(problem),
-    }
+    known = facts(rung, rung.product, product, arch, size=problem)
     start = Inputs.random(problem, seed)
     a, b = start.a.copy(), start.b.copy()
     c: F32Array = np.full((problem.m, problem.n), np.nan, dtype=np.float32)
@@ -114,7 +106,7 @@ def _emulated(rung: TransferRung, problem: Gemm, machine: Arch, arch: Arch, seed
         ]
         operands = GemmOperands(a=pointers[0], b=pointers[1], c=pointers[2], d=pointers[2])
         report = run(product.ptx, rung.product.launch(problem, operands), memory)
-    except KernelFault as fault:
-        return Row(**known, ok=False, error_ratio=None, note=f"stopped: {fault}")
+    except (KernelFault, EmulationError) as fault:
+        return Row(**{**known, "note": f"stopped: {fault}"}, ok=False, error_ratio=None)
     check = expected(problem, seed).check(c)
     return counted(Row(**known, ok=check.ok and all(r.ok for r in first), error_ratio=check.error_ratio), report)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from matmill.bench import units
 from matmill.bench.findings import conflicts
+from matmill.bench.markdown import markdown
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]
@@ -101,22 +102,6 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
         *(_family([rung], [], None) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, the first column to the left, the others to the right.
-
-    >>> print(markdown(["a", "b"], [["x", "1"]]), end="")
-    | a | b |
-    |---|---:|
-    | x | 1 |
-    """
-    lines = [_line(headings), "|---" + "|---:" * (len(headings) - 1) + "|", *(_line(row) for row in rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _head(ladder: str, what: str) -> str:
@@ -211,8 +196,7 @@ def _counters(emulated: Record) -> str:
         f"## Counted\n\nBy the emulator at m={p['m']} n={p['n']} k={p['k']}, from the PTX for {emulated['target']}; "
         f"registers and occupancy as the\nassembler reports them for that target. Sectors are 32 bytes, a wavefront is "
         "one pass over the banks of shared memory,\nbarriers are counted once per warp. Copies that bypass the "
-        "registers (cp.async) count as loads. The assembler may\nmerge neighbouring word reads into wider ones, of "
-        f"which a GPU then counts fewer.\n\n{markdown(headings, rows)}"
+        f"registers (cp.async) count as loads.\n\n{markdown(headings, rows)}"
     )
 
 

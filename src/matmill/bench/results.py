@@ -123,7 +123,7 @@ def sizes(problem: Gemm) -> dict[str, int]:
     return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401 — any JSON value
+def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -10,6 +10,7 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +18,11 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.bench.environment import describe
 from matmill.bench.inputs import F32Array, Inputs
-from matmill.bench.ladder import cpu_row
+from matmill.bench.ladder import cpu_row, facts
 from matmill.bench.memory import PHASES, expected, fills, phases, to_fill
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import Outcome, Row, sizes
-from matmill.compile import Binary, compile_source
-from matmill.errors import MatmillError
+from matmill.bench.results import Outcome, Row
+from matmill.compile import compile_source
 from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands
@@ -103,7 +103,6 @@ class _Matrix:
 
     host: F32Array
     address: int
-    free: Callable[[], None]
 
 
 class _Transfer:
@@ -119,13 +118,9 @@ class _Transfer:
         self.fill = compile_source(generate(rung.fill, problem.dtype), gpu.arch.target)
         self.product = compile_source(generate(rung.product, problem.dtype), gpu.arch.target)
         shapes = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
-        self._matrices: list[_Matrix] = []
-        try:
-            for shape in shapes:
-                self._matrices.append(self._allocate(shape))
-        except MatmillError:
-            self.close()
-            raise
+        with ExitStack() as frees:  # which frees what is there, should one of the next not be
+            self._matrices = [self._allocate(shape, frees) for shape in shapes]
+            self._frees = frees.pop_all()
         if not self._unified:  # with unified memory the host's writing is the copy, and is timed
             self._matrices[0].host[:] = start.a
             self._matrices[1].host[:] = start.b
@@ -134,9 +129,8 @@ class _Transfer:
 
     def close(self) -> None:
         """Frees all matrices."""
-        for matrix in self._matrices:
-            matrix.free()
         self._matrices = []
+        self._frees.close()
 
     def run(self, *, look: bool) -> dict[str, float]:
         """Seconds of every phase; the product lies in ``result`` afterwards.
@@ -197,22 +191,19 @@ class _Transfer:
         self._gpu.call("cuMemcpyDtoH", back.ctypes.data, matrix.address, back.nbytes)
         return bool(np.array_equal(back, sent))
 
-    def _allocate(self, shape: tuple[int, int]) -> _Matrix:
+    def _allocate(self, shape: tuple[int, int], frees: ExitStack) -> _Matrix:
         nbytes = 4 * shape[0] * shape[1]
         call = self._gpu.call
+        how = ("cuMemAllocManaged", nbytes, _ATTACH_GLOBAL) if self._unified else ("cuMemAlloc", nbytes)
+        address = int(call(*how))
+        frees.callback(call, "cuMemFree", address)
         if self._unified:
-            address = int(call("cuMemAllocManaged", nbytes, _ATTACH_GLOBAL))
-            return _Matrix(_view(address, shape), address, lambda: call("cuMemFree", address))
-        address = int(call("cuMemAlloc", nbytes))
+            return _Matrix(_view(address, shape), address)
         if self.rung.transfer == "pinned":
             host = int(call("cuMemAllocHost", nbytes))
-
-            def free() -> None:
-                call("cuMemFree", address)
-                call("cuMemFreeHost", host)
-
-            return _Matrix(_view(host, shape), address, free)
-        return _Matrix(np.empty(shape, dtype=np.float32), address, lambda: call("cuMemFree", address))
+            frees.callback(call, "cuMemFreeHost", host)
+            return _Matrix(_view(host, shape), address)
+        return _Matrix(np.empty(shape, dtype=np.float32), address)
 
 
 def _view(address: int, shape: tuple[int, int]) -> F32Array:
@@ -226,21 +217,14 @@ def _row(transfer: _Transfer, after: Inputs, walls: Sequence[dict[str, float]], 
     found = after.check(transfer.result)
     totals = [sum(wall.values()) for wall in walls]
     wall = statistics.median(totals)
-    binary: Binary = transfer.product
-    x, y, z = rung.product.geometry(problem, rung.product.config).block
+    lost = "" if transfer.arrived else "what the device held after the copy in was not what the host had sent"
     return Row(
-        rung=rung.label,
-        source=rung.source.key,
+        **facts(rung, rung.product, transfer.product, ran, size=problem, note=lost),
         ok=found.ok and transfer.arrived,
         error_ratio=found.error_ratio,
         seconds=wall,
         tflops=problem.flops / wall / 1e12,
         peak_fraction=problem.flops / wall / refer.peak(problem.dtype.name),
-        registers=binary.resources.registers,
-        shared_bytes=binary.resources.shared,
-        occupancy=ran.occupancy(x * y * z, binary.resources.registers, binary.resources.shared),
-        note="" if transfer.arrived else "what the device held after the copy in was not what the host had sent",
-        problem=sizes(problem),
         spread=(min(totals), max(totals)),
         rounds=len(totals),
         phases=phases(problem, {name: statistics.median(wall[name] for wall in walls) for name in PHASES}),

@@ -23,7 +23,6 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
     ((ArgumentError, UnknownNameError), USAGE),
     ((NoGPUError,), NO_GPU),
     ((KeyboardInterrupt,), INTERRUPTED),
-    ((MemoryError,), FAILED),
     ((Exception,), FAILED),
 )
 

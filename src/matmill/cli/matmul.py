@@ -19,7 +19,7 @@ from matmill import settings
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.cli.console import show, show_json, table
-from matmill.cli.options import writable
+from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm
 
@@ -47,7 +47,7 @@ class Bound:
         return max(self.compute, self.memory)
 
 
-def add_parser(subparsers: Any) -> None:  # noqa: ANN401 — argparse keeps this type to itself
+def add_parser(subparsers: Subparsers) -> None:
     """Declares the command's arguments."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "matmul",
@@ -158,8 +158,8 @@ def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: 
         k=a.shape[-1],
         dtype=of_numpy(a.dtype, "A"),
         batch=batch,
-        a_batch=0 if a.ndim < 3 else None,
-        b_batch=0 if b.ndim < 3 else None,
+        a_batch=0 if math.prod(a.shape[:-2]) == 1 else None,
+        b_batch=0 if math.prod(b.shape[:-2]) == 1 else None,
         has_c=has_c,
     )
 

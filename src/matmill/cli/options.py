@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 from pathlib import Path
@@ -26,7 +27,7 @@ def size(text: str) -> int:
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
     except ValueError:
         value = 0
-    if value != value or value in (float("inf"), float("-inf")) or value != int(value) or value < 1:  # noqa: PLR0124
+    if not 1 <= value < math.inf or value != int(value):  # NaN is in no range
         message = f"got {text!r}; wanted a positive whole number, for instance 4096 or 5e7"
         raise argparse.ArgumentTypeError(message)
     return int(value)

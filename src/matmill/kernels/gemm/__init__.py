@@ -43,8 +43,8 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     )
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    return too_large(problem, config, arch) or copies_too_wide(problem, config)
+def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    return too_large(problem) or copies_too_wide(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(

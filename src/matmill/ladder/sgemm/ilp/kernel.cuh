@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(Config::B* Config::B / Config::GRAI
       Bs[y + H * g][x] = B[size_t(s + y + H * g) * n + column];
     }
     __syncthreads();
-    // Four steps at a time, so that the assembler reads four words of As at once; more of them only cost registers.
+    // Four steps at a time, so that the compiler reads four words of As at once; more of them only cost registers.
 #pragma unroll 4
     for (int i = 0; i < T; ++i) {
       const float b = Bs[i][x];

@@ -13,7 +13,7 @@ from matmill.tiles import TILES, copies_too_wide, space, threads, tiles, too_lar
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    return packed()(problem, config, arch) or too_large(problem, config, arch) or copies_too_wide(problem, config)
+    return packed()(problem, config, arch) or too_large(problem) or copies_too_wide(problem, config)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
