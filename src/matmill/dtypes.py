@@ -1,9 +1,14 @@
-"""The element types matmill computes with: one table, read by arrays, sources and error bounds alike."""
+"""The element types matmill computes with: one table, read by arrays, sources and error bounds alike.
+
+``DTYPES`` are those that ``matmul`` takes, ``ALL`` those that some kernel takes: the 16-bit ones too, whose products
+are summed in float32.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from matmill.errors import DTypeError
@@ -11,13 +16,24 @@ from matmill.errors import DTypeError
 
 @dataclass(frozen=True)
 class DType:
-    """One element type: its name, NumPy type, C++ spelling, size in bytes and unit roundoff."""
+    """One element type: its name, NumPy type, C++ spelling, size in bytes and unit roundoff.
+
+    ``wider`` is the type that its products are summed in, where that is another one, and ``header`` the file in
+    ``include/`` that defines the C++ type, where the language does not.
+    """
 
     name: str
     numpy: np.dtype[np.generic]
     cxx: str
     itemsize: int
     roundoff: float
+    wider: DType | None = None
+    header: str = ""
+
+    @property
+    def accumulator(self) -> DType:
+        """The type that sums of products are kept in."""
+        return self.wider or self
 
     def scalar(self, value: float) -> np.generic:
         """``value`` as a kernel argument of exactly this type; infinite where it is too large, as in C."""
@@ -35,7 +51,13 @@ def _ieee(name: str, cxx: str, kind: type[np.floating]) -> DType:
 F32 = _ieee("float32", "float", np.float32)
 F64 = _ieee("float64", "double", np.float64)
 
+_HALVES = "matmill/dtype/half.cuh"
+# bfloat16 is no IEEE type: NumPy knows nothing of its precision.
+F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, F32, _HALVES)
+BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, F32, _HALVES)
+
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
+ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 
 
 def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:

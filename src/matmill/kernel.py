@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.errors import ArgumentError
 from matmill.execute import Argument, Dim3, Launch, Pointer
 from matmill.problem import Gemm
 
@@ -16,7 +17,11 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class GemmOperands:
-    """Where the matrices of one product lie, and its scalars. ``c`` and ``d`` may be the same matrix."""
+    """Where the matrices of one product lie, and its scalars. ``c`` and ``d`` may be the same matrix.
+
+    ``workspace`` is memory for kernels that need some (see :meth:`Kernel.workspace`), aligned to 16 bytes; what it
+    holds before and after is of no interest.
+    """
 
     a: Pointer
     b: Pointer
@@ -24,6 +29,7 @@ class GemmOperands:
     d: Pointer
     alpha: float = 1.0
     beta: float = 0.0
+    workspace: Pointer | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,22 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Stage(Generic[P]):
+    """One more launch that a kernel needs before or after its own: another entry point of the same source."""
+
+    entry: str
+    geometry: Callable[[P, Config], Geometry]
+    arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
+
+
+@dataclass(frozen=True)
 class Kernel(Generic[P]):
     """One entry point of CUDA C++ and all the host needs to know of it.
 
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
     the kernel may run: it returns the reason against it, or None. ``geometry`` turns problem and constants into a
-    launch, ``arguments`` lays out the entry point's parameters.
+    launch, ``arguments`` lays out the entry point's parameters. ``before`` and ``after`` are the launches around it,
+    if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other.
     """
 
     entry: str
@@ -50,21 +66,70 @@ class Kernel(Generic[P]):
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, GemmOperands], tuple[Argument, ...]]
     legality: Callable[[P, Config, Arch], str | None]
+    before: tuple[Stage[P], ...] = ()
+    after: tuple[Stage[P], ...] = ()
+    scratch: Callable[[P, Config], int] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """The reason this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
-        geometry = self.geometry(problem, self.config)
-        return self.legality(problem, self.config, arch) or _over_limits(geometry, arch)
+        reason = self.legality(problem, self.config, arch)
+        if reason is not None:
+            return reason
+        shapes = (*(stage.geometry for stage in (*self.before, *self.after)), self.geometry)
+        return next(filter(None, (_over_limits(shape(problem, self.config), arch) for shape in shapes)), None)
+
+    def workspace(self, problem: P) -> int:
+        """Bytes of workspace that the launches need; 0 for most kernels."""
+        return 0 if self.scratch is None else self.scratch(problem, self.config)
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
-        """The launch that computes ``problem`` on ``operands``."""
-        geometry = self.geometry(problem, self.config)
+        """The one launch that computes ``problem`` on ``operands``.
+
+        Raises :class:`~matmill.errors.ArgumentError` for a kernel of several launches, of which one alone would be no
+        answer: :meth:`launches` gives them all.
+        """
+        launches = self.launches(problem, operands)
+        if len(launches) != 1:
+            raise ArgumentError(
+                argument=f"kernel {self.entry}",
+                got=f"one launch asked of a kernel of {len(launches)}",
+                wanted="all of them, in order",
+                fix="Use Kernel.launches().",
+            )
+        return launches[0]
+
+    def launches(self, problem: P, operands: GemmOperands) -> tuple[Launch, ...]:
+        """The launches, to be run in order on one stream, that compute ``problem`` on ``operands``.
+
+        Their entry points are all in the source that this kernel generates.
+        Raises :class:`~matmill.errors.ArgumentError` where a workspace is needed and ``operands`` has none.
+        """
+        needed = self.workspace(problem)
+        if needed and operands.workspace is None:
+            raise ArgumentError(
+                argument="workspace",
+                got="none",
+                wanted=f"{needed} bytes for kernel {self.entry}",
+                fix="Allocate Kernel.workspace(problem) bytes and pass their pointer in GemmOperands.",
+            )
+        config = self.config
+        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(problem, operands))
+        before, after = (
+            tuple(
+                self._launch(stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands))
+                for stage in stages
+            )
+            for stages in (self.before, self.after)
+        )
+        return (*before, own, *after)
+
+    def _launch(self, entry: str, geometry: Geometry, args: tuple[Argument, ...]) -> Launch:
         return Launch(
             kernel=self.package.removeprefix("matmill."),
-            entry=self.entry,
+            entry=entry,
             grid=geometry.grid,
             block=geometry.block,
-            args=self.arguments(problem, operands),
+            args=args,
             dynamic_shared=geometry.dynamic_shared,
         )
 
@@ -113,7 +178,7 @@ def always(_problem: object, _config: Config, _arch: Arch) -> None:
 
 
 def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Legality of a kernel whose idea needs m, n and k to be multiples of fixed numbers (and at least one of each)."""
+    """Legality of a kernel whose idea needs m, n and k to be multiples of fixed numbers."""
 
     def legality(problem: Gemm, _config: Config, _arch: Arch) -> str | None:
         for name, value, factor in (("m", problem.m, m), ("n", problem.n, n), ("k", problem.k, k)):

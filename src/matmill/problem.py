@@ -17,8 +17,10 @@ class Gemm:
     the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
     matrices are packed one behind the other.
     ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
-    start, so that a kernel knows whether 16-byte loads are legal. ``has_c`` is False where beta is 0: C is then
-    neither read nor required. ``alpha_one`` and ``beta_one`` are not part of the problem: scalars are arguments.
+    start, so that a kernel knows whether 16-byte loads are legal; ``b_start_align`` is that of B's first element alone,
+    where it is known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says
+    that B is the transpose of A in the same memory: B's strides are then A's, swapped. ``alpha_one`` and ``beta_one``
+    are not part of the problem: scalars are arguments.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -41,6 +43,8 @@ class Gemm:
     b_align: int = 16
     d_align: int = 16
     has_c: bool = False
+    gram: bool = False
+    b_start_align: int | None = None
 
     @property
     def flops(self) -> int:
@@ -51,10 +55,11 @@ class Gemm:
     def least_bytes(self) -> int:
         """Bytes that must move at the least: every input read once, every output written once.
 
-        An input that all products of the batch share counts once.
+        An input that all products of the batch share counts once, and so do A and B where they are the same memory.
         """
         counts = [1 if stride == 0 else self.batch for stride in self.batch_strides]
-        sizes = (self.m * self.k, self.k * self.n, self.m * self.n if self.has_c else 0, self.m * self.n)
+        b = 0 if self.gram else self.k * self.n
+        sizes = (self.m * self.k, b, self.m * self.n if self.has_c else 0, self.m * self.n)
         return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
 
     @property
@@ -65,6 +70,9 @@ class Gemm:
     @property
     def b_row_col(self) -> Strides:
         """Row and column stride of B in elements."""
+        if self.gram:
+            row, column = self.a_row_col
+            return column, row
         return self.b_strides or (self.n, 1)
 
     @property
@@ -85,9 +93,10 @@ class Gemm:
         (8, 0, 0, 6)
         """
         packed_c = self.m * self.n if self.has_c else 0
+        a_batch = self.m * self.k if self.a_batch is None else self.a_batch
         return (
-            self.m * self.k if self.a_batch is None else self.a_batch,
-            self.k * self.n if self.b_batch is None else self.b_batch,
+            a_batch,
+            (a_batch if self.gram else self.k * self.n) if self.b_batch is None else self.b_batch,
             packed_c if self.c_batch is None or not self.has_c else self.c_batch,
             self.m * self.n if self.d_batch is None else self.d_batch,
         )

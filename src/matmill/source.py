@@ -36,7 +36,7 @@ class Source:
 
 
 def generate(kernel: Kernel[P], dtype: DType) -> Source:
-    """The translation unit of one kernel: its constants, its scalar type, then its ``kernel.cuh``.
+    """The translation unit of one kernel: constants, scalar type (and what defines it), then its ``kernel.cuh``.
 
     The kernel's own file is included rather than pasted, so that line numbers in messages are those of the file that
     a reader has open.
@@ -45,8 +45,9 @@ def generate(kernel: Kernel[P], dtype: DType) -> Source:
     name = f"{title.replace('.', '/')}/{KERNEL_FILE}"
     body = _read(kernel.package, KERNEL_FILE)
     headers = {name: body}
-    _collect(body, headers)
-    text = f'{kernel.config.cxx()}\nusing Scalar = {dtype.cxx};\n#include "{name}"\n'
+    define = f'#include "{dtype.header}"\n' if dtype.header else ""
+    _collect(define + body, headers)
+    text = f'{kernel.config.cxx()}\n{define}using Scalar = {dtype.cxx};\n#include "{name}"\n'
     return Source(kernel=title, entry=kernel.entry, text=text, headers=tuple(sorted(headers.items())))
 
 

@@ -1,0 +1,43 @@
+// The two 16-bit floating-point types, as bits with conversions. cuda_fp16.h and cuda_bf16.h say much more, and take
+// longer to compile than most kernels here.
+// PTX ISA, "Data Movement and Conversion Instructions: cvt".
+#pragma once
+
+namespace matmill {
+
+struct alignas(2) Half {
+  unsigned short bits;
+
+  __device__ __forceinline__ float widened() const {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+    return wide;
+  }
+
+  static __device__ __forceinline__ Half rounded(float wide) {
+    Half narrow;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(wide));
+    return narrow;
+  }
+};
+
+struct alignas(2) BFloat {
+  unsigned short bits;
+
+  // The upper half of a float32, so that widening moves bits and rounds nothing.
+  __device__ __forceinline__ float widened() const { return __uint_as_float(unsigned(bits) << 16); }
+
+  static __device__ __forceinline__ BFloat rounded(float wide) {
+    BFloat narrow;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(wide));
+#else
+    // To nearest, ties to even; a NaN must not be carried into infinity.
+    const unsigned bits = __float_as_uint(wide);
+    narrow.bits = wide != wide ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+#endif
+    return narrow;
+  }
+};
+
+}  // namespace matmill

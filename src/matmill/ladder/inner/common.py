@@ -1,0 +1,240 @@
+"""What the rungs of the inner ladder share on the host: parameters, launches around the long sum, tiles of a thread.
+
+Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
+of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
+(``DType.accumulator``), and ``finish`` of ``include/matmill/inner/outputs.cuh`` turns them into D. Atomic rungs keep
+one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
+
+All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to
+2^31 - 1), and BS, the threads of a block (a multiple of 32, at most 1024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import ALL
+from matmill.execute import Argument, Pointer
+from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, ceil_div
+from matmill.problem import Gemm
+
+VECTOR_BYTES = 16
+STATIC_SHARED = 48 * 1024
+_WARPS = 4
+_CLEAR = 256
+_LARGEST = 2**31 - 1
+
+
+def _workspace(operands: GemmOperands) -> Pointer:
+    return operands.workspace or Pointer("workspace", 0)  # Kernel.launches refuses operands without one
+
+
+def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
+    """The length k and the strides of E and F, all of them 64-bit: E may hold more than 2^31 elements."""
+    return tuple(np.int64(x) for x in (problem.k, *problem.a_row_col, *problem.b_row_col))
+
+
+def any_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    """The parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
+    sizes = (np.int32(problem.m), np.int32(problem.n))
+    return (operands.a, operands.b, _workspace(operands), *sizes, *lengths_and_strides(problem))
+
+
+def fixed_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    """The parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
+    return (operands.a, operands.b, _workspace(operands), *lengths_and_strides(problem))
+
+
+def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
+    """GS blocks of BS threads."""
+    return Geometry(grid=(config["GS"], 1, 1), block=(config["BS"], 1, 1))
+
+
+def sums_bytes(problem: Gemm, _config: Config) -> int:
+    """Bytes of one sum per output."""
+    return problem.m * problem.n * problem.dtype.accumulator.itemsize
+
+
+def partials_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of one sum per output and block."""
+    return config["GS"] * sums_bytes(problem, config)
+
+
+def _clear_geometry(problem: Gemm, _config: Config) -> Geometry:
+    return Geometry(grid=(ceil_div(problem.m * problem.n, _CLEAR), 1, 1), block=(_CLEAR, 1, 1))
+
+
+def _clear_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (_workspace(operands), np.int32(problem.m * problem.n))
+
+
+def _finish_geometry(problem: Gemm, _config: Config) -> Geometry:
+    return Geometry(grid=(ceil_div(problem.m * problem.n, _WARPS), 1, 1), block=(32 * _WARPS, 1, 1))
+
+
+def _finish(count: Callable[[Config], int], *, mirrored: bool = False) -> Stage[Gemm]:
+    def arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+        # Scalars are as wide as the sums: alpha and beta round to the element type only as parts of the result.
+        wide = problem.dtype.accumulator
+        return (
+            _workspace(operands),
+            np.int32(count(config)),
+            operands.c,
+            *(np.int64(stride) for stride in problem.c_row_col),
+            operands.d,
+            *(np.int64(stride) for stride in problem.d_row_col),
+            np.int32(problem.m),
+            np.int32(problem.n),
+            wide.scalar(operands.alpha),
+            wide.scalar(operands.beta),
+            np.int32(mirrored),
+        )
+
+    return Stage("finish", _finish_geometry, arguments)
+
+
+CLEAR: Stage[Gemm] = Stage("clear", _clear_geometry, _clear_arguments)
+#: After atomic adds, after one partial sum per block, and after those of the upper triangle alone.
+FINISH = _finish(lambda _config: 1)
+FINISH_PARTIALS = _finish(lambda config: config["GS"])
+FINISH_TRIANGLE = _finish(lambda config: config["GS"], mirrored=True)
+
+
+def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    """Legality of every rung: one product, a launch of whole warps, counts within 32 bits."""
+    if problem.dtype.name not in ALL:
+        return f"{problem.dtype.name} is none of {', '.join(ALL)}"
+    if problem.batch != 1:
+        return f"a batch of {problem.batch} is not one product"
+    if not 1 <= problem.m * problem.n <= _LARGEST:
+        return f"{problem.m} x {problem.n} outputs are not in 1..{_LARGEST}"
+    if not 1 <= config["GS"] <= _LARGEST:
+        return f"GS = {config['GS']} is not in 1..{_LARGEST}"
+    if config["BS"] % 32 or not 32 <= config["BS"] <= 1024:
+        return f"BS = {config['BS']} is not a multiple of 32 in 32..1024"
+    return None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of D that one thread sums; ``rows`` x ``columns`` threads share a k. Both are powers of two."""
+
+    tm: int
+    tn: int
+    rows: int
+    columns: int
+
+    @property
+    def sharing(self) -> int:
+        """Threads that work on the same k."""
+        return self.rows * self.columns
+
+
+def most_outputs(problem: Gemm) -> int:
+    """Sums that a thread keeps at most: 64 registers of them."""
+    return 256 // problem.dtype.accumulator.itemsize
+
+
+def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
+    """The tile by which the fewest threads share a k, and of those the squarest: it reads the least.
+
+    ``whole_rows`` asks for tiles as wide as D.
+
+    >>> thread_tile(Gemm(m=9, n=9, k=1000))
+    Tile(tm=9, tn=5, rows=1, columns=2)
+    """
+    powers = [1 << i for i in range(11)]
+    tiles = (
+        Tile(ceil_div(problem.m, rows), ceil_div(problem.n, columns), rows, columns)
+        for rows in powers
+        for columns in (powers[:1] if whole_rows else powers)
+        if rows < 2 * problem.m and columns < 2 * problem.n
+    )
+    fitting = [tile for tile in tiles if tile.tm * tile.tn <= most_outputs(problem)]
+    # Where nothing fits, m or n is beyond what a block can share, and the legality says so.
+    return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=Tile(problem.m, problem.n, 1, 1))
+
+
+def tile_config(problem: Gemm, tile: Tile) -> Config:
+    """The constants that say which outputs a thread sums: of the S threads that share a k, ACROSS lie side by side."""
+    return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
+
+
+def block_sum_bytes(itemsize: int, outputs: int, sharing: int, threads: int) -> int:
+    """Static shared memory in which the warps of a block add their sums; the device computes the same."""
+    return itemsize * outputs * (threads // 32 * min(32, sharing) + 1)
+
+
+def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Legality of the rungs compiled for m and n, whose threads keep TM x TN sums."""
+    if (config["M"], config["N"]) != (problem.m, problem.n):
+        return f"constants for {config['M']} x {config['N']} outputs, not {problem.m} x {problem.n}"
+    reason = takes(problem, config, arch)
+    if reason:
+        return reason
+    outputs = config["TM"] * config["TN"]
+    if outputs > 2 * most_outputs(problem):
+        return f"{outputs} sums per thread > {2 * most_outputs(problem)}"
+    down, odd = divmod(config["S"], config["ACROSS"])
+    if odd or down * config["TM"] < problem.m or config["ACROSS"] * config["TN"] < problem.n:
+        return (
+            f"{config['S']} tiles of {config['TM']} x {config['TN']}, {config['ACROSS']} side by side, do not cover D"
+        )
+    return shares_a_block(problem, config, outputs, config["S"])
+
+
+def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) -> str | None:
+    """Why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
+    if sharing & sharing - 1 or config["BS"] % sharing:
+        return f"{sharing} threads that share a k are no power of two that divides BS = {config['BS']}"
+    needed = block_sum_bytes(problem.dtype.accumulator.itemsize, outputs, sharing, config["BS"])
+    return f"shared memory {needed} > {STATIC_SHARED} bytes" if needed > STATIC_SHARED else None
+
+
+def threads(sharing: int) -> int:
+    """Threads per block where that many share a k: 256, or 128 where their sums would not fit in shared memory."""
+    return 256 if sharing <= 16 else min(1024, max(128, sharing))
+
+
+def blocks(problem: Gemm, arch: Arch, *, per_sm: int, k_per_block: int) -> int:
+    """``per_sm`` blocks for each multiprocessor, fewer where k gives them nothing to do."""
+    return max(1, min(arch.sms * per_sm, ceil_div(problem.k, max(1, k_per_block))))
+
+
+def resident_grid(problem: Gemm, arch: Arch) -> Config:
+    """GS and BS such that every multiprocessor is full of threads: the paper's rule, with its optimum on an A100."""
+    return Config.of(BS=256, GS=blocks(problem, arch, per_sm=arch.threads_per_sm // 256, k_per_block=256))
+
+
+def width(align: int, problem: Gemm, outer_stride: int, rows: int) -> int:
+    """Elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
+    itemsize = problem.dtype.itemsize
+    shared = gcd(align, outer_stride * itemsize, VECTOR_BYTES) if rows > 1 else gcd(align, VECTOR_BYTES)
+    return max(1, shared // itemsize)
+
+
+def atomic_kernel(
+    entry: str,
+    package: str,
+    config: Config,
+    arguments: Callable[[Gemm, GemmOperands], tuple[Argument, ...]],
+    legality: Callable[[Gemm, Config, Arch], str | None],
+) -> Kernel[Gemm]:
+    """A kernel whose blocks add atomically to one sum per output."""
+    return Kernel(
+        entry=entry,
+        package=package,
+        config=config,
+        geometry=gs_blocks,
+        arguments=arguments,
+        legality=legality,
+        before=(CLEAR,),
+        after=(FINISH,),
+        scratch=sums_bytes,
+    )
