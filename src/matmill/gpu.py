@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import re
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -174,6 +175,8 @@ class GPU:
         self._context_address = int(self._context)
         self._kernels: dict[tuple[bytes, str], Any] = {}
         self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
+        self._kept: list[tuple[Any, tuple[object, ...]]] = []
+        self._keeping = threading.Lock()
         self.arch = self._recognise()
 
     @staticmethod
@@ -233,6 +236,24 @@ class GPU:
         self.call("cuEventRecord", event, before)
         self.call("cuStreamWaitEvent", after, event, 0)
         self.call("cuEventDestroy", event)
+
+    def keep(self, owners: tuple[object, ...], stream: int) -> None:
+        """Holds ``owners`` until what is on the stream now has run, so that their memory outlives it.
+
+        They are let go by a later call; the host does not wait.
+        """
+        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self.call("cuEventRecord", event, stream)
+        with self._keeping:
+            self._kept = [(mark, held) for mark, held in self._kept if not self._passed(mark)]
+            self._kept.append((event, owners))
+
+    def _passed(self, event: Any) -> bool:
+        """Whether an event has happened; it is destroyed if so."""
+        if self._driver.cuEventQuery(event)[0] == self._driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self.call("cuEventDestroy", event)
+        return True
 
     def allocate(self, nbytes: int) -> int:
         """The address of new device memory."""

@@ -21,6 +21,8 @@ from matmill.layout import lower
 from matmill.plan import operands_at, prepare, recall
 
 _CUDA = 2  # kDLCUDA
+#: Libraries whose own streams we work on unless told otherwise, and that free memory in the order of these streams.
+_ORDERED = {"torch", "cupy"}
 
 
 class Request(NamedTuple):
@@ -44,6 +46,8 @@ def on_gpu(request: Request, stream: int | None) -> Any:
     gpu = GPU.get(index)
     others: list[int] = []
     named = stream
+    # What the libraries might hand out again before the kernel has run must be held until it has.
+    held = tuple(x.owner for x in (a, b, c) if x is not None and (named is not None or x.library not in _ORDERED))
     if stream is None:
         stream = current_stream(a.library, index, a)
         others = _other_streams((b, c, out), a.library, index, stream)
@@ -64,6 +68,8 @@ def on_gpu(request: Request, stream: int | None) -> Any:
         gpu.order(other, stream)
     plan = recall(gpu, a, b, c, d, skip_product=alpha == 0)
     plan.run((a.address, b.address, 0 if c is None else c.address, d.address), alpha, beta, stream)
+    if held:
+        gpu.keep(held, stream)
     for other in others:
         gpu.order(stream, other)
     return array if kept is None else _export(request, gpu, kept, stream)

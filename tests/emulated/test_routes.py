@@ -53,6 +53,7 @@ class EmulatedGPU:
         self.orders: list[tuple[int, int]] = []
         self.uploaded: list[int] = []
         self.waits = 0
+        self.held: list[tuple[tuple[object, ...], int]] = []
 
     def empty(self, nbytes: int) -> Buffer:
         """Poisoned memory."""
@@ -80,6 +81,10 @@ class EmulatedGPU:
     def order(self, before: int, after: int) -> None:
         """Remembers which stream waits for which."""
         self.orders.append((before, after))
+
+    def keep(self, owners: tuple[object, ...], stream: int) -> None:
+        """Remembers what is held for which stream."""
+        self.held.append((owners, stream))
 
     def synchronize(self) -> None:
         """Counts how often the host waits."""
@@ -172,6 +177,10 @@ def test_dlpack_arrays_stay_and_the_result_is_exported(device: EmulatedGPU) -> N
     assert [stream for _, stream in device.launches] == [5]
     assert device.orders == [(5, 77)]
     assert device.waits == 0
+    # The exports of both inputs outlive the kernel, whatever becomes of the arrays.
+    ((held, stream),) = device.held
+    assert (len(held), stream) == (2, 5)
+    assert all(isinstance(owner, dlpack.Tensor) for owner in held)
     words = device.memory.allocations[-1].words[4].view(np.float32).reshape(20, 40)
     assert check(words, a, b).ok
 

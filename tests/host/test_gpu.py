@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,3 +112,52 @@ def test_arguments_are_laid_bare() -> None:
     args = gpu.bare((Pointer("A", 4096), np.int64(-3), np.int32(5), np.float32(0.5), np.float64(2)))
     assert args == [4096, -3, 5, 0.5, 2]
     assert [type(arg) for arg in args] == [int, int, np.int32, np.float32, np.float64]
+
+
+class Stream:
+    """A driver whose events happen when told to."""
+
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUresult = SimpleNamespace(CUDA_ERROR_NOT_READY=600)
+
+    def __init__(self) -> None:
+        self.recorded: list[int] = []
+        self.passed: set[int] = set()
+        self.destroyed: list[int] = []
+
+    def cuEventQuery(self, event: int) -> tuple[int]:  # noqa: N802 — the driver's name
+        """Whether it has happened."""
+        return (0 if event in self.passed else 600,)
+
+    def call(self, name: str, *args: Any) -> int:
+        """The executor's way to the driver."""
+        if name == "cuEventCreate":
+            return len(self.recorded)
+        if name == "cuEventRecord":
+            self.recorded.append(args[1])
+        if name == "cuEventDestroy":
+            self.destroyed.append(args[0])
+        return 0
+
+
+def test_owners_are_held_until_their_event_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Owner:
+        """Something with a lifetime."""
+
+    driver = Stream()
+    device = gpu.GPU.__new__(gpu.GPU)
+    monkeypatch.setattr(device, "_driver", driver, raising=False)
+    monkeypatch.setattr(device, "_kept", [], raising=False)
+    monkeypatch.setattr(device, "_keeping", threading.Lock(), raising=False)
+    monkeypatch.setattr(device, "call", driver.call)
+    first, second = Owner(), Owner()
+    watched = weakref.ref(first)
+    device.keep((first,), 7)
+    del first
+    device.keep((second,), 8)
+    assert driver.recorded == [7, 8]
+    assert watched() is not None
+    driver.passed.add(0)
+    device.keep((second,), 8)
+    assert watched() is None
+    assert driver.destroyed == [0]
