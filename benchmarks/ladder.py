@@ -1,8 +1,9 @@
 """Records ladder runs as JSON under ``benchmarks/results/``, from which the documentation's figures are made.
 
 Without a GPU: ``python benchmarks/ladder.py`` records the emulated SGEMM ladder at 256, counters of every source line
-included. On one: ``python benchmarks/ladder.py --gpu 1024 2048 4096 8192`` records the measured ladder at each size,
-and ``--memory 1024 8192`` the memory ladder.
+included, and the emulated inner ladder at its default. On one: ``python benchmarks/ladder.py --gpu 1024 2048 4096
+8192`` records the measured SGEMM ladder at each size, ``--memory 1024 8192`` the memory ladder, and ``--inner MTXA MTX1
+--dtype float32 --layout row`` the inner ladder at cases of its paper.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from matmill.arch import get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
+from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.results import Outcome
-from matmill.bench.selection import pick
+from matmill.bench.selection import for_emulator, pick
 from matmill.bench.transfers import measure_transfers
+from matmill.dtypes import ALL
+from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
@@ -35,6 +40,9 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, nargs="+", default=[], metavar="N", help="measure the SGEMM ladder at N")
     parser.add_argument("--memory", type=int, nargs="+", default=[], metavar="N", help="measure the memory ladder at N")
     parser.add_argument("--transfers", metavar="NAMES", help="rungs of the memory ladder to measure (default: all)")
+    parser.add_argument("--inner", nargs="+", default=[], metavar="CASE", help="measure the inner ladder at cases")
+    parser.add_argument("--dtype", default="float32", choices=ALL, help="element type of --inner (default: float32)")
+    parser.add_argument("--layout", default="row", choices=LAYOUTS, help="layout of F of --inner (default: row)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder to write to")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -42,8 +50,20 @@ def main() -> None:
         record(args.out, measure("sgemm", SGEMM, square(n), None, seed=SEED))
     for n in args.memory:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
-    if not args.gpu and not args.memory:
+    for name in args.inner:
+        problem = inner_product(*case(name), ALL[args.dtype], args.layout)
+        record(args.out, measure("inner", INNER, problem, None, seed=SEED))
+    if not args.gpu and not args.memory and not args.inner:
         record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
+        record(args.out, emulated_inner())
+
+
+def emulated_inner() -> Outcome:
+    """The inner ladder as ``matmill ladder inner --on emulator`` runs it."""
+    problem = inner_product(3, 3, EMULATED_K)
+    rungs, said = for_emulator(INNER)
+    found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
+    return replace(found, notes=(*found.notes, said))
 
 
 def square(n: int) -> Gemm:
@@ -52,12 +72,20 @@ def square(n: int) -> Gemm:
 
 
 def record(folder: Path, outcome: Outcome) -> None:
-    """Writes ``outcome`` as ``<ladder>_<arch or emulated>_<n>.json``."""
+    """Writes ``outcome`` as ``<ladder>_<arch or emulated>_<problem>.json``."""
     where = "emulated" if outcome.on == "emulator" else outcome.arch.name
-    path = folder / f"{outcome.ladder}_{where}_{outcome.problem.n}.json"
+    path = folder / f"{outcome.ladder}_{where}_{name_of(outcome)}.json"
     path.write_text(pretty(outcome.as_dict()) + "\n", encoding="utf-8")
     wrong = [row.rung for row in outcome.rows if row.ok is False]
     print(f"{path.name}: {len(outcome.rows)} rows" + (f", WRONG: {', '.join(wrong)}" if wrong else ""))
+
+
+def name_of(outcome: Outcome) -> str:
+    """N of a square product; k of the inner ladder's, with what else tells it apart where measured."""
+    p = outcome.problem
+    if outcome.ladder != "inner":
+        return str(p.n)
+    return str(p.k) if outcome.on == "emulator" else f"{p.m}x{p.n}x{p.k}_{p.dtype.name}_{layout_of(p)}"
 
 
 def pretty(record: dict[str, Any]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matmill.bench.pages import memory_page, recorded, remarks, sgemm_page
+from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page
 from matmill.cli.readme import with_output
+from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 
@@ -19,6 +20,7 @@ def main() -> None:
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
+        ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
     }
     for path, text in pages.items():

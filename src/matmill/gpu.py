@@ -284,16 +284,17 @@ class GPU:
                 self.leave()
 
     def kernel(self, binary: Binary, launch: Launch) -> Any:
-        """The loaded kernel of ``binary``, allowed the dynamic shared memory that ``launch`` asks for."""
+        """The loaded kernel of ``binary`` that ``launch`` names, allowed the dynamic shared memory that it asks for."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
-        key = (binary.cubin, binary.entry)
+        # A kernel of several launches has all its entry points in one cubin.
+        key = (binary.cubin, launch.entry)
         entered = self.enter()
         try:
             if key not in self._kernels:
                 # The object code is kept beside its kernel: unloading it would pull the code away.
                 code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
-                self._kernels[key] = (code, code.get_kernel(binary.entry))
+                self._kernels[key] = (code, code.get_kernel(launch.entry))
             kernel = self._kernels[key][1]
         except Exception as error:
             raise LaunchError(

@@ -108,12 +108,14 @@ def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: f
     return Check(ok=worst <= 1.0, error_ratio=worst)
 
 
-def _ratio(actual: Array, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float) -> float:
-    """The largest error over its bound in one block; infinite where a value is not what it must be."""
+def excess(actual: Array, expected: Array, limit: Array) -> float:
+    """The largest error over its bound ``limit``; infinite where a value is missing or not what it must be.
+
+    >>> excess(np.float32([1.0, 2.0]), np.array([1.0, 2.5]), np.array([0.1, 1.0]))
+    0.5
+    """
     if not actual.size:
         return 0.0
-    expected = answer(a, b, c, alpha=alpha, beta=beta)
-    limit = bound(a, b, c, alpha=alpha, beta=beta)
     with np.errstate(all="ignore"):
         rounded = expected.astype(actual.dtype)
         ratio = np.abs(actual.astype(expected.dtype) - expected).astype(np.float64) / limit
@@ -121,6 +123,13 @@ def _ratio(actual: Array, a: Array, b: Array, c: Array | None, *, alpha: float, 
     same = (actual == rounded) | (np.isnan(actual) & np.isnan(rounded))
     ratio = np.where(ordinary, ratio, np.where(same, 0.0, np.inf))
     return float(np.max(np.where(np.isnan(ratio), np.inf, ratio)))
+
+
+def _ratio(actual: Array, a: Array, b: Array, c: Array | None, *, alpha: float, beta: float) -> float:
+    """The largest error over its bound in one block; infinite where a value is not what it must be."""
+    if not actual.size:
+        return 0.0
+    return excess(actual, answer(a, b, c, alpha=alpha, beta=beta), bound(a, b, c, alpha=alpha, beta=beta))
 
 
 def _result_shape(a: Array, b: Array) -> tuple[int, ...]:

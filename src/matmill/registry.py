@@ -13,6 +13,7 @@ from matmill.config import Config
 from matmill.cost import gemm as cost
 from matmill.kernel import Kernel, Rung
 from matmill.kernels.gemm import GEMM
+from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
@@ -33,4 +34,8 @@ class Production:
 
 PRODUCTION: tuple[Production, ...] = (Production(GEMM, space, cost.predict),)
 
-LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {"sgemm": SGEMM, "memory": MEMORY}
+LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
+    "sgemm": SGEMM,
+    "memory": MEMORY,
+    "inner": INNER,
+}

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from matmill.bench.pages import memory_page, recorded, remarks, sgemm_page
+from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page
 from matmill.cli.readme import with_output
+from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
+from matmill.registry import LADDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -77,17 +79,22 @@ def test_the_readme_shows_recorded_output() -> None:
     assert text == with_output(text, recorded(RESULTS, "sgemm"))
 
 
-@pytest.mark.parametrize("ladder", ["sgemm", "memory"])
+@pytest.mark.parametrize("ladder", list(LADDERS))
 def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     records = recorded(RESULTS, ladder)
-    made = sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")) if ladder == "sgemm" else memory_page(MEMORY, records)
+    made = {
+        "sgemm": lambda: sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")),
+        "memory": lambda: memory_page(MEMORY, records),
+        "inner": lambda: inner_page(INNER, records),
+    }[ladder]()
     committed = (ROOT / "docs" / f"ladder-{ladder}.md").read_text(encoding="utf-8")
     assert committed == made, "run `make docs`"
 
 
-def test_the_recorded_emulation_covers_today_s_ladder() -> None:
-    emulated = next(r for r in recorded(RESULTS, "sgemm") if r["on"] == "emulator")
-    assert [row["rung"] for row in emulated["rows"]] == [rung.label for rung in SGEMM]
+@pytest.mark.parametrize("ladder", ["sgemm", "inner"])
+def test_the_recorded_emulation_covers_today_s_ladder(ladder: str) -> None:
+    emulated = next(r for r in recorded(RESULTS, ladder) if r["on"] == "emulator")
+    assert [row["rung"] for row in emulated["rows"]] == [rung.label for rung in LADDERS[ladder]]
     assert all(row["ok"] for row in emulated["rows"])
 
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from matmill.bench.clock import StreamHandle
-from matmill.bench.inputs import F32Array
+from matmill.bench.inputs import Array, F32Array
 
 
 class LibraryProduct(Protocol):
@@ -29,7 +29,7 @@ class LibraryProduct(Protocol):
     def run(self, stream: StreamHandle) -> None:
         """Enqueues A @ B into the prepared output."""
 
-    def result(self) -> F32Array:
+    def result(self) -> Array:
         """The output, on the host, after all that was enqueued."""
 
 
@@ -108,23 +108,33 @@ class CpuProduct:
     name: str
     version: str
     seconds: float
-    result: F32Array
+    result: Array
 
 
-def cpu_blas(a: F32Array, b: F32Array) -> CpuProduct:
+def cpu_blas(a: Array, b: Array) -> CpuProduct:
     """Times ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
 
     >>> cpu_blas(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)).result.tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    out = np.empty((a.shape[0], b.shape[1]), dtype=np.float32)
+    out = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
     first = _seconds(a, b, out)
     runs = max(1, min(25, int(1 / first)))
     samples = [_seconds(a, b, out) for _ in range(runs)]
     return CpuProduct("CPU BLAS (NumPy)", f"numpy {np.__version__}", statistics.median(samples), out)
 
 
-def _seconds(a: F32Array, b: F32Array, out: F32Array) -> float:
+def cpu_estimate(a: Array, b: Array) -> float:
+    """Seconds that ``numpy.matmul`` would take, from a short part of k: the second of two runs of it, in proportion."""
+    k = int(a.shape[1])
+    part = min(k, 1 << 18)
+    first, second = a[:, :part], b[:part]
+    out = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
+    _seconds(first, second, out)
+    return _seconds(first, second, out) * (k / part)
+
+
+def _seconds(a: Array, b: Array, out: Array) -> float:
     start = time.perf_counter()
     np.matmul(a, b, out=out)
     return time.perf_counter() - start

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.bench.randoms import uniform
+from matmill.bench.sums import Exact, any_sum
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm
-from matmill.reference import Check, answer, bound
+from matmill.reference import Check, excess
 
+Array = NDArray[Any]
 F32Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """A (m, k) and B (k, n) of one problem, uniform in [-1, 1)."""
+    """A (m, k) and B (k, n) of one problem, uniform in [-1, 1), and what a result is compared with."""
 
     problem: Gemm
-    a: F32Array
-    b: F32Array
+    a: Array
+    b: Array
+    exact: Exact = any_sum
 
     @classmethod
-    def random(cls, problem: Gemm, seed: int) -> Inputs:
-        """The same matrices for the same seed and size.
+    def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Inputs:
+        """The same matrices for the same seed and size, in the problem's element type and B in its layout.
 
         Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
         """
-        generator = np.random.default_rng([seed, problem.m, problem.n, problem.k])
-
-        def matrix(rows: int, columns: int) -> F32Array:
-            values = generator.random((rows, columns), dtype=np.float32)
-            return (2 * values - 1).astype(np.float32)
-
+        key, dtype = (seed, problem.m, problem.n, problem.k), problem.dtype
+        behind = problem.m * problem.k
+        by_column = problem.b_row_col != (problem.n, 1)
         try:
-            return cls(problem, matrix(problem.m, problem.k), matrix(problem.k, problem.n))
+            a = uniform(key, 0, (problem.m, problem.k), dtype)
+            if problem.gram:
+                return cls(problem, a, a.T, exact)
+            if by_column:
+                return cls(problem, a, uniform(key, behind, (problem.n, problem.k), dtype).T, exact)
+            return cls(problem, a, uniform(key, behind, (problem.k, problem.n), dtype), exact)
         except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
             raise ArgumentError(
                 argument="--m, --n, --k",
@@ -46,30 +53,38 @@ class Inputs:
             ) from error
 
     @cached_property
-    def _answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The float64 product and how far each element may lie from it: made once, since every rung needs both."""
-        return answer(self.a, self.b), bound(self.a, self.b)
+    def _answer(self) -> tuple[Array, Array]:
+        """The product in higher precision and how far each element may lie from it: made once, for every rung."""
+        return self.exact(self.a, self.b)
 
-    def check(self, actual: NDArray[np.floating]) -> Check:
-        """``actual`` against the float64 product, element by element; what is missing or not finite is wrong."""
+    def check(self, actual: Array) -> Check:
+        """``actual`` against the right product, element by element; what is missing or not finite is wrong."""
         expected, limit = self._answer
-        if actual.shape != expected.shape or actual.dtype != np.float32:
+        if actual.shape != expected.shape or actual.dtype != self.problem.dtype.numpy:
             return Check(ok=False, error_ratio=float("inf"))
-        ratio = np.abs(actual - expected) / limit
-        worst = float(np.max(np.where(np.isnan(ratio), np.inf, ratio), initial=0.0))
+        worst = excess(actual, expected, limit)
         return Check(ok=worst <= 1.0, error_ratio=worst)
 
 
 class InputsBySize:
-    """The inputs of every size that the rungs of one run take, each made once."""
+    """The inputs of every problem that the rungs of one run take, each made once."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, exact: Exact = any_sum) -> None:
         self._seed = seed
-        self._made: dict[tuple[int, int, int], Inputs] = {}
+        self._exact = exact
+        self._made: dict[Gemm, Inputs] = {}
 
     def of(self, problem: Gemm) -> Inputs:
-        """The inputs of that size."""
-        size = (problem.m, problem.n, problem.k)
-        if size not in self._made:
-            self._made[size] = Inputs.random(problem, self._seed)
-        return self._made[size]
+        """The inputs of that problem; a Gram matrix's are those of the product of its sizes, if that was made."""
+        if problem not in self._made:
+            twin = next((made for made in self._made.values() if problem.gram and _same_a(made.problem, problem)), None)
+            self._made[problem] = (
+                Inputs(problem, twin.a, twin.a.T, self._exact)
+                if twin is not None
+                else Inputs.random(problem, self._seed, self._exact)
+            )
+        return self._made[problem]
+
+
+def _same_a(one: Gemm, other: Gemm) -> bool:
+    return (one.m, one.n, one.k, one.dtype) == (other.m, other.n, other.k, other.dtype)

@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from matmill.arch import DEFAULT, Arch, get
-from matmill.bench.baselines import cpu_blas
+from matmill.bench import units
+from matmill.bench.baselines import cpu_blas, cpu_estimate
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Inputs, InputsBySize
+from matmill.bench.inputs import Array, Inputs, InputsBySize
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import BaselineRow, Outcome, Row, sizes
+from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
+from matmill.bench.subject import ARITHMETIC, Subject, subject_of
+from matmill.bench.tally import together
 from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
@@ -43,19 +46,22 @@ def emulate(
 
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
-    machine = emulated_as(arch)
-    inputs = InputsBySize(seed)
+    machine, subject = emulated_as(arch), subject_of(ladder)
+    inputs = InputsBySize(seed, subject.exact)
+    asked = inputs.of(problem)
     rows = []
     for done, rung in enumerate(rungs):
         progress(rung.label, done, len(rungs))
-        size, reason = nearest(rung, problem, machine)
+        size, reason = nearest(rung, problem, machine, subject)
         if size is None:
             rows.append(skipped(rung, reason))
             continue
         kernel = rung.kernel_for(size, machine)
         binary = compile_source(generate(kernel, size.dtype), machine.target)
-        known = facts(rung, kernel, binary, arch, size=size, note=moved_to(size, reason))
-        rows.append(_emulated_row(kernel, inputs.of(size), binary, known, by_line=by_line))
+        note = moved_to(problem, size, reason)
+        known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
+        again = rung.label in subject.same_bits
+        rows.append(_emulated_row(kernel, inputs.of(size), binary, known, by_line=by_line, again=again))
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
     if machine is not arch:
@@ -63,9 +69,10 @@ def emulate(
             f"today's compiler no longer knows the {arch.title}: code for {machine.target}, occupancy by the limits of "
             f"the {arch.title}"
         )
-    cpu = cpu_row(inputs.of(problem), arch)
+    cpu, skipped_cpu = cpu_rows(asked, arch, subject)
     environment = {**describe(gpu=False), "seed": seed}
-    return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), (cpu,), environment, tuple(notes))
+    notes += skipped_cpu
+    return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), cpu, environment, tuple(notes))
 
 
 def emulated_as(arch: Arch) -> Arch:
@@ -79,7 +86,14 @@ def skipped(rung: Rung[Gemm], reason: str) -> Row:
 
 
 def facts(
-    rung: Rung[Gemm] | TransferRung, kernel: Kernel[Gemm], binary: Binary, arch: Arch, *, size: Gemm, note: str = ""
+    rung: Rung[Gemm] | TransferRung,
+    kernel: Kernel[Gemm],
+    binary: Binary,
+    arch: Arch,
+    *,
+    size: Gemm,
+    note: str = "",
+    subject: Subject = ARITHMETIC,
 ) -> dict[str, Any]:
     """The fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
     geometry = kernel.geometry(size, kernel.config)
@@ -91,57 +105,85 @@ def facts(
         "registers": binary.resources.registers,
         "shared_bytes": shared,
         "occupancy": arch.occupancy(x * y * z, binary.resources.registers, shared),
-        "problem": sizes(size),
+        "problem": subject.record(size),
         "note": note,
+        **subject.known(size),
     }
 
 
-def moved_to(size: Gemm, reason: str) -> str:
+def moved_to(asked: Gemm, size: Gemm, reason: str) -> str:
     """The note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
-    return f"at m={size.m} n={size.n} k={size.k}: {reason}" if reason else ""
+    if (size.m, size.n, size.k) == (asked.m, asked.n, asked.k):
+        return reason
+    return f"at m={size.m} n={size.n} k={size.k}: {reason}"
 
 
-def cpu_row(inputs: Inputs, arch: Arch) -> BaselineRow:
+def cpu_row(inputs: Inputs, arch: Arch, subject: Subject = ARITHMETIC) -> BaselineRow:
     """The CPU's BLAS on the same matrices, timed by itself and checked."""
     cpu = cpu_blas(inputs.a, inputs.b)
     found = inputs.check(cpu.result)
-    rate = inputs.problem.flops / cpu.seconds
-    return BaselineRow(
-        cpu.name,
-        cpu.version,
-        found.ok,
-        found.error_ratio,
-        cpu.seconds,
-        rate / 1e12,
-        rate / arch.peak(inputs.problem.dtype.name),
-    )
+    rates = subject.rates(inputs.problem, cpu.seconds, arch)
+    return BaselineRow(cpu.name, cpu.version, found.ok, found.error_ratio, **rates)
 
 
-def _emulated_row(kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, known: dict[str, Any], *, by_line: bool) -> Row:
-    """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows."""
+def cpu_rows(inputs: Inputs, arch: Arch, subject: Subject) -> tuple[tuple[BaselineRow, ...], list[str]]:
+    """The CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
+    if inputs.problem.dtype.wider is not None:
+        return (), [f"no row for the CPU: its BLAS has no {inputs.problem.dtype.name}"]
+    if subject.cpu_patience is not None:
+        estimate = cpu_estimate(inputs.a, inputs.b)
+        if estimate > subject.cpu_patience:
+            return (), [f"no row for the CPU: its BLAS would take about {units.seconds(estimate)}"]
+    return (cpu_row(inputs, arch, subject),), []
+
+
+def promised(row: Row, *, same: bool) -> Row:
+    """The row of a rung that promises the same bits in every run, after a second one."""
+    said = "two runs gave the same bits" if same else "two runs gave different bits"
+    return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, said])))
+
+
+def _emulated_row(
+    kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, known: dict[str, Any], *, by_line: bool, again: bool
+) -> Row:
+    """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows.
+
+    ``again`` runs it twice with its warps in two orders and compares the bits.
+    """
     try:
-        found, report = _run_once(kernel, inputs, binary, late_copies=False)
+        found, report, out = _run_once(kernel, inputs, binary)
         row = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report, by_line=by_line)
         if report.counters.cp_async_requests:
-            found, report = _run_once(kernel, inputs, binary, late_copies=True)
+            found, report, _ = _run_once(kernel, inputs, binary, late_copies=True)
             late = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
             row = _worse(row, late)
+        if again:
+            found, report, other = _run_once(kernel, inputs, binary, schedule=1)
+            shuffled = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
+            row = promised(_worse(row, shuffled), same=out.tobytes() == other.tobytes())
     except (KernelFault, EmulationError) as fault:
         note = "; ".join(filter(None, [known["note"], f"stopped: {fault}"]))
         return Row(**{**known, "note": note}, ok=False, error_ratio=None)
     return row
 
 
-def _run_once(kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, *, late_copies: bool) -> tuple[Check, Report]:
+def _run_once(
+    kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, *, late_copies: bool = False, schedule: int = 0
+) -> tuple[Check, Report, Array]:
+    """All launches of the kernel, one after the other, on an output and a workspace of NaN; the output too."""
     size = inputs.problem
-    out = np.full((size.m, size.n), np.nan, dtype=np.float32)
+    out = np.full((size.m, size.n), np.nan, dtype=size.dtype.numpy)
     memory = Memory()
     a = memory.bind("A", inputs.a, access="r")
-    b = memory.bind("B", inputs.b, access="r")
+    b = a if size.gram else memory.bind("B", inputs.b, access="r")
     c = memory.bind("C", out, access="rw")
-    launch = kernel.launch(size, GemmOperands(a=a, b=b, c=c, d=c))
-    report = run(binary.ptx, launch, memory, races=True, late_copies=late_copies)
-    return inputs.check(out), report
+    scratch = kernel.workspace(size)
+    workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
+    launches = kernel.launches(size, GemmOperands(a=a, b=b, c=c, d=c, workspace=workspace))
+    reports = [
+        run(binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule) for launch in launches
+    ]
+    return inputs.check(out), together(reports), out
 
 
 def _worse(first: Row, second: Row) -> Row:

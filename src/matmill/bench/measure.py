@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from matmill.arch import Arch
 from matmill.bench.baselines import LibraryProduct, cublas
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Inputs, InputsBySize
-from matmill.bench.ladder import cpu_row, facts, moved_to, skipped
+from matmill.bench.inputs import Array, Inputs, InputsBySize
+from matmill.bench.ladder import cpu_rows, facts, moved_to, promised, skipped
+from matmill.bench.peers import peers
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
-from matmill.compile import compile_source
+from matmill.bench.subject import TRAFFIC, Subject, subject_of
+from matmill.compile import Binary, compile_source
 from matmill.gpu import GPU, Allocation
-from matmill.kernel import GemmOperands, Rung
+from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.problem import Gemm
-from matmill.reference import Check
 from matmill.source import generate
 
 _NAN_BYTE = 0xFF  # four of them are a quiet NaN
@@ -37,62 +40,101 @@ class _Entry:
 
 
 class _Operands:
-    """The matrices of one size on the GPU."""
+    """The matrices of one problem on the GPU."""
 
-    def __init__(self, gpu: GPU, inputs: Inputs) -> None:
-        size = inputs.problem
+    def __init__(self, inputs: Inputs, a: Allocation, b: Allocation, c: Allocation) -> None:
         self.inputs = inputs
-        self.a = gpu.upload(inputs.a, "A")
-        self.b = gpu.upload(inputs.b, "B")
-        self.c = gpu.empty(size.m * size.n * size.dtype.itemsize)
+        self._a, self._b = a.pointer("A"), b.pointer("B")
+        self.c = c
 
-    @property
-    def allocations(self) -> tuple[Allocation, ...]:
-        return self.a, self.b, self.c
-
-    def pointers(self) -> GemmOperands:
+    def pointers(self, workspace: Allocation | None) -> GemmOperands:
         c = self.c.pointer("C")
-        return GemmOperands(a=self.a.pointer("A"), b=self.b.pointer("B"), c=c, d=c)
+        scratch = None if workspace is None else workspace.pointer("workspace")
+        return GemmOperands(a=self._a, b=self._b, c=c, d=c, workspace=scratch)
 
-    def check(self) -> Check:
+    def result(self) -> Array:
         size = self.inputs.problem
-        return self.inputs.check(self.c.download((size.m, size.n), size.dtype.numpy))
+        return self.c.download((size.m, size.n), size.dtype.numpy)
 
 
 class _Bench:
-    """The GPU, and the matrices of every size in use on it."""
+    """The GPU, and all that lies in its memory for one run."""
 
-    def __init__(self, gpu: GPU, inputs: InputsBySize, clock: Clock) -> None:
+    def __init__(self, gpu: GPU, inputs: InputsBySize, clock: Clock, subject: Subject) -> None:
         self.gpu = gpu
         self._inputs = inputs
         self._clock = clock
+        self._subject = subject
         self._operands: dict[Gemm, _Operands] = {}
+        self._uploaded: dict[int, Allocation] = {}
+        self._others: list[Allocation] = []
 
     def close(self) -> None:
-        for operands in self._operands.values():
-            for allocation in operands.allocations:
-                allocation.close()
+        for allocation in (*self._uploaded.values(), *self._others):
+            allocation.close()
 
-    def prepare(self, rung: Rung[Gemm], problem: Gemm) -> _Entry:
-        """Compiles a rung, runs it once on a poisoned output, and checks it."""
-        gpu = self.gpu
-        size, reason = nearest(rung, problem, gpu.arch)
+    def operands(self, problem: Gemm) -> _Operands:
+        """The matrices of ``problem``; those that several problems share are uploaded once."""
+        if problem not in self._operands:
+            inputs = self._inputs.of(problem)
+            a, b = self._upload(inputs.a, "A"), self._upload(inputs.b, "B")
+            c = self._empty(problem.m * problem.n * problem.dtype.itemsize)
+            self._operands[problem] = _Operands(inputs, a, b, c)
+        return self._operands[problem]
+
+    def prepare(self, rung: Rung[Gemm], asked: Gemm) -> _Entry:
+        """Compiles a rung, runs it once on a poisoned output and workspace, and checks it."""
+        gpu, subject = self.gpu, self._subject
+        size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
-            return _Entry(skipped(rung, reason), problem, None)
-        if size not in self._operands:
-            self._operands[size] = _Operands(gpu, self._inputs.of(size))
-        operands = self._operands[size]
+            return _Entry(skipped(rung, reason), asked, None)
+        operands = self.operands(size)
         kernel = rung.kernel_for(size, gpu.arch)
         binary = compile_source(generate(kernel, size.dtype), gpu.arch.target)
-        launch = kernel.launch(size, operands.pointers())
+        run = self._enqueuer(kernel, binary, operands)
+        found = self._once(run, operands)
+        check = operands.inputs.check(found)
+        note = moved_to(asked, size, reason)
+        known = facts(rung, kernel, binary, gpu.arch, size=size, note=note, subject=subject)
+        row = Row(**known, ok=check.ok, error_ratio=check.error_ratio)
+        if rung.label in subject.same_bits:
+            row = promised(row, same=found.tobytes() == self._once(run, operands).tobytes())
+        return _Entry(row, size, run)
+
+    def _once(self, run: Callable[[StreamHandle], None], operands: _Operands) -> Array:
         operands.c.fill_bytes(_NAN_BYTE)
-        gpu.synchronize()
-        gpu.launch(binary, launch, stream=self._clock.stream)
-        gpu.synchronize()
-        found = operands.check()
-        known = facts(rung, kernel, binary, gpu.arch, size=size, note=moved_to(size, reason))
-        row = Row(**known, ok=found.ok, error_ratio=found.error_ratio)
-        return _Entry(row, size, lambda stream: gpu.launch(binary, launch, stream=stream))
+        self.gpu.synchronize()
+        run(self._clock.stream)
+        self.gpu.synchronize()
+        return operands.result()
+
+    def _enqueuer(self, kernel: Kernel[Gemm], binary: Binary, operands: _Operands) -> Callable[[StreamHandle], None]:
+        """What enqueues all launches of ``kernel``, on a workspace of its own if it needs one."""
+        size, gpu = operands.inputs.problem, self.gpu
+        needed = kernel.workspace(size)
+        workspace = self._empty(needed) if needed else None
+        if workspace is not None:
+            workspace.fill_bytes(_NAN_BYTE)
+        launches = kernel.launches(size, operands.pointers(workspace))
+
+        def run(stream: StreamHandle) -> None:
+            for launch in launches:
+                gpu.launch(binary, launch, stream=stream)
+
+        return run
+
+    def _upload(self, matrix: Array, name: str) -> Allocation:
+        """A copy of ``matrix`` as it lies in memory: of its transpose where that is what is packed."""
+        stored = matrix if matrix.flags.c_contiguous else matrix.T
+        key = stored.ctypes.data
+        if key not in self._uploaded:
+            self._uploaded[key] = self.gpu.upload(np.ascontiguousarray(stored), name)
+        return self._uploaded[key]
+
+    def _empty(self, nbytes: int) -> Allocation:
+        allocation = self.gpu.empty(nbytes)
+        self._others.append(allocation)
+        return allocation
 
 
 def measure(
@@ -110,76 +152,83 @@ def measure(
     ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
     :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.
     """
-    gpu = GPU.get(0)
+    gpu, subject = GPU.get(0), subject_of(ladder)
     refer = arch or gpu.arch
-    inputs = InputsBySize(seed)
+    inputs = InputsBySize(seed, subject.exact)
     asked = inputs.of(problem)
     with Clock(gpu, flush_bytes(gpu.arch, cold=cold)) as clock:
-        bench = _Bench(gpu, inputs, clock)
+        bench = _Bench(gpu, inputs, clock, subject)
         try:
             entries = []
             for done, rung in enumerate(rungs):
                 progress(f"checking {rung.label}", done, len(rungs))
                 entries.append(bench.prepare(rung, problem))
-            library = cublas(asked.a, asked.b)
-            timings, theirs = _race(entries, library, clock, seed, progress)
+            libraries, absent = _libraries(subject, bench, asked)
+            timings, theirs = _race(entries, libraries, clock, seed, progress)
         finally:
             bench.close()
-    baselines = [_library_row(library, theirs, asked, refer)] if library is not None and theirs is not None else []
-    best = baselines[0].tflops if baselines else None
-    rows = [_timed(entry, timings.get(entry.row.rung), refer, best) for entry in entries]
-    baselines.append(cpu_row(asked, refer))
+    baselines = [
+        _library_row(library, timing, asked, refer, subject) for library, timing in zip(libraries, theirs, strict=True)
+    ]
+    best = max((base.tflops for base in baselines), default=None)
+    rows = [_timed(entry, timings.get(entry.row.rung), refer, best, subject) for entry in entries]
+    cpu, skipped_cpu = cpu_rows(asked, refer, subject)
     notes = [f"measured on {gpu.arch.title}: medians of interleaved runs, L2 {'cold' if cold else 'warm'}"]
-    if library is None:
-        notes.append("no cuBLAS to compare with: install torch or CuPy with CUDA")
+    notes += [*absent, *skipped_cpu]
     if refer.name != gpu.arch.name:
-        notes.append(f"percentages of peak refer to the {refer.title}, not to the GPU that ran")
+        notes.append(f"percentages of {subject.limit_name} refer to the {refer.title}, not to the GPU that ran")
     environment = {**describe(gpu=True), "seed": seed, "cold_l2": cold}
     return Outcome(
-        ladder, "gpu", refer, gpu.arch.target, problem, tuple(rows), tuple(baselines), environment, tuple(notes)
+        ladder, "gpu", refer, gpu.arch.target, problem, tuple(rows), (*baselines, *cpu), environment, tuple(notes)
     )
 
 
+def _libraries(subject: Subject, bench: _Bench, asked: Inputs) -> tuple[list[LibraryProduct], list[str]]:
+    """What to compare with, and what to say of that which is not there."""
+    if subject is TRAFFIC:
+        # Its inputs may fill most of the GPU: the libraries get ours instead of copies.
+        operands = bench.operands(asked.problem).pointers(None)
+        found, absent = peers(asked, operands.a.address, operands.b.address)
+    else:
+        one = cublas(asked.a, asked.b)
+        found, absent = ([one] if one is not None else []), []
+    return found, absent if found else [*absent, "no cuBLAS to compare with: install torch or CuPy with CUDA"]
+
+
 def _race(
-    entries: Sequence[_Entry], library: LibraryProduct | None, clock: Clock, seed: int, progress: Progress
-) -> tuple[dict[str, Timing], Timing | None]:
-    """The timing of every rung by name, and the library's, all taken in turns."""
+    entries: Sequence[_Entry], libraries: Sequence[LibraryProduct], clock: Clock, seed: int, progress: Progress
+) -> tuple[dict[str, Timing], list[Timing]]:
+    """The timing of every rung by name, and the libraries', all taken in turns."""
     competitors = [Competitor(entry.row.rung, entry.run) for entry in entries if entry.run is not None]
-    if library is not None:
-        competitors.append(Competitor(library.name, library.run))
+    ours = len(competitors)
+    competitors += [Competitor(library.name, library.run) for library in libraries]
     found = clock.compare(competitors, seed=seed, progress=lambda done, total: progress("timing", done, total))
-    timings = {competitor.name: timing for competitor, timing in zip(competitors, found, strict=True)}
-    theirs = timings.pop(library.name) if library is not None else None
-    return timings, theirs
+    timings = {competitor.name: timing for competitor, timing in zip(competitors[:ours], found, strict=False)}
+    return timings, found[ours:]
 
 
-def _timed(entry: _Entry, timing: Timing | None, arch: Arch, library_tflops: float | None) -> Row:
+def _timed(entry: _Entry, timing: Timing | None, arch: Arch, library_tflops: float | None, subject: Subject) -> Row:
     """The row with its time and rates; fractions compare rates, since a rung may have run at another size."""
     if timing is None:
         return entry.row
-    rate = entry.problem.flops / timing.median
+    rates = subject.rates(entry.problem, timing.median, arch)
     return replace(
         entry.row,
-        seconds=timing.median,
-        tflops=rate / 1e12,
-        peak_fraction=rate / arch.peak(entry.problem.dtype.name),
-        library_fraction=rate / 1e12 / library_tflops if library_tflops else None,
+        **rates,
+        library_fraction=rates["tflops"] / library_tflops if library_tflops else None,
         spread=(timing.best, timing.worst),
         rounds=timing.rounds,
     )
 
 
-def _library_row(library: LibraryProduct, timing: Timing, asked: Inputs, arch: Arch) -> BaselineRow:
+def _library_row(library: LibraryProduct, timing: Timing, asked: Inputs, arch: Arch, subject: Subject) -> BaselineRow:
     found = asked.check(library.result())
-    rate = asked.problem.flops / timing.median
     return BaselineRow(
         library.name,
         library.version,
         found.ok,
         found.error_ratio,
-        timing.median,
-        rate / 1e12,
-        rate / arch.peak(asked.problem.dtype.name),
-        (timing.best, timing.worst),
-        timing.rounds,
+        **subject.rates(asked.problem, timing.median, arch),
+        spread=(timing.best, timing.worst),
+        rounds=timing.rounds,
     )

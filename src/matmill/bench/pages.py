@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from matmill.bench import units
 from matmill.bench.findings import conflicts
 from matmill.bench.markdown import markdown
+from matmill.bench.subject import subject_of
+from matmill.bench.traffic import read_over_least, sectors_per_load
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]
@@ -30,6 +32,10 @@ _FORUM_PRINTED = {
 }
 
 
+_INNER_UNITS = (
+    "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
+    "percentages refer to the memory bandwidth of the GPU's data sheet.\n"
+)
 _UNMEASURED = "No run on a GPU is recorded yet.\n"
 
 
@@ -62,10 +68,14 @@ class Step(Protocol):
 
 
 def recorded(folder: Path, ladder: str) -> list[Record]:
-    """The results of ``ladder`` recorded in ``folder``, the emulated one first, then by size."""
+    """The results of ``ladder`` recorded in ``folder``, the emulated one first, then by size, type and layout."""
     found: list[Record] = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"{ladder}_*.json")]
     runs = [record for record in found if record.get("ladder") == ladder]
-    return sorted(runs, key=lambda r: (r["on"] != "emulator", r["problem"]["m"]))
+    return sorted(runs, key=lambda r: (r["on"] != "emulator", *_order(r["problem"])))
+
+
+def _order(problem: Record) -> tuple[int, int, str, str]:
+    return problem["m"], problem["k"], problem.get("dtype", ""), problem.get("layout", "")
 
 
 def remarks(folder: Path, ladder: str) -> str:
@@ -102,6 +112,69 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
         *(_family([rung], [], None) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
+    """``docs/ladder-inner.md``."""
+    emulated = next((r for r in records if r["on"] == "emulator"), None)
+    measured = [r for r in records if r["on"] == "gpu"]
+    parts = [
+        _head("inner", "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass."),
+        _INNER_UNITS,
+        *([_traffic(measured)] if measured else [_UNMEASURED]),
+        *([_reads(emulated)] if emulated else []),
+        "## The rungs\n",
+        *(_family([rung], measured, emulated) for rung in rungs),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _traffic(measured: Sequence[Record]) -> str:
+    """TB/s and the fraction of bandwidth of every rung and library, a line per problem."""
+    names = list(dict.fromkeys(row["rung"] for record in measured for row in record["rows"]))
+    others = list(dict.fromkeys(base["name"] for record in measured for base in record["baselines"]))
+    rows = []
+    for record in measured:
+        found = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
+        rates = [_bandwidth(found.get(name)) for name in (*names, *others)]
+        rows.append([_size(record), *rates])
+    return f"## Measured\n\n{_where(measured)}\n\n" + markdown(["m x n x k", *names, *others], rows)
+
+
+def _bandwidth(row: Record | None) -> str:
+    if row is None or not row["tbytes_per_second"]:
+        return "-"
+    return f"{units.digits(row['tbytes_per_second'])} TB/s, {units.percent(row['bandwidth_fraction'])}"
+
+
+def _reads(emulated: Record) -> str:
+    """What the emulator counted of global memory, one line per rung."""
+    headings = ["rung", "registers", "shared bytes", "occupancy", "read/least", "sectors/load", "atomics", "barriers"]
+    rows = [
+        [
+            row["rung"],
+            str(row["registers"]),
+            str(row["shared_bytes"]),
+            units.percent(row["occupancy"]),
+            units.digits(read_over_least(row["counters"], row["bytes"])),
+            sectors_per_load(row["counters"]),
+            str(row["counters"]["atomics"]),
+            str(row["counters"]["barriers"]),
+            str(len(row["hazards"])),
+        ]
+        for row in emulated["rows"]
+    ]
+    return (
+        f"## Counted\n\nBy the emulator at {_size(emulated)}, from the PTX for {emulated['target']},\n"
+        "all launches of a rung together: bytes that threads read over the least, 32-byte sectors per global load "
+        "request,\natomic operations of threads, barriers once per warp. "
+        f"{' '.join(_launches(emulated))}\n\n" + markdown([*headings, "hazards"], rows)
+    )
+
+
+def _launches(record: Record) -> list[str]:
+    """How the paper's rungs were launched, as whole sentences."""
+    return [f"Launches: {note.replace(': launched', '')}." for note in record["notes"] if "launched with" in note]
 
 
 def _head(ladder: str, what: str) -> str:
@@ -148,7 +221,8 @@ _NAMED = ("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy")
 
 def _size(record: Record) -> str:
     p = record["problem"]
-    return str(p["m"]) if p["m"] == p["n"] == p["k"] else f"{p['m']}x{p['n']}x{p['k']}"
+    sizes = str(p["m"]) if p["m"] == p["n"] == p["k"] else f"{p['m']}x{p['n']}x{p['k']}"
+    return f"{sizes} {p['dtype']}, F {p['layout']}-major" if "dtype" in p else sizes
 
 
 def _row(record: Record, label: str) -> Record | None:
@@ -216,11 +290,12 @@ def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> s
     said = ""
     if measured:
         record = measured[-1]
-        row = _row(record, rung.label)
-        if row and row["tflops"]:
+        row, subject = _row(record, rung.label), subject_of(record["ladder"])
+        if row and row[subject.rate]:
+            part = f"{units.percent(row[subject.fraction])} of the {record['arch']}'s {subject.limit_name}"
             said += (
-                f" *Measured* at {_size(record)}: {units.seconds(row['seconds'])}, {units.digits(row['tflops'])} "
-                f"TFLOP/s, {units.percent(row['peak_fraction'])} of the {record['arch']}'s peak."
+                f" *Measured* at {_size(record)}: {units.seconds(row['seconds'])}, {units.digits(row[subject.rate])} "
+                f"{subject.unit}, {part}."
             )
     row = _row(emulated, rung.label) if emulated else None
     if row and row["note"]:

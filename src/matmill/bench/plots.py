@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from matmill.bench import units
 from matmill.bench.results import Outcome, Row
+from matmill.bench.subject import TRAFFIC, subject_of
+from matmill.bench.traffic import read_over_least
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -44,6 +46,9 @@ def draw(outcome: Outcome, path: Path) -> None:
     elif outcome.on == "gpu":
         figure = Figure(figsize=(8, height), layout="constrained")
         _rates(figure.add_subplot(), rows, outcome)
+    elif subject_of(outcome.ladder) is TRAFFIC:
+        figure = Figure(figsize=(8, height), layout="constrained")
+        _reads(figure.add_subplot(), rows)
     else:
         figure = Figure(figsize=(10, height), layout="constrained")
         _traffic(figure, rows)
@@ -54,19 +59,22 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
-    """TFLOP/s of every rung, with lines at the GPU's peak and at the library's rate."""
+    """The rate of every rung, with lines at the GPU's peak or bandwidth and at the libraries' rates."""
+    subject = subject_of(outcome.ladder)
     places = _names(axes, rows)
-    rates = [row.tflops or 0.0 for row in rows]
+    rates = [getattr(row, subject.rate) or 0.0 for row in rows]
+    theirs = [getattr(base, subject.rate) for base in outcome.baselines]
     bars = axes.barh(places, rates, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
     # On white, above the lines: a figure that a library's line runs through cannot be read.
     white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
     axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=white, zorder=3)
-    peak = outcome.arch.peak(outcome.problem.dtype.name) / 1e12
-    axes.axvline(peak, color="black", linewidth=1.2, label=f"peak {units.digits(peak)}")
-    for base, style in zip(outcome.baselines, ("--", ":", "-."), strict=False):
-        axes.axvline(base.tflops, color="black", linestyle=style, label=f"{base.name} {units.digits(base.tflops)}")
-    axes.set_xlim(0, 1.1 * max([peak, *rates, *(base.tflops for base in outcome.baselines)]))
-    axes.set_xlabel("TFLOP/s")
+    peak = subject.peak(outcome.problem, outcome.arch) / 1e12
+    axes.axvline(peak, color="black", linewidth=1.2, label=f"{subject.limit_name} {units.digits(peak)}")
+    styles = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+    for base, rate, style in zip(outcome.baselines, theirs, styles, strict=False):
+        axes.axvline(rate, color="black", linestyle=style, label=f"{base.name} {units.digits(rate)}")
+    axes.set_xlim(0, 1.1 * max([peak, *rates, *theirs]))
+    axes.set_xlabel(subject.unit)
     _legend(axes)
 
 
@@ -89,6 +97,19 @@ def _phases(axes: Axes, rows: list[Row]) -> None:
     axes.set_xlabel("wall time, ms" if timed else "bytes moved")
     if not timed:
         axes.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+    _legend(axes)
+
+
+def _reads(axes: Axes, rows: list[Row]) -> None:
+    """Bytes that every rung reads over the least that must move, with a line at 1."""
+    places = _names(axes, rows)
+    ratios = [read_over_least(row.counters, row.bytes) if row.counters else 0.0 for row in rows]
+    bars = axes.barh(places, ratios, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    axes.bar_label(bars, [units.digits(ratio) for ratio in ratios], padding=4, fontsize=8, bbox=white, zorder=3)
+    axes.axvline(1.0, color="black", linewidth=1.2, label="the least")
+    axes.set_xlim(0, 1.15 * max([1.0, *ratios]))
+    axes.set_xlabel("global bytes read over the least that must move")
     _legend(axes)
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matmill.arch import Arch, get
+from matmill.bench.subject import subject_of
 from matmill.problem import Gemm
 
 
@@ -20,6 +21,9 @@ class Row:
     what else a reader must know, for instance that the rung ran at another size than asked for.
     ``spread`` holds the fastest and slowest of ``rounds`` timed runs. ``phases``, of the memory ladder, gives seconds,
     bytes and flops of each phase; ``seconds`` is then the wall time of all.
+
+    ``bytes`` (the least that must move), ``tbytes_per_second`` of those and ``bandwidth_fraction`` are of ladders that
+    measure traffic.
     """
 
     rung: str
@@ -37,10 +41,13 @@ class Row:
     hazards: tuple[Mapping[str, str], ...] = ()
     lines: tuple[Mapping[str, Any], ...] | None = None
     note: str = ""
-    problem: Mapping[str, int] | None = None
+    problem: Mapping[str, Any] | None = None
     spread: tuple[float, float] | None = None
     rounds: int | None = None
     phases: Mapping[str, Mapping[str, float | None]] | None = None
+    bytes: int | None = None
+    tbytes_per_second: float | None = None
+    bandwidth_fraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,9 @@ class BaselineRow:
     peak_fraction: float | None
     spread: tuple[float, float] | None = None
     rounds: int | None = None
+    bytes: int | None = None
+    tbytes_per_second: float | None = None
+    bandwidth_fraction: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Outcome:
             on=record["on"],
             arch=get(record["arch"]),
             target=record["target"],
-            problem=Gemm(**record["problem"]),
+            problem=subject_of(record["ladder"]).problem(record["problem"]),
             rows=tuple(Row(**row) for row in record["rows"]),
             baselines=tuple(BaselineRow(**row) for row in record["baselines"]),
             environment=record["environment"],
@@ -94,15 +104,16 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON holds it; numbers that are not finite become null, which JSON can say."""
+        subject = subject_of(self.ladder)
         found: dict[str, Any] = _finite(
             {
                 "ladder": self.ladder,
                 "on": self.on,
                 "arch": self.arch.name,
                 "target": self.target,
-                "problem": sizes(self.problem),
-                "rows": [asdict(row) for row in self.rows],
-                "baselines": [asdict(row) for row in self.baselines],
+                "problem": subject.record(self.problem),
+                "rows": [subject.only(asdict(row)) for row in self.rows],
+                "baselines": [subject.only(asdict(row)) for row in self.baselines],
                 "environment": dict(self.environment),
                 "notes": list(self.notes),
             }
@@ -112,15 +123,6 @@ class Outcome:
                 if row[extra] is None:
                     del row[extra]
         return found
-
-
-def sizes(problem: Gemm) -> dict[str, int]:
-    """m, n and k of a product.
-
-    >>> sizes(Gemm(m=1, n=2, k=3))
-    {'m': 1, 'n': 2, 'k': 3}
-    """
-    return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
 def _finite(value: Any) -> Any:

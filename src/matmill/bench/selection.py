@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Protocol, TypeVar
 
 from matmill.arch import Arch
+from matmill.bench.products import EMULATED_LAUNCH
+from matmill.bench.subject import ARITHMETIC, Subject
+from matmill.config import Config
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Rung
+from matmill.ladder.documents import S3
 from matmill.problem import Gemm
 
 
@@ -48,19 +53,53 @@ def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
     return tuple(rung for rung in rungs if rung.name in wanted or rung.label in wanted)
 
 
-def nearest(rung: Rung[Gemm], problem: Gemm, arch: Arch) -> tuple[Gemm | None, str]:
+def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
+    """The rungs of the inner ladder whose launch the paper leaves open: those that come from it."""
+    return [rung for rung in rungs if rung.source == S3]
+
+
+def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple[tuple[Rung[Gemm], ...], str]:
+    """``rungs``, those of the paper with ``constants`` (GS, BS) as their launch, and words that say so, if any do."""
+    papers = of_paper(rungs)
+    if not constants or not papers:
+        return tuple(rungs), ""
+    said = ", ".join(f"{name} = {value}" for name, value in constants.items())
+    found = tuple(_with_constants(rung, constants) if rung in papers else rung for rung in rungs)
+    return found, f"{', '.join(rung.label for rung in papers)}: launched with {said}"
+
+
+def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
+    """As :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
+    return launched(rungs, {**EMULATED_LAUNCH, **constants})
+
+
+def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm]:
+    """``rung`` with some of its constants fixed, whatever it would choose for a problem."""
+
+    def tune(problem: Gemm, arch: Arch) -> Config:
+        return rung.kernel_for(problem, arch).config.replace(**constants)
+
+    return replace(rung, tune=tune)
+
+
+def nearest(rung: Rung[Gemm], problem: Gemm, arch: Arch, subject: Subject = ARITHMETIC) -> tuple[Gemm | None, str]:
     """The problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
 
-    The reason is empty where it did. Sizes are tried at the multiples of powers of two around the one asked for,
-    those that change least first. Gives None where no such size is legal.
+    The reason is empty where it did. What the subject has in place of a problem is tried first, then sizes at the
+    multiples of powers of two around the one asked for, those that change least first. Gives None where none of these
+    is legal.
     """
     reason = rung.kernel_for(problem, arch).why_not(problem, arch)
     if reason is None:
         return problem, ""
+    if subject.instead is not None:
+        other, said = subject.instead(problem)
+        if rung.kernel_for(other, arch).why_not(other, arch) is None:
+            return other, said
     around = product(_neighbours(problem.m), _neighbours(problem.n), _neighbours(problem.k))
     candidates = sorted(around, key=_change_from(problem))
     for m, n, k in candidates:
-        other = Gemm(m=m, n=n, k=k, dtype=problem.dtype)
+        other = subject.resized(problem, m, n, k)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
             return other, reason
     return None, reason

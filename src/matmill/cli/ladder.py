@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from matmill import gpu
@@ -16,7 +17,7 @@ from matmill.bench.progress import Progress
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
 from matmill.bench.transfers import measure_transfers
-from matmill.cli import tables
+from matmill.cli import inner, tables
 from matmill.cli.console import output, progress, show, show_json
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
@@ -48,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help=f"m = n = k (default: m, n, k {_said(GPU_SIZES)} on a GPU, {_said(EMULATOR_SIZES)} emulated)",
     )
     add("--m", type=size, help="rows of A and C")
-    add("--k", type=size, help="columns of A, rows of B")
+    add("--k", type=size, help="columns of A, rows of B, for instance 5e7")
     add("--on", default="auto", metavar="|".join(ON), help="where to run (default: the GPU, if there is one)")
     add("--arch", help=f"whose peaks and limits percentages refer to (default: the GPU present, else {DEFAULT})")
     add("--rungs", help="names with commas between, for instance 'naive,ilp,shared(32)' (default: all)")
@@ -57,6 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
     add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
+    inner.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,15 +86,23 @@ def _run(args: argparse.Namespace) -> Outcome:
     name, on = _ladder(args.ladder), _on(args.on)
     arch = get(args.arch, "--arch") if args.arch is not None else None
     rungs: Sequence[Any] = pick(LADDERS[name], args.rungs)
-    problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
+    notes: tuple[str, ...] = ()
+    if name == inner.NAME:
+        problem = inner.problem(args, on)
+        rungs, notes = inner.launched(rungs, args, on)
+    else:
+        inner.refuse(args, name)
+        problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
     fixed = seed(args.seed)
     with progress() as report:
         if on == "gpu":
-            return _measured(name, rungs, problem, arch, fixed, cold=not args.warm, report=report)
-        machine = arch or get(DEFAULT)
-        if name == "memory":
-            return emulate_transfers(rungs, problem, machine, seed=fixed, progress=report)
-        return emulate(name, rungs, problem, machine, seed=fixed, by_line=args.by_line, progress=report)
+            found = _measured(name, rungs, problem, arch, fixed, cold=not args.warm, report=report)
+        elif name == "memory":
+            found = emulate_transfers(rungs, problem, arch or get(DEFAULT), seed=fixed, progress=report)
+        else:
+            machine = arch or get(DEFAULT)
+            found = emulate(name, rungs, problem, machine, seed=fixed, by_line=args.by_line, progress=report)
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _measured(

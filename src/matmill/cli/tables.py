@@ -10,7 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from matmill.bench import units
+from matmill.bench.products import layout_of
 from matmill.bench.results import BaselineRow, Outcome, Row
+from matmill.bench.subject import TRAFFIC, Subject, subject_of
+from matmill.bench.traffic import read_over_least, sectors_per_load
 from matmill.cli.console import table
 
 T = TypeVar("T")
@@ -18,12 +21,12 @@ T = TypeVar("T")
 _NONE = "-"
 _HAZARDS_SHOWN = 3
 _COUNTED = "Counted: 32-byte sectors per global request, shared-memory wavefronts"
+_COUNTED_TRAFFIC = "Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics"
 
 
 def report(outcome: Outcome) -> Iterable[RenderableType]:
     """The tables and remarks of one run, in reading order."""
-    p = outcome.problem
-    title = f"{outcome.ladder}: m={p.m} n={p.n} k={p.k} {p.dtype.name}, peaks of the {outcome.arch.title}"
+    title = f"{outcome.ladder}: {_asked(outcome)}"
     if any(row.phases for row in outcome.rows):
         yield _phase_table(title, outcome)
     elif outcome.on == "gpu":
@@ -32,9 +35,19 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
         yield _resource_table(title, outcome)
     if any(row.counters for row in outcome.rows):
         yield Text()
-        yield _counter_table(outcome.rows)
+        yield _traffic_table(outcome.rows) if subject_of(outcome.ladder) is TRAFFIC else _counter_table(outcome.rows)
     yield Text()
     yield Text("\n".join(_remarks(outcome)))
+
+
+def _asked(outcome: Outcome) -> str:
+    """The problem, and whose figures percentages refer to."""
+    p, arch = outcome.problem, outcome.arch
+    sizes = f"m={p.m} n={p.n} k={p.k} {p.dtype.name}"
+    if subject_of(outcome.ladder) is not TRAFFIC:
+        return f"{sizes}, peaks of the {arch.title}"
+    bandwidth = f"{units.count(arch.dram_bytes_per_s)}B/s"
+    return f"{sizes}, F {layout_of(p)}-major, {bandwidth} by the data sheet of the {arch.title}"
 
 
 def verdict(row: Row) -> str:
@@ -72,12 +85,15 @@ def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
 
 
 def _time_table(title: str, outcome: Outcome) -> Table:
-    columns = [("rung", "left"), *_right("time", "TFLOP/s", "% peak", "% lib"), *_NEEDS]
-    rows = [[_name(row), *_rates(row), *_needs(row)] for row in outcome.rows]
+    subject = subject_of(outcome.ladder)
+    moved = ("moved",) if "bytes" in subject.own else ()
+    limit = "% peak" if subject.limit_name == "peak" else "% bw"
+    columns = [("rung", "left"), *_right("time", *moved, subject.unit, limit, "% lib"), *_NEEDS]
+    rows = [[_name(row), *_rates(row, subject), *_needs(row)] for row in outcome.rows]
     built = table(title, columns, rows)
     built.add_section()
     for base in outcome.baselines:
-        built.add_row(base.name, *_rates(base), "", "", "", "ok" if base.ok else "WRONG")
+        built.add_row(base.name, *_rates(base, subject), "", "", "", "ok" if base.ok else "WRONG")
     return built
 
 
@@ -124,10 +140,7 @@ def _counts(row: Row) -> list[str]:
     c = row.counters or {}
     return [
         units.count(c["ffma"]),
-        # Copies past the registers (cp.async) are loads too, under counters of their own.
-        units.ratio(
-            c["global_load_sectors"] + c["cp_async_sectors"], c["global_load_requests"] + c["cp_async_requests"]
-        ),
+        sectors_per_load(c),
         units.ratio(c["global_store_sectors"], c["global_store_requests"]),
         _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"]),
         _pair(
@@ -137,6 +150,23 @@ def _counts(row: Row) -> list[str]:
         units.count(c["barriers"]),
         str(races(row)),
     ]
+
+
+def _traffic_table(rows: Sequence[Row]) -> Table:
+    headings = _right("read/\nleast", "sect/\nload", "sect/\nstore", "\natomics", "\nbarriers", "\nraces")
+    cells = [
+        [
+            _name(row),
+            units.digits(read_over_least(row.counters, row.bytes)),
+            sectors_per_load(row.counters),
+            units.ratio(row.counters["global_store_sectors"], row.counters["global_store_requests"]),
+            *(units.count(row.counters[name]) for name in ("atomics", "barriers")),
+            str(races(row)),
+        ]
+        for row in rows
+        if row.counters
+    ]
+    return table(_COUNTED_TRAFFIC, [("rung", "left"), *headings], cells)
 
 
 def _pair(ideal: int, actual: int) -> str:
@@ -157,8 +187,9 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
         if len(row.hazards) > _HAZARDS_SHOWN:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
     if outcome.on != "gpu":
+        subject = subject_of(outcome.ladder)
         for base in outcome.baselines:
-            yield f"{base.name} took {units.seconds(base.seconds)}, {units.rate(base.tflops)}"
+            yield f"{base.name} took {units.seconds(base.seconds)}, {subject.say(getattr(base, subject.rate))}"
     yield from outcome.notes
 
 
@@ -174,12 +205,14 @@ def _needs(row: Row) -> list[str]:
     return [_or(row.registers, str), _or(row.shared_bytes, str), _or(row.occupancy, units.percent), verdict(row)]
 
 
-def _rates(row: Row | BaselineRow) -> list[str]:
+def _rates(row: Row | BaselineRow, subject: Subject) -> list[str]:
     library = row.library_fraction if isinstance(row, Row) else None
+    moved = [_or(row.bytes, lambda count: f"{units.count(count)}B")] if "bytes" in subject.own else []
     return [
         _or(row.seconds, units.seconds),
-        _or(row.tflops, units.digits),
-        _or(row.peak_fraction, units.percent),
+        *moved,
+        _or(getattr(row, subject.rate), units.digits),
+        _or(getattr(row, subject.fraction), units.percent),
         _or(library, units.percent),
     ]
 

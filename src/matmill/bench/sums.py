@@ -1,0 +1,84 @@
+"""The right answer of a product and how far a right kernel may be from it, for short sums and for long ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.dtypes import ALL
+from matmill.reference import answer, bound
+
+Array = NDArray[Any]
+#: From A and B to the product and the largest error that each of its elements may have.
+Exact = Callable[[Array, Array], tuple[Array, Array]]
+
+_EPILOGUE = 3
+#: Elements of A and B together that are converted to float64 at a time, per thread: 32 MiB.
+_BLOCK = 2**22
+#: One running sum in float32, the worst of orders, over k = 1e4..1e8 random products: at most 0.05 of the bound that
+#: this makes. Of squares, as on the diagonal of a Gram matrix, at most 0.82 up to k = 1e6; a longer running sum of
+#: these stagnates, and is rightly refused.
+_SPREAD = 8.0
+
+
+def any_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The product and the bound that no order of summation exceeds, whatever the numbers."""
+    return answer(a, b), bound(a, b)
+
+
+def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The product of matrices of independent random numbers, and a bound that is still of use where k is long.
+
+    The worst case, ``(k + 3) u |A||B|``, is larger than the product itself from some k on: in float32 from 1e5, so that
+    a kernel which computes nothing would pass. Rounding errors of random numbers do not all point one way. After Higham
+    and Mary (Sharper probabilistic backward error analysis for basic linear algebra kernels with random data, SIAM J.
+    Sci. Comput. 42(5), 2020) the error of a sum is of the order of ``u (|A||B| + sqrt(k) |AB|)``, where u is the unit
+    roundoff of the type in which it is kept. The bound is 8 times that, or the worst case where that is less, and the
+    rounding to a 16-bit result comes on top. float64 is compared with float64 sums, and its bound doubled.
+
+    The inputs are read in blocks along k, so that no float64 copy of them is needed.
+    """
+    dtype = ALL[a.dtype.name]
+    k = a.shape[1]
+    total, size = _summed(a, b)
+    roundoff = dtype.accumulator.roundoff
+    terms = (k + _EPILOGUE) * roundoff
+    worst = terms / (1 - terms) if terms < 1 else inf
+    double = dtype.accumulator.itemsize == 8
+    limit = np.minimum(worst * size, _SPREAD * roundoff * (size + sqrt(k) * np.abs(total)))
+    limit += (k + _EPILOGUE) * float(np.finfo(np.float64 if double else np.float32).tiny)
+    if dtype.wider is not None:
+        limit += dtype.roundoff * (np.abs(total) + limit) + _smallest(a.dtype)
+    elif double:
+        limit *= 2
+    return total, limit
+
+
+def _smallest(dtype: np.dtype[Any]) -> float:
+    """The smallest positive number of a 16-bit type: what is rounded below it is lost."""
+    bits: Array = np.array([1], np.uint16)
+    return float(bits.view(dtype)[0])
+
+
+def _summed(a: Array, b: Array) -> tuple[Array, Array]:
+    """A @ B and |A| @ |B| in float64, summed block by block in order."""
+    k = a.shape[1]
+    step = max(1024, _BLOCK // (a.shape[0] + b.shape[1]))
+
+    def part(start: int) -> tuple[Array, Array]:
+        x = a[:, start : start + step].astype(np.float64)
+        y = b[start : start + step].astype(np.float64)
+        return x @ y, np.abs(x) @ np.abs(y)
+
+    total, size = np.zeros((2, a.shape[0], b.shape[1]))
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for products, sizes in pool.map(part, range(0, k, step)):
+            total += products
+            size += sizes
+    return total, size
