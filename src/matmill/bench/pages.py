@@ -15,7 +15,7 @@ from matmill.bench import units
 from matmill.bench.findings import conflicts
 from matmill.bench.markdown import markdown
 from matmill.bench.subject import subject_of
-from matmill.bench.traffic import read_over_least, sectors_per_load
+from matmill.bench.traffic import read_over_least, said, sectors_per_load
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]
@@ -157,7 +157,7 @@ def _reads(emulated: Record) -> str:
             str(row["shared_bytes"]),
             units.percent(row["occupancy"]),
             units.digits(read_over_least(row["counters"], row["bytes"])),
-            sectors_per_load(row["counters"]),
+            said(sectors_per_load(row["counters"])),
             str(row["counters"]["atomics"]),
             str(row["counters"]["barriers"]),
             str(len(row["hazards"])),
@@ -255,10 +255,7 @@ def _counters(emulated: Record) -> str:
                 str(row["shared_bytes"]),
                 units.percent(row["occupancy"]),
                 str(c["ffma"]),
-                units.ratio(
-                    c["global_load_sectors"] + c["cp_async_sectors"],
-                    c["global_load_requests"] + c["cp_async_requests"],
-                ),
+                said(sectors_per_load(c)),
                 units.ratio(c["global_store_sectors"], c["global_store_requests"]),
                 f"{c['shared_load_wavefronts_ideal']}/{c['shared_load_wavefronts']}",
                 f"{c['shared_store_wavefronts_ideal']}/{c['shared_store_wavefronts']}",

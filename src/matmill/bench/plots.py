@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from matmill.bench import units
 from matmill.bench.results import Outcome, Row
 from matmill.bench.subject import TRAFFIC, subject_of
-from matmill.bench.traffic import read_over_least
+from matmill.bench.traffic import read_over_least, sectors_per_load
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def drawable() -> None:
 def draw(outcome: Outcome, path: Path) -> None:
     """Draws ``outcome`` into ``path``, whose suffix (.png, .svg) decides the format."""
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     rows = [row for row in outcome.rows if row.ok is not None]
     height = 1.6 + _ROW_INCHES * (len(rows) + 1)
@@ -161,8 +161,4 @@ def _excess(ideal: float, actual: float) -> str:
 
 
 def _per_request(row: Row) -> float:
-    c = row.counters or {}
-    # Copies past the registers (cp.async) are requests too, under a counter of their own.
-    requests = c.get("global_load_requests", 0) + c.get("cp_async_requests", 0)
-    moved = c.get("global_load_sectors", 0) + c.get("cp_async_sectors", 0)
-    return moved / requests if requests else 0.0
+    return (sectors_per_load(row.counters) if row.counters else None) or 0.0

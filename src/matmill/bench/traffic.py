@@ -16,15 +16,24 @@ def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
     return (counters["global_load_bytes"] + counters["cp_async_bytes"]) / least if least else 0.0
 
 
-def sectors_per_load(counters: Mapping[str, int]) -> str:
-    """32-byte sectors per global load request of a warp, or a dash where there was none.
+def sectors_per_load(counters: Mapping[str, int]) -> float | None:
+    """32-byte sectors per global load request of a warp, or None where there was no request.
 
-    >>> loads = {"global_load_sectors": 12, "global_load_requests": 3, "cp_async_sectors": 0, "cp_async_requests": 0}
-    >>> sectors_per_load(loads)
-    '4.00'
+    Copies past the registers (cp.async) are loads too, under counters of their own; one whose lanes all fill with zeros
+    asks nothing of global memory and is no request, as the hardware counts it.
+
+    >>> loads = {"global_load_sectors": 12, "global_load_requests": 3}
+    >>> sectors_per_load({**loads, "cp_async_sectors": 8, "cp_async_global_requests": 1})
+    5.0
     """
-    # Copies past the registers (cp.async) are loads too, under counters of their own.
-    return units.ratio(
-        counters["global_load_sectors"] + counters["cp_async_sectors"],
-        counters["global_load_requests"] + counters["cp_async_requests"],
-    )
+    requests = counters["global_load_requests"] + counters["cp_async_global_requests"]
+    return (counters["global_load_sectors"] + counters["cp_async_sectors"]) / requests if requests else None
+
+
+def said(sectors: float | None) -> str:
+    """:func:`sectors_per_load` for a table: a dash where there was no request.
+
+    >>> said(4.0), said(None)
+    ('4.00', '-')
+    """
+    return "-" if sectors is None else units.digits(sectors)

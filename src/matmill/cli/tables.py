@@ -13,7 +13,7 @@ from matmill.bench import units
 from matmill.bench.products import layout_of
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.subject import TRAFFIC, Subject, subject_of
-from matmill.bench.traffic import read_over_least, sectors_per_load
+from matmill.bench.traffic import read_over_least, said, sectors_per_load
 from matmill.cli.console import table
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ def _counts(row: Row) -> list[str]:
     c = row.counters or {}
     return [
         units.count(c["ffma"]),
-        sectors_per_load(c),
+        said(sectors_per_load(c)),
         units.ratio(c["global_store_sectors"], c["global_store_requests"]),
         _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"]),
         _pair(
@@ -158,7 +158,7 @@ def _traffic_table(rows: Sequence[Row]) -> Table:
         [
             _name(row),
             units.digits(read_over_least(row.counters, row.bytes)),
-            sectors_per_load(row.counters),
+            said(sectors_per_load(row.counters)),
             units.ratio(row.counters["global_store_sectors"], row.counters["global_store_requests"]),
             *(units.count(row.counters[name]) for name in ("atomics", "barriers")),
             str(races(row)),
