@@ -83,7 +83,7 @@ def _compiler() -> str:
 def compiler_version() -> tuple[int, int]:
     """NVRTC's version as (major, minor)."""
     # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
-    from cuda.bindings import nvrtc  # noqa: PLC0415
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see above
 
     status, major, minor = nvrtc.nvrtcVersion()
     _demand(status, "nvrtcVersion", "")

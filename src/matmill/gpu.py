@@ -129,7 +129,7 @@ class Prepared:
 
     def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
         from cuda.core import LaunchConfig  # noqa: PLC0415 — 200 ms that importing matmill must not pay
-        from cuda.core import launch as enqueue  # noqa: PLC0415
+        from cuda.core import launch as enqueue  # noqa: PLC0415 — see above
 
         self._gpu = gpu
         self._what = launch

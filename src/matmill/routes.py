@@ -160,7 +160,7 @@ def on_cpu(request: Request) -> Any:
 def emulated(request: Request) -> Any:
     """Host arrays through the production kernel's own PTX, run by the emulator as on the default arch."""
     from matmill.emulator import Memory  # noqa: PLC0415 — GPU users never need it, and it takes time to import
-    from matmill.emulator import run as emulate  # noqa: PLC0415
+    from matmill.emulator import run as emulate  # noqa: PLC0415 — see above
 
     a, b, c, out = request.a, request.b, request.c, request.out
     target = np.empty(request.shape, a.dtype.numpy) if out is None else out.owner

@@ -114,19 +114,14 @@ def tiles(problem: Gemm, config: Config) -> int:
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 
-def copies_too_wide(problem: Gemm, config: Config) -> str | None:
-    """Why ``config``'s copies are illegal for the layout of ``problem``, or None where they are legal."""
-    wanted = with_copies(config, problem)
-    for name in ("A_VEC", "B_VEC", "D_VEC"):
-        if config[name] > wanted[name]:
-            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
-    return None
-
-
-def too_large(problem: Gemm) -> str | None:
-    """Why a dimension of ``problem`` is beyond 32-bit tile arithmetic, or None."""
+def against(problem: Gemm, config: Config) -> str | None:
+    """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
     for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
         # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
         if extent > 2**31 - 1024:
             return f"{name} = {extent} > {2**31 - 1024}"
+    wanted = with_copies(config, problem)
+    for name in ("A_VEC", "B_VEC", "D_VEC"):
+        if config[name] > wanted[name]:
+            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
     return None

@@ -60,7 +60,7 @@ def nvidia_smi() -> list[dict[str, str]] | None:
         return None
     command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)  # noqa: S603 — no shell
     except (OSError, subprocess.SubprocessError):
         return None
     keys = _QUERY.split(",")

@@ -67,7 +67,7 @@ def draw_curve(
     one (which may be empty), each in per cent above its own least value: the ranking is too fine for the scale above.
     """
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     panels = 3 if measured else 2
     figure = Figure(figsize=(8, 2.3 + 2.3 * panels), layout="constrained")

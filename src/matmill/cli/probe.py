@@ -20,7 +20,7 @@ def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
     """The answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
     command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), question]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 — ourselves
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {patience:.0f} s"}
     try:

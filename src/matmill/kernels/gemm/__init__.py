@@ -12,7 +12,7 @@ from matmill.config import Config
 from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel
 from matmill.problem import Gemm
-from matmill.tiles import TILES, copies_too_wide, threads, tiles, too_large, with_copies
+from matmill.tiles import TILES, against, threads, tiles, with_copies
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -44,7 +44,7 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 
 def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return too_large(problem) or copies_too_wide(problem, config)
+    return against(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(

@@ -9,11 +9,11 @@ from matmill.kernel import Geometry, Kernel, Rung
 from matmill.ladder.documents import OURS
 from matmill.ladder.packed import packed, packed_arguments
 from matmill.problem import Gemm
-from matmill.tiles import TILES, copies_too_wide, space, threads, tiles, too_large, with_copies
+from matmill.tiles import TILES, against, space, threads, tiles, with_copies
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    return packed()(problem, config, arch) or too_large(problem) or copies_too_wide(problem, config)
+    return packed()(problem, config, arch) or against(problem, config)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
