@@ -9,7 +9,6 @@ marked ``fit`` are those that the constants in ``matmill/cost/gemm.py`` were fit
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import random
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from matmill.bench.baselines import torch_product
 from matmill.bench.clock import Clock, Competitor
 from matmill.bench.environment import describe
 from matmill.compile import compile_source
@@ -64,17 +64,9 @@ def problems(seed: int) -> list[tuple[Gemm, bool]]:
 def _library(problem: Gemm, values: np.ndarray[Any, Any]) -> Competitor | None:
     if find_spec("torch") is None:
         return None
-    torch = importlib.import_module("torch")
-    torch.set_float32_matmul_precision("highest")
-    left = torch.from_numpy(values[: problem.m * problem.k].reshape(problem.m, problem.k)).cuda()
-    right = torch.from_numpy(values[: problem.k * problem.n].reshape(problem.k, problem.n)).cuda()
-    out = torch.empty(problem.m, problem.n, dtype=left.dtype, device="cuda")
-
-    def run(stream: Any) -> None:
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream.address)):
-            torch.mm(left, right, out=out)
-
-    return Competitor("torch.mm", run)
+    left = values[: problem.m * problem.k].reshape(problem.m, problem.k)
+    right = values[: problem.k * problem.n].reshape(problem.k, problem.n)
+    return Competitor("torch.mm", torch_product("torch.mm", left, right).run)
 
 
 def main() -> None:

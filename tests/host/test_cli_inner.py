@@ -391,7 +391,7 @@ def test_libraries_that_refuse_are_told_not_hidden(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(peers, "installed", lambda: ("cupy",))
     found, absent = peers.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
     assert found == []
-    assert absent == ["not compared with cupy (CupyPeer): bfloat16 is not handed to it"]
+    assert absent == ["not compared with cupy (cupy_matmul): bfloat16 is not handed to it"]
 
 
 def test_matrices_reach_a_library_as_they_lie() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -40,64 +39,80 @@ def installed() -> tuple[str, ...]:
 
 def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
     """``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy; None where neither works."""
-    makers: dict[str, Callable[[F32Array, F32Array], LibraryProduct]] = {"torch": _TorchProduct, "cupy": _CupyProduct}
     for name in installed():
         library = importlib.import_module(name)
-        if name == "torch" and not library.cuda.is_available():  # a CPU build of torch
-            continue
-        return makers[name](a, b)
+        if name == "cupy":
+            return CupyProduct("cuBLAS (CuPy)", library.asarray(a), library.asarray(b))
+        if library.cuda.is_available():  # else a CPU build of torch
+            return torch_product("cuBLAS (torch)", a, b)
     return None
 
 
-class _TorchProduct:
-    """``torch.mm`` with TF32 switched off."""
+def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
+    """``torch.mm`` of copies of ``a`` and ``b`` on the GPU."""
+    torch: Any = importlib.import_module("torch")
+    return TorchProduct(name, torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda(), a.dtype)
 
-    def __init__(self, a: F32Array, b: F32Array) -> None:
+
+class TorchProduct:
+    """``torch.mm`` of two tensors, or with ``einsum`` that, without TF32 and without sums of 16-bit numbers in 16 bits.
+
+    ``dtype`` is the result's element type for NumPy.
+    """
+
+    def __init__(self, name: str, a: Any, b: Any, dtype: np.dtype[Any], *, einsum: bool = False) -> None:
         self._torch: Any = importlib.import_module("torch")
-        self.name = "cuBLAS (torch)"
-        self.version = f"torch {self._torch.__version__}"
+        torch = self._torch
+        self.name = name
+        self.version = f"torch {torch.__version__}"
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        self._a, self._b, self._dtype, self._einsum = a, b, dtype, einsum
+        self._out = torch.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype, device="cuda")
         self._streams: dict[int, Any] = {}
-        self._torch.set_float32_matmul_precision("highest")
-        self._a = self._torch.from_numpy(a).cuda()
-        self._b = self._torch.from_numpy(b).cuda()
-        self._out = self._torch.full((a.shape[0], b.shape[1]), float("nan"), device="cuda")
-        self._torch.cuda.synchronize()
+        torch.cuda.synchronize()
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues ``torch.mm`` on the caller's stream."""
+        """Enqueues the product on the caller's stream."""
+        torch = self._torch
         if stream.address not in self._streams:
-            self._streams[stream.address] = self._torch.cuda.ExternalStream(stream.address)
-        with self._torch.cuda.stream(self._streams[stream.address]):
-            self._torch.mm(self._a, self._b, out=self._out)
+            self._streams[stream.address] = (
+                torch.cuda.ExternalStream(stream.address) if stream.address else torch.cuda.default_stream()
+            )
+        with torch.cuda.stream(self._streams[stream.address]):
+            if self._einsum:
+                self._out = torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
+            else:
+                torch.mm(self._a, self._b, out=self._out)
 
-    def result(self) -> F32Array:
-        """The product, copied to the host."""
+    def result(self) -> Array:
+        """The product, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
         self._torch.cuda.synchronize()
-        host: F32Array = self._out.cpu().numpy()
+        host: Array = self._out.cpu().contiguous().view(self._torch.uint8).numpy().view(self._dtype)
         return host
 
 
-class _CupyProduct:
-    """``cupy.matmul``, which calls ``cublasSgemm`` for float32 unless ``CUPY_TF32=1`` asks for TF32."""
+class CupyProduct:
+    """``cupy.matmul`` of two arrays, which is cuBLAS in full float32 unless ``CUPY_TF32=1`` asks for TF32."""
 
-    def __init__(self, a: F32Array, b: F32Array) -> None:
+    def __init__(self, name: str, a: Any, b: Any) -> None:
         self._cupy: Any = importlib.import_module("cupy")
-        self.name = "cuBLAS (CuPy)"
+        self.name = name
         self.version = f"cupy {self._cupy.__version__}"
-        self._a = self._cupy.asarray(a)
-        self._b = self._cupy.asarray(b)
-        self._out = self._cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=np.float32)
+        self._a, self._b = a, b
+        self._out = self._cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype)
         self._cupy.cuda.Device().synchronize()
 
     def run(self, stream: StreamHandle) -> None:
-        """Enqueues ``cupy.matmul`` on the caller's stream."""
+        """Enqueues the product on the caller's stream."""
         with self._cupy.cuda.ExternalStream(stream.address):
             self._cupy.matmul(self._a, self._b, out=self._out)
 
-    def result(self) -> F32Array:
+    def result(self) -> Array:
         """The product, copied to the host."""
         self._cupy.cuda.Device().synchronize()
-        host: F32Array = self._cupy.asnumpy(self._out)
+        host: Array = self._cupy.asnumpy(self._out)
         return host
 
 

@@ -11,9 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from matmill.bench.baselines import LibraryProduct, installed
+from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.clock import StreamHandle
-from matmill.bench.inputs import Array, Inputs
+from matmill.bench.inputs import Inputs
 from matmill.problem import Gemm
 
 _BFLOAT = "bfloat16"
@@ -30,7 +30,7 @@ def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str
     absent: list[str] = []
     makers: dict[str, tuple[Callable[[Inputs, int, int], LibraryProduct], ...]] = {
         "torch": (_torch_mm, _torch_einsum),
-        "cupy": (_CupyPeer,),
+        "cupy": (_cupy_matmul,),
     }
     for name in installed():
         for make in makers[name]:
@@ -70,77 +70,27 @@ def _operands(problem: Gemm, a: int, b: int) -> tuple[_Device, _Device]:
     )
 
 
-class _TorchPeer:
-    """A call of torch on two fixed matrices."""
-
-    def __init__(self, asked: Inputs, a: int, b: int, name: str, call: str) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        torch, problem = self._torch, asked.problem
-        self.name = name
-        self.version = f"torch {torch.__version__}"
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        kind = getattr(torch, problem.dtype.name)
-        self._a, self._b = (torch.as_tensor(x, device="cuda").view(kind) for x in _operands(problem, a, b))
-        self._out = torch.full((problem.m, problem.n), float("nan"), dtype=kind, device="cuda")
-        self._einsum = call == "einsum"
-        self._dtype = problem.dtype.numpy
-        self._streams: dict[int, Any] = {}
-        torch.cuda.synchronize()
-
-    def run(self, stream: StreamHandle) -> None:
-        """Enqueues the product on the caller's stream."""
-        torch = self._torch
-        if stream.address not in self._streams:
-            self._streams[stream.address] = (
-                torch.cuda.ExternalStream(stream.address) if stream.address else torch.cuda.default_stream()
-            )
-        with torch.cuda.stream(self._streams[stream.address]):
-            if self._einsum:
-                self._out = torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
-            else:
-                torch.mm(self._a, self._b, out=self._out)
-
-    def result(self) -> Array:
-        """The product, copied to the host; bfloat16 as its bits, since NumPy takes it so."""
-        self._torch.cuda.synchronize()
-        host: Array = self._out.cpu().contiguous().view(self._torch.uint8).numpy().view(self._dtype)
-        return host
+def _torch_tensors(asked: Inputs, a: int, b: int) -> tuple[Any, Any]:
+    torch: Any = importlib.import_module("torch")
+    kind = getattr(torch, asked.problem.dtype.name)
+    left, right = (torch.as_tensor(x, device="cuda").view(kind) for x in _operands(asked.problem, a, b))
+    return left, right
 
 
 def _torch_mm(asked: Inputs, a: int, b: int) -> LibraryProduct:
     """``torch.mm``, which is cuBLAS."""
-    return _TorchPeer(asked, a, b, "torch.mm", "mm")
+    return TorchProduct("torch.mm", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy)
 
 
 def _torch_einsum(asked: Inputs, a: int, b: int) -> LibraryProduct:
     """``torch.einsum``."""
-    return _TorchPeer(asked, a, b, "torch einsum", "einsum")
+    return TorchProduct("torch einsum", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy, einsum=True)
 
 
-class _CupyPeer:
+def _cupy_matmul(asked: Inputs, a: int, b: int) -> LibraryProduct:
     """``cupy.matmul``."""
-
-    def __init__(self, asked: Inputs, a: int, b: int) -> None:
-        problem = asked.problem
-        if problem.dtype.name == _BFLOAT:
-            raise TypeError(f"{_BFLOAT} is not handed to it")
-        self._cupy: Any = importlib.import_module("cupy")
-        cupy = self._cupy
-        self.name = "CuPy matmul"
-        self.version = f"cupy {cupy.__version__}"
-        self._a, self._b = (cupy.asarray(x) for x in _operands(problem, a, b))
-        self._out = cupy.full((problem.m, problem.n), float("nan"), dtype=problem.dtype.numpy)
-        cupy.cuda.Device().synchronize()
-
-    def run(self, stream: StreamHandle) -> None:
-        """Enqueues the product on the caller's stream."""
-        with self._cupy.cuda.ExternalStream(stream.address):
-            self._cupy.matmul(self._a, self._b, out=self._out)
-
-    def result(self) -> Array:
-        """The product, copied to the host."""
-        self._cupy.cuda.Device().synchronize()
-        host: Array = self._cupy.asnumpy(self._out)
-        return host
+    if asked.problem.dtype.name == _BFLOAT:
+        raise TypeError(f"{_BFLOAT} is not handed to it")
+    cupy: Any = importlib.import_module("cupy")
+    left, right = (cupy.asarray(x) for x in _operands(asked.problem, a, b))
+    return CupyProduct("CuPy matmul", left, right)
