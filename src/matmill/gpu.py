@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,10 +21,11 @@ import numpy as np
 from matmill.arch import ARCHES, Arch
 from matmill.arrays import resolve_stream
 from matmill.compile import Binary
+from matmill.driver import LIBRARY as DRIVER
+from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
 from matmill.execute import Argument, Launch, Pointer
 
-_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
 #: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
@@ -43,20 +43,20 @@ _LANES_OTHERWISE = (128, 2)
 def unavailable() -> str | None:
     """The reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
     try:
-        driver = ctypes.CDLL(_LIBRARY)
+        library = load_driver()
     except OSError:
-        return f"no NVIDIA driver is installed ({_LIBRARY} is not found)"
-    status = driver.cuInit(0)
+        return f"no NVIDIA driver is installed ({DRIVER} is not found)"
+    status = library.cuInit(0)
     if status:
-        return f"the NVIDIA driver does not start: {_reason(driver, status)}"
+        return f"the NVIDIA driver does not start: {_reason(library, status)}"
     count = ctypes.c_int()
-    status = driver.cuDeviceGetCount(ctypes.byref(count))
+    status = library.cuDeviceGetCount(ctypes.byref(count))
     if status or not count.value:
-        return "the NVIDIA driver sees no GPU" + (f": {_reason(driver, status)}" if status else "")
+        return "the NVIDIA driver sees no GPU" + (f": {_reason(library, status)}" if status else "")
     numbers = []
     for attribute in (_MAJOR, _MINOR):
         value = ctypes.c_int()
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
         numbers.append(value.value)
     capability = (numbers[0], numbers[1])
     if capability < _OLDEST:
@@ -232,8 +232,7 @@ class GPU:
 
     def order(self, before: int, after: int) -> None:
         """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
-        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
-        self.call("cuEventRecord", event, before)
+        event = self._mark(before)
         self.call("cuStreamWaitEvent", after, event, 0)
         self.call("cuEventDestroy", event)
 
@@ -242,11 +241,16 @@ class GPU:
 
         They are let go by a later call; the host does not wait.
         """
-        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        self.call("cuEventRecord", event, stream)
+        event = self._mark(stream)
         with self._keeping:
             self._kept = [(mark, held) for mark, held in self._kept if not self._passed(mark)]
             self._kept.append((event, owners))
+
+    def _mark(self, stream: int) -> Any:
+        """A new event, which happens once all that is on the stream now has run."""
+        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        self.call("cuEventRecord", event, stream)
+        return event
 
     def _passed(self, event: Any) -> bool:
         """Whether an event has happened; it is destroyed if so."""

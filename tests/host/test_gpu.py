@@ -117,7 +117,7 @@ def test_arguments_are_laid_bare() -> None:
 class Stream:
     """A driver whose events happen when told to."""
 
-    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=SimpleNamespace(value=2))
     CUresult = SimpleNamespace(CUDA_ERROR_NOT_READY=600)
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 
 #: The layers of docs/architecture.md, low to high. A module may import its own layer and those below it.
 LAYERS = (
-    ("errors", "dtypes", "settings", "cache", "reference"),
+    ("errors", "dtypes", "settings", "cache", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
     ("execute", "kernel", "tiles", "layout", "cost"),
     ("kernels", "ladder", "include"),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from matmill.arrays import dlpack
+from matmill.driver import load as load_driver
 from matmill.dtypes import DTYPES, DType, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError
 
@@ -184,11 +185,11 @@ def _device_of(address: int, argument: str) -> int:
     """The GPU on which an address lies; the interface does not say, the driver does."""
     ordinal = ctypes.c_int()
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        library = load_driver()
     except OSError as error:
         raise _unreachable(argument, f"an array for CUDA, where no NVIDIA driver is installed ({error})") from error
     where = (ctypes.byref(ordinal), _POINTER_DEVICE_ORDINAL, ctypes.c_uint64(address))
-    if driver.cuPointerGetAttribute(*where) == _INVALID_VALUE:
+    if library.cuPointerGetAttribute(*where) == _INVALID_VALUE:
         raise _unreachable(argument, f"address {address:#x}, which the NVIDIA driver does not know")
     return ordinal.value
 
