@@ -1,17 +1,20 @@
-"""A kernel's compile-time constants: decided on the host, emitted to the device as one named struct."""
+"""A kernel's constants: decided on the host, those that its code depends on emitted to the device as one struct."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Config:
     """Named integer constants of one kernel, hashable and ordered by name.
 
-    >>> tile = Config.of(BM=128, BN=64)
-    >>> tile["BM"], tile.replace(BN=128)["BN"]
-    (128, 128)
+    ``constants`` are compiled in. ``launch`` are those that only the host needs, such as the size of the grid: kernels
+    that differ in them alone share one binary.
+
+    >>> tile = Config.of(BM=128, BN=64).launched(GS=264)
+    >>> tile["BM"], tile.replace(BN=128)["BN"], tile["GS"]
+    (128, 128, 264)
     >>> print(tile.cxx())
     struct Config {
       static constexpr int BM = 128;
@@ -20,6 +23,7 @@ class Config:
     """
 
     constants: tuple[tuple[str, int], ...] = ()
+    launch: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, **constants: int) -> Config:
@@ -27,14 +31,18 @@ class Config:
         return cls(tuple(sorted(constants.items())))
 
     def __getitem__(self, name: str) -> int:
-        for key, value in self.constants:
+        for key, value in (*self.constants, *self.launch):
             if key == name:
                 return value
         raise KeyError(name)
 
     def replace(self, **changes: int) -> Config:
-        """The config with some constants changed or added."""
-        return Config.of(**{**dict(self.constants), **changes})
+        """The config with some compiled constants changed or added."""
+        return replace(self, constants=tuple(sorted({**dict(self.constants), **changes}.items())))
+
+    def launched(self, **changes: int) -> Config:
+        """The config with some constants of the launch changed or added."""
+        return replace(self, launch=tuple(sorted({**dict(self.launch), **changes}.items())))
 
     def cxx(self) -> str:
         """The ``struct Config`` that the kernel's source reads its constants from."""
@@ -42,4 +50,4 @@ class Config:
         return "\n".join(["struct Config {", *lines, "};"])
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.constants)
+        return " ".join(f"{name}={value}" for name, value in (*self.constants, *self.launch))

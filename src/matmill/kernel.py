@@ -43,11 +43,15 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Stage(Generic[P]):
-    """One more launch that a kernel needs before or after its own: another entry point of the same source."""
+    """One more launch that a kernel needs before or after its own: another entry point of the same source.
+
+    ``needed`` says for which problems and constants it is made; None means always.
+    """
 
     entry: str
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
+    needed: Callable[[P, Config], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class Kernel(Generic[P]):
             tuple(
                 self._launch(stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands))
                 for stage in stages
+                if stage.needed is None or stage.needed(problem, config)
             )
             for stages in (self.before, self.after)
         )
