@@ -116,6 +116,8 @@ class Kernel(Generic[P]):
                 wanted=f"{needed} bytes for kernel {self.entry}",
                 fix="Allocate Kernel.workspace(problem) bytes and pass their pointer in GemmOperands.",
             )
+        if not needed:
+            operands = replace(operands, workspace=None)
         config = self.config
         own = self._launch(self.entry, self.geometry(problem, config), self.arguments(problem, operands))
         before, after = (

@@ -17,7 +17,7 @@ class Gemm:
     the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
     matrices are packed one behind the other.
     ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
-    start, so that a kernel knows whether 16-byte loads are legal; ``b_start_align`` is that of B's first element alone,
+    start, so that a kernel knows whether 16-byte loads are legal; ``*_start_align`` is that of the first element alone,
     where it is known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says
     that B is the transpose of A in the same memory: B's strides are then A's, swapped. ``alpha_one`` and ``beta_one``
     are not part of the problem: scalars are arguments.
@@ -44,6 +44,7 @@ class Gemm:
     d_align: int = 16
     has_c: bool = False
     gram: bool = False
+    a_start_align: int | None = None
     b_start_align: int | None = None
 
     @property

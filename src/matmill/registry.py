@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost import gemm as cost
+from matmill.cost import gemm as gemm_cost
+from matmill.cost import inner as inner_cost
 from matmill.kernel import Kernel, Rung
 from matmill.kernels.gemm import GEMM
+from matmill.kernels.inner import INNER as INNER_KERNEL
+from matmill.kernels.inner.space import space_where_long
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.tiles import space
+from matmill.tiles import space as gemm_space
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,10 @@ class Production:
     predict: Callable[[Gemm, Config, Arch], float]
 
 
-PRODUCTION: tuple[Production, ...] = (Production(GEMM, space, cost.predict),)
+PRODUCTION: tuple[Production, ...] = (
+    Production(GEMM, gemm_space, gemm_cost.predict),
+    Production(INNER_KERNEL, space_where_long, inner_cost.predict),
+)
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,

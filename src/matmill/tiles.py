@@ -101,7 +101,7 @@ def _along_k(*, outer: int, k: int) -> bool:
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
     """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
-    return tuple(with_copies(config, problem) for config in TILES[problem.dtype.itemsize])
+    return tuple(with_copies(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
 
 
 def threads(config: Config) -> int:
@@ -116,6 +116,8 @@ def tiles(problem: Gemm, config: Config) -> int:
 
 def against(problem: Gemm, config: Config) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
+    if problem.dtype.itemsize not in TILES:
+        return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
     for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
         # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
         if extent > 2**31 - 1024:

@@ -1,18 +1,20 @@
-"""One product of the inner ladder in the emulator: any dtype and layout, poisoned outputs, all launches in order."""
+"""A product of few outputs and a long k in the emulator: any dtype and layout, poisoned outputs, all launches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill import arch
+from matmill.arch import Arch
 from matmill.compile import compile_source
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
-from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
 from matmill.source import Source, generate
 
@@ -21,9 +23,16 @@ H200 = arch.get("h200")
 Array = NDArray[np.generic]
 
 
+class Subject(Protocol):
+    """What is tried: a rung, or anything else that has a kernel for a problem."""
+
+    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+        """The kernel with its constants."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """A product: sizes, dtype, F's layout ("row", "column" or "gram": F is E's transpose), the scalars."""
+    """A product: sizes, dtype, layouts of F ("row", "column" or "gram": F is E's transpose) and of E, the scalars."""
 
     m: int
     n: int
@@ -32,9 +41,11 @@ class Case:
     layout: str = "column"
     alpha: float = 1.0
     beta: float = 0.0
+    e_layout: str = "row"
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}-{self.dtype}-{self.layout}-{self.beta:g}"
+        turned = "" if self.e_layout == "row" else "-turned"
+        return f"{self.m}x{self.n}x{self.k}-{self.dtype}-{self.layout}{turned}-{self.beta:g}"
 
 
 def padded(shape: tuple[int, int], dtype: np.dtype[np.generic], rng: np.random.Generator, pad: int) -> Array:
@@ -44,13 +55,16 @@ def padded(shape: tuple[int, int], dtype: np.dtype[np.generic], rng: np.random.G
 
 
 class Trial:
-    """One rung on fresh random numbers; D starts as NaN, and so does C where beta is 0, and the workspace."""
+    """One kernel on fresh random numbers; D starts as NaN, and so does C where beta is 0, and the workspace."""
 
-    def __init__(self, rung: Rung[Gemm], case: Case, *, pad: int = 0, **constants: int) -> None:
+    def __init__(self, subject: Subject, case: Case, *, pad: int = 0, **constants: int) -> None:
         self.case = case
         dtype = ALL[case.dtype]
         rng = np.random.default_rng([case.m, case.n, case.k])
-        self.e = padded((case.m, case.k), dtype.numpy, rng, pad)
+        if case.e_layout == "row":
+            self.e = padded((case.m, case.k), dtype.numpy, rng, pad)
+        else:
+            self.e = padded((case.k, case.m), dtype.numpy, rng, pad).T
         if case.layout == "gram":
             self.f = self.e.T
         elif case.layout == "row":
@@ -69,18 +83,19 @@ class Trial:
             case.k,
             dtype=dtype,
             a_strides=(self.e.strides[0] // size, self.e.strides[1] // size),
-            b_strides=(self.f.strides[0] // size, self.f.strides[1] // size),
+            b_strides=None if case.layout == "gram" else (self.f.strides[0] // size, self.f.strides[1] // size),
             a_align=gcd(16, lines[0]),
             b_align=gcd(16, lines[1]),
+            a_start_align=16,
             b_start_align=16,
             has_c=case.beta != 0,
             gram=case.layout == "gram",
         )
-        kernel = rung.kernel_for(self.problem, H200)
+        kernel = subject.kernel_for(self.problem, H200)
         self.kernel: Kernel[Gemm] = kernel.with_config(kernel.config.replace(**constants))
 
     def source(self) -> Source:
-        """The rung's own source for this problem."""
+        """The kernel's own source for this problem."""
         return generate(self.kernel, self.problem.dtype)
 
     def run(self, source: Source | None = None, *, schedule: int = 0, target: str = TARGET) -> list[Report]:

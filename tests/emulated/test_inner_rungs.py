@@ -114,7 +114,7 @@ PLANTED = [
     *((label, BARRIER, index, "", "shared memory") for label in ("basic", "phvm") for index in (0, 1)),
     *((label, BARRIER, 0, "", "shared memory") for label in RUNGS if label not in {"basic", "phvm"}),
     *((label, atomic, 0, plain, "workspace") for label, (atomic, plain) in PLAIN.items()),
-    *((label, "Config::GS + blockIdx.x", 0, "Config::GS", "workspace") for label in ("two-stage", "gram")),
+    *((label, "partials[Index(blockIdx.x)", 0, "partials[Index(0)", "workspace") for label in ("two-stage", "gram")),
 ]
 
 
@@ -132,7 +132,7 @@ def test_planted_races_are_named(label: str, snippet: str, index: int, instead: 
 
 WRONG = [
     *((label, "outputs.cuh", "sums[i] = 0;", ";") for label in ATOMIC),
-    *((label, "outputs.cuh", "Index(from) * count + i", "Index(from) * count") for label in ("two-stage", "gram")),
+    *((label, "outputs.cuh", "Index(i) * outputs + output", "output") for label in ("two-stage", "gram")),
     *((label, "lane_product.cuh", "at = pieces * V + first", "at = k") for label in ("vectorized", "two-stage")),
     ("gram", "kernel.cuh", "pieces * V + first : k;", "k : k;"),
     ("gram", "outputs.cuh", "mirrored && row > column", "false"),

@@ -20,19 +20,14 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL
-from matmill.execute import Argument, Pointer
-from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, ceil_div
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.partials import CLEAR, FINISH, sums_bytes, workspace
 from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
 STATIC_SHARED = 48 * 1024
-_WARPS = 4
-_CLEAR = 256
 _LARGEST = 2**31 - 1
-
-
-def _workspace(operands: GemmOperands) -> Pointer:
-    return operands.workspace or Pointer("workspace", 0)  # Kernel.launches refuses operands without one
 
 
 def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
@@ -43,67 +38,17 @@ def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
 def any_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
     sizes = (np.int32(problem.m), np.int32(problem.n))
-    return (operands.a, operands.b, _workspace(operands), *sizes, *lengths_and_strides(problem))
+    return (operands.a, operands.b, workspace(operands), *sizes, *lengths_and_strides(problem))
 
 
 def fixed_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
-    return (operands.a, operands.b, _workspace(operands), *lengths_and_strides(problem))
+    return (operands.a, operands.b, workspace(operands), *lengths_and_strides(problem))
 
 
 def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
     """GS blocks of BS threads."""
     return Geometry(grid=(config["GS"], 1, 1), block=(config["BS"], 1, 1))
-
-
-def sums_bytes(problem: Gemm, _config: Config) -> int:
-    """Bytes of one sum per output."""
-    return problem.m * problem.n * problem.dtype.accumulator.itemsize
-
-
-def partials_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of one sum per output and block."""
-    return config["GS"] * sums_bytes(problem, config)
-
-
-def _clear_geometry(problem: Gemm, _config: Config) -> Geometry:
-    return Geometry(grid=(ceil_div(problem.m * problem.n, _CLEAR), 1, 1), block=(_CLEAR, 1, 1))
-
-
-def _clear_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    return (_workspace(operands), np.int32(problem.m * problem.n))
-
-
-def _finish_geometry(problem: Gemm, _config: Config) -> Geometry:
-    return Geometry(grid=(ceil_div(problem.m * problem.n, _WARPS), 1, 1), block=(32 * _WARPS, 1, 1))
-
-
-def _finish(count: Callable[[Config], int], *, mirrored: bool = False) -> Stage[Gemm]:
-    def arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-        # Scalars are as wide as the sums: alpha and beta round to the element type only as parts of the result.
-        wide = problem.dtype.accumulator
-        return (
-            _workspace(operands),
-            np.int32(count(config)),
-            operands.c,
-            *(np.int64(stride) for stride in problem.c_row_col),
-            operands.d,
-            *(np.int64(stride) for stride in problem.d_row_col),
-            np.int32(problem.m),
-            np.int32(problem.n),
-            wide.scalar(operands.alpha),
-            wide.scalar(operands.beta),
-            np.int32(mirrored),
-        )
-
-    return Stage("finish", _finish_geometry, arguments)
-
-
-CLEAR: Stage[Gemm] = Stage("clear", _clear_geometry, _clear_arguments)
-#: After atomic adds, after one partial sum per block, and after those of the upper triangle alone.
-FINISH = _finish(lambda _config: 1)
-FINISH_PARTIALS = _finish(lambda config: config["GS"])
-FINISH_TRIANGLE = _finish(lambda config: config["GS"], mirrored=True)
 
 
 def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:

@@ -1,9 +1,10 @@
-// What stands before and after the long sum of D = alpha * E * F + beta * C: two entry points for all rungs.
+// What stands before and after the long sum of D = alpha * E * F + beta * C: entry points for every kernel of this kind.
 //
 //   clear  ─▶ sums = 0 ─▶ (a kernel adds atomically) ─▶ finish with count = 1
 //                         (a kernel writes partials) ─▶ finish with count = blocks
+//                         (a kernel writes partials) ─▶ carry, for each piece of a long k ─▶ finish with count = 1
 //
-// Sums lie output by output, `count` partial sums of one output side by side.
+// Partial sums lie block by block, the outputs of a block side by side: blocks write, and this reads, whole sectors.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
@@ -13,31 +14,67 @@ using Index = long long;
 using Number = matmill::NumberOf<Scalar>;
 using Acc = Number::Acc;
 
+namespace matmill {
+
+constexpr int FINISH_OUTPUTS = 32;  // outputs of one block of `finish` and `carry`
+constexpr int FINISH_WAYS = 16;     // threads that share the partial sums of one output
+constexpr int FINISH_THREADS = FINISH_OUTPUTS * FINISH_WAYS;
+
+// The sum of an output's `count` partial sums, always added in the same order: way by way in steps of FINISH_WAYS, then
+// the ways in turn. Every thread of the block calls it; those of way 0 get the sum of the output that they name.
+__device__ __forceinline__ Acc added(const Acc* __restrict__ sums, int count, int outputs, int output) {
+  __shared__ Acc ways[FINISH_WAYS][FINISH_OUTPUTS];
+  const int lane = threadIdx.x % FINISH_OUTPUTS, way = threadIdx.x / FINISH_OUTPUTS;
+  Acc sum = 0;
+  if (output < outputs) {
+#pragma unroll 4
+    for (int i = way; i < count; i += FINISH_WAYS) sum += sums[Index(i) * outputs + output];
+  }
+  ways[way][lane] = sum;
+  __syncthreads();
+  if (way == 0) {
+#pragma unroll
+    for (int other = 1; other < FINISH_WAYS; ++other) sum += ways[other][lane];
+  }
+  return sum;
+}
+
+// The output that this thread works on, and whether it is the one to write it.
+__device__ __forceinline__ int own_output() { return blockIdx.x * FINISH_OUTPUTS + threadIdx.x % FINISH_OUTPUTS; }
+__device__ __forceinline__ bool writes(int outputs) {
+  return threadIdx.x < FINISH_OUTPUTS && own_output() < outputs;
+}
+
+}  // namespace matmill
+
 extern "C" __global__ void clear(Acc* __restrict__ sums, int count) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) sums[i] = 0;
 }
 
-// One warp per output adds its partial sums, always in the same order: lane by lane in steps of 32, then a tree over the
-// lanes. C and D may be the same memory. Where `mirrored`, only the partial sums on and above the diagonal are there.
-extern "C" __global__ void __launch_bounds__(128)
-    finish(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Scalar* D,
-           Index d_row, Index d_column, int m, int n, Acc alpha, Acc beta, int mirrored) {
-  const int output = blockIdx.x * 4 + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  if (output >= m * n) return;  // a whole warp at a time
-  const int row = output / n;
-  const int column = output % n;
+// C and D may be the same memory. Where `mirrored`, only the partial sums on and above the diagonal are there.
+// blockIdx.y counts the products of a batch.
+extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
+    finish(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch,
+           Scalar* D, Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta, int mirrored) {
+  const int outputs = m * n, output = matmill::own_output();
+  const int row = output / n, column = output % n;
   const int from = mirrored && row > column ? column * n + row : output;
+  const Index batch = blockIdx.y;
 
-  Acc sum = 0;
-  for (int i = lane; i < count; i += 32) sum += sums[Index(from) * count + i];
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
-
-  if (lane == 0) {
+  const Acc sum = matmill::added(sums + batch * count * outputs, count, outputs, from);
+  if (matmill::writes(outputs)) {
     Acc d = alpha * sum;
-    if (beta != 0) d += beta * Number::up(C[row * c_row + column * c_column]);  // else C may hold NaN
-    D[row * d_row + column * d_column] = Number::down(d);
+    // Else C may hold NaN, or not exist.
+    if (beta != 0) d += beta * Number::up(C[batch * c_batch + row * c_row + column * c_column]);
+    D[batch * d_batch + row * d_row + column * d_column] = Number::down(d);
   }
+}
+
+// total += the partial sums of one piece of k; the first piece starts it.
+extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
+    carry(const Acc* __restrict__ sums, int count, Acc* __restrict__ total, int outputs, int first) {
+  const int output = matmill::own_output();
+  const Acc sum = matmill::added(sums, count, outputs, output);
+  if (matmill::writes(outputs)) total[output] = first ? sum : total[output] + sum;
 }

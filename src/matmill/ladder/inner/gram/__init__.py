@@ -8,19 +8,18 @@ from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Kernel, Rung, ceil_div
 from matmill.ladder.documents import OURS
 from matmill.ladder.inner.common import (
-    FINISH_TRIANGLE,
     STATIC_SHARED,
     block_sum_bytes,
     blocks,
     fixed_size_arguments,
     gs_blocks,
-    partials_bytes,
     shares_a_block,
     takes,
     threads,
     width,
 )
 from matmill.ladder.inner.vectors import contiguous_e, per_sm, rounds, vector
+from matmill.partials import FINISH_TRIANGLE, partials_bytes
 from matmill.problem import Gemm
 
 #: Registers of sums in a triangle that one thread keeps, and the rows of a tile where that is too few: the first

@@ -1,7 +1,7 @@
 // D = alpha * E * E^T + beta * C: one input, read once, and only the tiles on and above the diagonal.
 //
 //   global E ── up to 16 bytes a load ──▶ registers e[U][T][V] (and those of the tile's columns, off the diagonal) ──▶
-//   acc ──▶ shuffles, shared ──▶ global partials[output][block] ──▶ second launch: adds in fixed order, mirrors ──▶ D
+//   acc ──▶ shuffles, shared ──▶ global partials[block][output] ──▶ second launch: adds in fixed order, mirrors ──▶ D
 //
 //   B = ⌈M / T⌉ rows of tiles; B = 1: a thread has all rows of its k's and sums the T (T + 1) / 2 outputs of a triangle
 //                              B > 1: tile s of the triangle (I <= J) is thread t % S = s, of S = the power of two that
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(BS, 1)
     const int row = output / M, column = output % M;
     if (row <= column) {
       const Acc sum = block.total(before(row / T) + column / T - row / T, place(row % T, column % T));
-      partials[Index(output) * Config::GS + blockIdx.x] = sum;
+      partials[Index(blockIdx.x) * (M * M) + output] = sum;
     }
   }
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.documents import OURS
-from matmill.ladder.inner.common import FINISH_PARTIALS, fixed_size_arguments, gs_blocks, partials_bytes
+from matmill.ladder.inner.common import fixed_size_arguments, gs_blocks
 from matmill.ladder.inner.vectors import DEFAULT, tune, wide_loads
+from matmill.partials import FINISH_PARTIALS, partials_bytes
 from matmill.problem import Gemm
 
 TWO_STAGE: Rung[Gemm] = Rung(

@@ -1,7 +1,7 @@
 // The one pass of include/matmill/inner/lane_product.cuh; each block writes its sums to places of its own.
 //
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
-//   global partials[output][block] ──▶ second launch: one warp per output adds them in fixed order ──▶ D
+//   global partials[block][output] ──▶ second launch: 16 threads per output add them in fixed order ──▶ D
 //
 // No atomics, so nothing depends on the order in which blocks finish: the same inputs give the same bits.
 #include "matmill/inner/block_sum.cuh"
@@ -22,6 +22,6 @@ extern "C" __global__ void __launch_bounds__(Config::BS, 1)
   for (int output = threadIdx.x; output < Product::M * N; output += Config::BS) {
     const int row = output / N, column = output % N;
     const Acc sum = block.total(row / TM * Product::ACROSS + column / TN, row % TM * TN + column % TN);
-    partials[Index(output) * Config::GS + blockIdx.x] = sum;
+    partials[Index(blockIdx.x) * (Product::M * N) + output] = sum;
   }
 }

@@ -1,0 +1,91 @@
+// The lines of one matrix (rows of E, columns of F) that a thread works on, V consecutive k of each, in registers.
+//
+//   ALONG_K  k is contiguous: V elements of a line lie side by side
+//   PACKED   all lines of one k are neighbours and the k's too: the matrix is one run of memory
+//   STRIDED  anything else; GROUP lines of one k may still be neighbours
+//
+// TAKERS threads share LINES lines and take COUNT each, in groups of GROUP neighbours dealt out in turns: what
+// neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.
+#pragma once
+
+#include "matmill/inner/piece.cuh"
+
+namespace matmill {
+
+template <class T, int LINES_, int COUNT_, int TAKERS, int V, int MODE, int GROUP>
+struct Lines {
+  static constexpr int LINES = LINES_, COUNT = COUNT_;
+  static constexpr bool ALONG = MODE == ALONG_K;
+  static_assert(COUNT * TAKERS >= LINES, "every line is taken");
+  static_assert(GROUP == 1 || (!ALONG && LINES % GROUP == 0 && COUNT % GROUP == 0), "whole groups");
+
+  alignas(16) T x[COUNT * V];
+
+  // The number of a taker's i-th line; LINES and more where there is none.
+  static __device__ __forceinline__ constexpr int line(int taker, int i) {
+    return i / GROUP * (TAKERS * GROUP) + taker * GROUP + i % GROUP;
+  }
+
+  // The same for the first of a group, but a line that exists.
+  static __device__ __forceinline__ int first_of_group(int taker, int i) {
+    const int first = line(taker, i);
+    return (i / GROUP + 1) * TAKERS * GROUP <= LINES ? first : min(first, LINES - GROUP);
+  }
+
+  __device__ __forceinline__ T at(int i, int v) const { return ALONG ? x[i * V + v] : x[v * COUNT + i]; }
+
+  // From global memory: p is the first line at the piece's first k. WIDTH elements a load.
+  template <int WIDTH>
+  __device__ __forceinline__ void read(const T* p, int taker, long long line_stride, long long k_stride) {
+    if constexpr (MODE == PACKED) {
+      static_assert(TAKERS == 1 && COUNT == LINES, "one thread takes the whole run");
+#pragma unroll
+      for (int i = 0; i < COUNT * V; i += WIDTH) load<WIDTH>(&x[i], p + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT; i += GROUP) {
+        const T* const from = p + first_of_group(taker, i) * line_stride;
+#pragma unroll
+        for (int v = 0; v < V; v += ALONG ? WIDTH : 1) {
+          if constexpr (ALONG) {
+            load<WIDTH>(&x[i * V + v], from + v);
+          } else {
+            static_assert(WIDTH == GROUP || GROUP == 1, "a load takes a group");
+            load<GROUP>(&x[v * COUNT + i], from + v * k_stride);
+          }
+        }
+      }
+    }
+  }
+
+  // One k alone, into the first of V places.
+  __device__ __forceinline__ void read_one(const T* p, int taker, long long line_stride) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+      x[ALONG ? i * V : i] = p[(first_of_group(taker, i - i % GROUP) + i % GROUP) * line_stride];
+  }
+
+  // From a stage in shared memory: lines PITCH apart with k contiguous, or k's PITCH apart with lines contiguous.
+  template <int PITCH>
+  __device__ __forceinline__ void read_stage(const T* stage, int taker, int k) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += GROUP) {
+      const int first = first_of_group(taker, i);
+      if constexpr (ALONG) {
+        copy<V>(&x[i * V], stage + first * PITCH + k);
+      } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v) copy<GROUP>(&x[v * COUNT + i], stage + (k + v) * PITCH + first);
+      }
+    }
+  }
+
+ private:
+  template <int WIDTH>
+  static __device__ __forceinline__ void copy(T* to, const T* from) {
+    using Bits = typename Word<WIDTH * sizeof(T)>::Type;
+    *reinterpret_cast<Bits*>(to) = *reinterpret_cast<const Bits*>(from);
+  }
+};
+
+}  // namespace matmill

@@ -1,0 +1,206 @@
+// D = sum over k of E's column times F's row, for few rows of E and few columns of F, all of them in one block's hands.
+//
+//   direct   global E, F ── loads of up to 16 bytes, U pieces at once ──▶ registers ──▶ acc[TM][TN]
+//   staged   global E, F ── cp.async, STAGES deep ──▶ shared [BK of every line] ──▶ registers ──▶ acc[TM][TN]
+//
+// S = DOWN * ACROSS threads share a piece of V consecutive k and take TM rows and TN columns each; the block's BS / S
+// groups of them, and the blocks, take pieces in turns. Direct, what the S threads have in common comes from L1; staged,
+// every element crosses from L2 once, whatever the layout, and what is in flight needs no registers.
+//
+// Staged, per stage t (one barrier each):
+//
+//   wait until stage t has landed, barrier ─▶ issue stage t + STAGES - 1 into the place that t - 1 left ─▶ multiply t
+//
+// The barrier both publishes stage t and proves that all threads are done with stage t - 1.
+//
+// GRAM: F is E's transpose. E is read once, and only the S tiles on and above the diagonal are summed.
+#pragma once
+
+#include "matmill/inner/lines.cuh"
+#include "matmill/inner/outputs.cuh"
+#include "matmill/inner/stage.cuh"
+#include "matmill/inner/tile_sum.cuh"
+
+namespace matmill {
+
+// One operand: where it lies, and its strides in elements.
+struct Matrix {
+  const Scalar* first;
+  Index line_stride, k_stride;
+};
+
+template <class Config>
+struct InnerProduct {
+  static constexpr int M = Config::M, N = Config::N, TM = Config::TM, TN = Config::TN;
+  static constexpr int DOWN = Config::DOWN, ACROSS = Config::ACROSS, V = Config::V, BS = Config::BS;
+  static constexpr bool GRAM = Config::GRAM != 0, STAGED = Config::BK != 0;
+  static constexpr int TILES = GRAM ? DOWN * (DOWN + 1) / 2 : DOWN * ACROSS, S = Config::S;
+  static constexpr bool TRIANGLE = GRAM && DOWN == 1;  // one tile, of which the part on and above the diagonal is summed
+  static constexpr int GROUPS = BS / S, OUT = TM * TN;
+  static_assert(TILES <= S && (S & (S - 1)) == 0 && BS % S == 0 && BS % 32 == 0, "S is a power of two that divides BS");
+  static_assert(TM * DOWN >= M && TN * ACROSS >= N, "tiles cover D");
+  static_assert(!GRAM || (M == N && TM == TN && DOWN == ACROSS), "a Gram matrix is symmetric, and so are its tiles");
+
+  using LinesE = Lines<Scalar, M, TM, DOWN, V, Config::E_MODE, Config::E_GROUP>;
+  using LinesF = Lines<Scalar, N, TN, ACROSS, V, GRAM ? Config::E_MODE : Config::F_MODE,
+                       GRAM ? Config::E_GROUP : Config::F_GROUP>;
+  using StageE = Stage<Scalar, M, STAGED ? Config::BK : 16, Config::E_MODE, STAGED ? Config::E_WIDTH : 1, BS>;
+  using StageF = Stage<Scalar, N, STAGED ? Config::BK : 16, Config::F_MODE, STAGED ? Config::F_WIDTH : 1, BS>;
+  using Sum = TileSum<Acc, BS, S, OUT>;
+  static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
+  static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
+  static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
+  static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
+
+  Acc acc[OUT] = {};
+
+  // The tile of thread s among S. Where there are rows and columns of tiles, lane ^ 1 has the same rows and lane ^ 2 the
+  // same columns: the hardware then merges the quarter-warps of 16-byte reads in pairs (matmill.emulator.banks).
+  static __device__ __forceinline__ void tile_of(int s, int& down, int& across) {
+    if constexpr (GRAM) {
+      down = 0;
+      int left = s < TILES ? s : 0;
+      while (left >= DOWN - down) left -= DOWN - down++;
+      across = down + left;
+    } else if constexpr (DOWN > 1 && ACROSS > 1) {
+      across = s % 2 + s / 4 % (ACROSS / 2) * 2;
+      down = s / 2 % 2 + s / (2 * ACROSS) * 2;
+    } else {
+      down = DOWN > 1 ? s : 0;
+      across = ACROSS > 1 ? s : 0;
+    }
+  }
+
+  template <int TERMS>
+  __device__ __forceinline__ void multiply(const LinesE& e, const LinesF& f) {
+#pragma unroll
+    for (int v = 0; v < TERMS; ++v) {
+      Acc rows[TM], columns[TN];  // widened once, not once per product
+#pragma unroll
+      for (int i = 0; i < TM; ++i) rows[i] = Number::up(e.at(i, v));
+#pragma unroll
+      for (int j = 0; j < TN; ++j) columns[j] = TRIANGLE ? rows[j] : Number::up(f.at(j, v));
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int jj = 0; jj < TN; ++jj) {
+          // Back and forth along the rows: each step then shares one operand register with the step before it.
+          const int j = i % 2 ? TN - 1 - jj : jj;
+          if (!TRIANGLE || j >= i) acc[i * TN + j] += rows[i] * columns[j];
+        }
+    }
+  }
+
+  __device__ __forceinline__ void run(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
+    if constexpr (STAGED) {
+      run_staged(E, F, k, shared);
+    } else {
+      run_direct(E, F, k);
+    }
+  }
+
+  // Calls write(row, column, sum) once for every output, from some thread.
+  template <class Write>
+  __device__ __forceinline__ void sum(unsigned char* shared, Write write) {
+    if constexpr (STAGED && Sum::BYTES > 0) __syncthreads();  // the stages become the place of the sums
+    Sum::run(acc, reinterpret_cast<Acc*>(shared), [&](int s, int output, Acc sum) {
+      if (TILES < S && s >= TILES) return;
+      int down, across;
+      tile_of(s, down, across);
+      const int i = output / TN, j = output % TN;
+      const int row = LinesE::line(down, i), column = LinesF::line(across, j);
+      if (row >= M || column >= N || (TRIANGLE && j < i)) return;
+      write(row, column, sum);
+      if (GRAM && (TRIANGLE ? i != j : down != across)) write(column, row, sum);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void run_direct(const Matrix& E, const Matrix& F, Index k) {
+    constexpr int U = Config::U;
+    int down, across;
+    tile_of(threadIdx.x % S, down, across);
+    const Index first = Index(blockIdx.x) * GROUPS + threadIdx.x / S, step = Index(gridDim.x) * GROUPS;
+    const Index pieces = k / V;
+
+    Index piece = first;
+    for (; piece + (U - 1) * step < pieces; piece += U * step) {
+      LinesE e[U];
+      LinesF f[TRIANGLE ? 1 : U];
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        const Index at = (piece + u * step) * V;
+        e[u].template read<Config::E_WIDTH>(E.first + at * E.k_stride, down, E.line_stride, E.k_stride);
+        if constexpr (!TRIANGLE)
+          f[u].template read<Config::F_WIDTH>(F.first + at * F.k_stride, across, F.line_stride, F.k_stride);
+      }
+#pragma unroll
+      for (int u = 0; u < U; ++u) multiply<V>(e[u], f[TRIANGLE ? 0 : u]);
+    }
+    if constexpr (U > 1) {
+      for (; piece < pieces; piece += step) {
+        LinesE e;
+        LinesF f;
+        e.template read<Config::E_WIDTH>(E.first + piece * V * E.k_stride, down, E.line_stride, E.k_stride);
+        if constexpr (!TRIANGLE)
+          f.template read<Config::F_WIDTH>(F.first + piece * V * F.k_stride, across, F.line_stride, F.k_stride);
+        multiply<V>(e, f);
+      }
+    }
+    if constexpr (V > 1) {
+      for (Index at = pieces * V + first; at < k; at += step) {
+        LinesE e;
+        LinesF f;
+        e.read_one(E.first + at * E.k_stride, down, E.line_stride);
+        if constexpr (!TRIANGLE) f.read_one(F.first + at * F.k_stride, across, F.line_stride);
+        multiply<1>(e, f);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run_staged(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
+    constexpr int BK = Config::BK, STAGES = Config::STAGES, PIECES = BK / (V * GROUPS);
+    static_assert(STAGES >= 2 && PIECES * V * GROUPS == BK, "every group of threads has whole pieces of a stage");
+    int down, across;
+    tile_of(threadIdx.x % S, down, across);
+    const unsigned stages = ptx::shared_address(shared);
+    const Index step = Index(gridDim.x) * BK;
+    Index next = Index(blockIdx.x) * BK;  // the first k of the next stage to be issued
+
+    const auto issue = [&](unsigned place) {
+      if (next < k) {
+        StageE::issue(stages + place, E.first, next, k, E.line_stride, E.k_stride);
+        if constexpr (!GRAM) StageF::issue(stages + place + StageE::BYTES, F.first, next, k, F.line_stride, F.k_stride);
+      }
+      // Also where there is nothing left to copy: the groups are counted.
+      ptx::cp_async_commit();
+      next += step;
+    };
+
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) issue(s * STAGE_BYTES);
+    unsigned reading = 0, writing = (STAGES - 1) * STAGE_BYTES;
+    const int group = threadIdx.x / S;
+    for (Index at = Index(blockIdx.x) * BK; at < k; at += step) {
+      ptx::cp_async_wait<STAGES - 2>();
+      __syncthreads();
+      issue(writing);
+      writing = writing == (STAGES - 1) * STAGE_BYTES ? 0 : writing + STAGE_BYTES;
+      const Scalar* const e_stage = reinterpret_cast<const Scalar*>(shared + reading);
+      const Scalar* const f_stage = GRAM ? e_stage : reinterpret_cast<const Scalar*>(shared + reading + StageE::BYTES);
+      reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece) {
+        const int kk = (piece * GROUPS + group) * V;
+        LinesE e;
+        LinesF f;
+        e.template read_stage<StageE::PITCH>(e_stage, down, kk);
+        if constexpr (!TRIANGLE) f.template read_stage<(GRAM ? StageE::PITCH : StageF::PITCH)>(f_stage, across, kk);
+        multiply<V>(e, f);
+      }
+    }
+    ptx::cp_async_wait<0>();
+  }
+};
+
+}  // namespace matmill

@@ -1,0 +1,113 @@
+"""The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
+
+E and F are A and B of the problem. k is split over GS blocks; where that is more than one, their partial sums go
+through a workspace to a second launch, which adds them in fixed order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from matmill.config import Config
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.kernels.inner.space import against, space
+from matmill.partials import (
+    FINISH,
+    c_strides,
+    carry,
+    d_strides,
+    finish,
+    partials_bytes,
+    scalars,
+    sums_bytes,
+    workspace,
+)
+from matmill.problem import Gemm
+
+__all__ = ["INNER", "piece", "space", "total"]
+
+
+def _geometry(problem: Gemm, config: Config) -> Geometry:
+    return Geometry(
+        grid=(config["GS"], problem.batch, 1), block=(config["BS"], 1, 1), dynamic_shared=config["SHARED_BYTES"]
+    )
+
+
+def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    a_batch, b_batch, *_ = problem.batch_strides
+    return (
+        operands.a,
+        operands.b,
+        workspace(operands),
+        np.int64(problem.k),
+        *(np.int64(stride) for stride in (*problem.a_row_col, a_batch, *problem.b_row_col, b_batch)),
+        operands.c,
+        *c_strides(problem),
+        operands.d,
+        *d_strides(problem),
+        *scalars(problem, operands),
+    )
+
+
+def _scratch(problem: Gemm, config: Config) -> int:
+    """One block makes D itself."""
+    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
+
+
+_PROBLEM = Gemm(m=3, n=3, k=100_000, b_strides=(1, 100_000))
+
+INNER: Kernel[Gemm] = Kernel(
+    entry="inner",
+    package=__name__,
+    config=Config.of(
+        M=3,
+        N=3,
+        TM=3,
+        TN=3,
+        DOWN=1,
+        ACROSS=1,
+        S=1,
+        GRAM=0,
+        V=4,
+        U=2,
+        BS=256,
+        BK=0,
+        STAGES=0,
+        BLOCKS_PER_SM=2,
+        E_MODE=0,
+        E_WIDTH=4,
+        E_GROUP=1,
+        F_MODE=0,
+        F_WIDTH=4,
+        F_GROUP=1,
+        SHARED_BYTES=512,
+    ).launched(GS=98),
+    geometry=_geometry,
+    arguments=_arguments,
+    legality=against,
+    after=(finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
+    scratch=_scratch,
+)
+
+
+def piece(kernel: Kernel[Gemm], *, first: bool) -> Kernel[Gemm]:
+    """``kernel`` for one piece of a k that comes in several: it adds the piece's sums to the totals at D.
+
+    D is then a packed array of m x n sums in the accumulator's type, which the first piece starts; alpha, beta and C
+    are not read.
+    """
+    return replace(kernel, after=(carry(first=first),), scratch=partials_bytes)
+
+
+def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
+    """The launch after the last :func:`piece`: it makes the product of the totals, which are its workspace."""
+
+    def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+        return FINISH.arguments(problem, kernel.config, operands)
+
+    return replace(
+        kernel, entry=FINISH.entry, geometry=FINISH.geometry, arguments=arguments, after=(), scratch=sums_bytes
+    )

@@ -1,0 +1,297 @@
+"""Tiles, loads and launches of the inner kernel worth considering for a problem, and what makes one legal.
+
+What follows from a problem's layout alone (:func:`layouts`) is worked out once; a configuration is a tile per thread,
+a way to read (direct or staged, see ``include/matmill/inner/product.cuh``) and a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.problem import Gemm
+
+#: Rows of E and columns of F that one block can hold the sums of.
+MOST_LINES = 128
+VECTOR_BYTES = 16
+_LEAST_COPY = 4  # bytes, of cp.async
+
+#: How a matrix's lines are read, as in include/matmill/inner/lines.cuh.
+ALONG_K, PACKED, STRIDED = range(3)
+
+#: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
+_MOST_SUMS, _MOST_LINES, _MOST_LOADED = 128, 48, 128
+#: The same where loads of several rounds are under way at once, and registers for addresses and counters.
+_MOST_AT_ONCE, _OTHERS = 96, 40
+_THREADS = (128, 256)
+#: A k this many times longer than the longer side of D is long.
+_LONG = 32
+#: Bytes of a stage that is worth a barrier and still leaves room for others, and of a line's part of it.
+_STAGE, _LINE = (4096, 32768), 64
+#: Pieces that a thread takes of a stage, and copies that it issues, at most.
+_MOST_PIECES, _MOST_COPIES = 8, 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one matrix lies: its mode, its lines, and the most elements that a copy or a load may take at once."""
+
+    mode: int
+    lines: int
+    width: int
+
+    @property
+    def along_k(self) -> bool:
+        """Whether k is contiguous."""
+        return self.mode == ALONG_K
+
+
+def layouts(problem: Gemm) -> tuple[Layout, Layout]:
+    """Layouts of E and of F, whose lines are E's rows and F's columns."""
+    e_row, e_k = problem.a_row_col
+    f_k, f_column = problem.b_row_col
+    size = problem.dtype.itemsize
+    e_aligns = (problem.a_align, problem.a_start_align or problem.a_align)
+    f_aligns = (problem.b_align, problem.b_start_align or problem.b_align)
+    e = _layout(problem.m, (e_row, e_k), e_aligns, size)
+    return e, e if problem.gram else _layout(problem.n, (f_column, f_k), f_aligns, size)
+
+
+def _layout(lines: int, strides: tuple[int, int], aligns: tuple[int, int], size: int) -> Layout:
+    """The layout of ``lines`` lines whose (line, k) strides and (every line's, the first's) alignments are given."""
+    line_stride, k_stride = strides
+    align, start = aligns
+    if k_stride == 1:
+        # Lines one element apart, of a single k, have starts that ``align`` does not speak of.
+        apart = line_stride * size if lines > 1 else 0
+        return Layout(ALONG_K, lines, gcd(align, apart) // size or 1)
+    if line_stride != 1 and lines > 1:
+        return Layout(STRIDED, lines, 1)
+    if k_stride == lines:
+        return Layout(PACKED, lines, start // size or 1)
+    return Layout(STRIDED, lines, gcd(align // size or 1, lines))
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
+    if not (problem.m <= MOST_LINES and problem.n <= MOST_LINES and problem.k):
+        return ()
+    e, f = layouts(problem)
+    found: dict[Config, None] = {}
+    for tile in _tiles(problem):
+        for config in (*_direct(problem, arch, tile, e, f), *_staged(problem, arch, tile, e, f)):
+            for gs in _grids(problem, config, arch):
+                found[config.launched(GS=gs)] = None
+    return tuple(found)
+
+
+def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """:func:`space` where k is long, or no other kernel takes the element type.
+
+    This kernel is compiled anew for every m and n. The GEMM kernel is not, and is as fast where k is short.
+    """
+    long = problem.k >= _LONG * max(problem.m, problem.n)
+    return space(problem, arch) if long or problem.dtype.wider is not None else ()
+
+
+def _tiles(problem: Gemm) -> Iterator[Config]:
+    """Tiles of a thread and how many of them share a k: whatever fits in registers, the largest few."""
+    m, n, gram = problem.m, problem.n, problem.gram
+    size = problem.dtype.accumulator.itemsize // 4
+    powers = [1 << i for i in range(8)]
+    fitting = []
+    for down in powers:
+        for across in [down] if gram else powers:
+            tm, tn = ceil_div(m, down), ceil_div(n, across)
+            if down >= 2 * m or across >= 2 * n or (gram and down > m):
+                continue
+            tiles = down * (down + 1) // 2 if gram else down * across
+            sharing = 1 << (tiles - 1).bit_length()
+            sums = tm * (tm + 1) // 2 if gram and down == 1 else tm * tn
+            if sums * size <= _MOST_SUMS and (tm + tn) * size <= _MOST_LINES and sharing <= 256:
+                config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram))
+                fitting.append((_burden(config), config))
+    fitting.sort(key=lambda pair: pair[0])
+    least = fitting[0][0] if fitting else 0.0
+    yield from (config for burden, config in fitting[:6] if burden <= 2 * least)
+
+
+def _burden(tile: Config) -> float:
+    """Issue slots per k of all threads that share one: multiply-adds, padding among them, and reads."""
+    return tile["S"] * (tile["TM"] * tile["TN"] + 1.0 * (tile["TM"] + tile["TN"]))
+
+
+def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
+    size = problem.dtype.itemsize
+    alone = _alone(tile)
+    for v in sorted(_lengths(tile, e, f, VECTOR_BYTES // size)):
+        modes = _read_as("E", e, tile["DOWN"], tile["TM"], v) | _read_as("F", f, tile["ACROSS"], tile["TN"], v)
+        loaded = _registers(tile["TM"] * v, modes["E_WIDTH"], size)
+        loaded += 0 if alone else _registers(tile["TN"] * v, modes["F_WIDTH"], size)
+        if loaded > _MOST_LOADED:
+            continue
+        rounds = [u for u in (1, 2, 4, 8) if u == 1 or u * loaded <= _MOST_AT_ONCE]
+        for u, bs in product(rounds, _THREADS):
+            if bs >= tile["S"]:
+                config = tile.replace(V=v, U=u, BS=bs, BK=0, STAGES=0, **modes)
+                yield _resident(config, problem, arch, u * loaded)
+
+
+def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
+    """How many k's a thread may take at a time where it loads them itself."""
+    along = {layout.width for layout in (e, f) if layout.along_k}
+    # As many as the loads along k take at once, so that neighbouring threads read neighbouring bytes.
+    lengths = {min(along, default=1)}
+    if len(along) > 1 or _packed(e, tile["DOWN"]) or _packed(f, tile["ACROSS"]):
+        lengths.add(full)
+    return lengths
+
+
+def _read_as(name: str, layout: Layout, takers: int, count: int, v: int) -> dict[str, int]:
+    """Mode, width and group of loads straight into registers of a thread that takes ``count`` lines and ``v`` k's."""
+    if layout.along_k:
+        mode, width, group = ALONG_K, min(v, layout.width), 1
+    elif _packed(layout, takers):
+        mode, width, group = PACKED, gcd(layout.width, v * layout.lines), 1
+    else:
+        mode = STRIDED
+        width = group = gcd(layout.width, count, layout.lines)
+    return {f"{name}_MODE": mode, f"{name}_WIDTH": width, f"{name}_GROUP": group}
+
+
+def _registers(elements: int, width: int, size: int) -> int:
+    """Registers that hold ``elements`` loaded ``width`` at a time: at least one for each load."""
+    return ceil_div(elements, width) * ceil_div(width * size, 4)
+
+
+def _alone(config: Config) -> bool:
+    """Whether one thread has a whole Gram matrix: it then reads its lines once and sums the triangle."""
+    return bool(config["GRAM"]) and config["DOWN"] == 1
+
+
+def _packed(layout: Layout, takers: int) -> bool:
+    return layout.mode == PACKED and takers == 1
+
+
+def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
+    size = problem.dtype.itemsize
+    if min(e.width, f.width) * size < _LEAST_COPY:
+        return
+    full = VECTOR_BYTES // size
+    modes: dict[str, int] = {}
+    for name, layout, count in (("E", e, tile["TM"]), ("F", f, tile["TN"])):
+        group = 1 if layout.along_k else gcd(full, count, layout.lines)
+        modes |= {f"{name}_MODE": layout.mode, f"{name}_WIDTH": layout.width, f"{name}_GROUP": group}
+    for v in sorted({full, max(1, full // 2)}):
+        loaded = sum(
+            _registers(tile[count] * v, v if layout.mode == ALONG_K else modes[dealt], size)
+            for count, dealt, layout in (("TM", "E_GROUP", e), ("TN", "F_GROUP", f))
+        )
+        if loaded > _MOST_LOADED:
+            continue
+        for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256), (3, 4)):
+            config = tile.replace(V=v, U=0, BS=bs, BK=bk, STAGES=stages, **modes)
+            if _worth_a_stage(config, problem):
+                yield _resident(config, problem, arch, loaded)
+
+
+def _worth_a_stage(config: Config, problem: Gemm) -> bool:
+    size, bs, bk = problem.dtype.itemsize, config["BS"], config["BK"]
+    if bs < config["S"]:
+        return False
+    lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
+    copies = sum(count * bk // config[f"{name}_WIDTH"] for name, count in lines.items())
+    pieces, rest = divmod(bk, config["V"] * (bs // config["S"]))
+    return (
+        not rest
+        and pieces <= _MOST_PIECES
+        and _STAGE[0] <= sum(lines.values()) * bk * size <= _STAGE[1]
+        and bk * size >= _LINE
+        and copies <= _MOST_COPIES * bs
+    )
+
+
+def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
+    """``config`` with its shared memory, and with as many blocks per multiprocessor as registers and that allow."""
+    config = config.replace(SHARED_BYTES=shared_bytes(config, problem))
+    sums = config["TM"] * (config["TM"] + 1) // 2 if _alone(config) else config["TM"] * config["TN"]
+    registers = min(255, sums * problem.dtype.accumulator.itemsize // 4 + loaded + _OTHERS)
+    by_registers = arch.registers_per_sm // (-(-registers // 8) * 8 * config["BS"])
+    by_shared = arch.shared_per_sm // max(1, config["SHARED_BYTES"] + arch.shared_reserved)
+    most = max(1, min(by_registers, by_shared, arch.threads_per_sm // config["BS"], arch.blocks_per_sm))
+    return config.replace(BLOCKS_PER_SM=most)
+
+
+def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
+    """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for."""
+    most = ceil_div(problem.k, block_terms(config))
+    resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
+    counts = {1, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4)), resident}
+    yield from sorted({min(most, count) for count in counts})
+
+
+def block_terms(config: Config) -> int:
+    """Terms of k that a block takes at a time."""
+    return config["BK"] or config["V"] * config["BS"] // config["S"]
+
+
+def shared_bytes(config: Config, problem: Gemm) -> int:
+    """Dynamic shared memory of one block: its stages, or its sums where they take more. The device asserts the same."""
+    size = problem.dtype.itemsize
+    stage = 0
+    if config["BK"]:
+        matrices = (("E", problem.m),) if problem.gram else (("E", problem.m), ("F", problem.n))
+        for name, lines in matrices:
+            pitch = config["BK"] + VECTOR_BYTES // size if config[f"{name}_MODE"] == ALONG_K else config["BK"]
+            stage += lines * pitch * size
+    return max(config["STAGES"] * stage, _sum_bytes(config, problem.dtype.accumulator.itemsize))
+
+
+def _sum_bytes(config: Config, itemsize: int) -> int:
+    outputs, s, bs = config["TM"] * config["TN"], config["S"], config["BS"]
+    if s < 32:
+        alike = 32 // s
+        return bs // 32 * s * ceil_div(outputs, alike) * alike * itemsize
+    return bs // s // 2 * s * outputs * itemsize
+
+
+def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why the constants do not fit the problem, or None."""
+    checks = (_wrong_sizes, _wrong_loads, _wrong_launch)
+    reason = next(filter(None, (check(problem, config) for check in checks)), None)
+    return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
+
+
+def _wrong_sizes(problem: Gemm, config: Config) -> str | None:
+    if not (1 <= problem.m <= MOST_LINES and 1 <= problem.n <= MOST_LINES):
+        return f"{problem.m} x {problem.n} outputs are more than {MOST_LINES} x {MOST_LINES}, or none"
+    if problem.k == 0:
+        return "k = 0 has nothing to sum"
+    if (config["M"], config["N"], config["GRAM"]) != (problem.m, problem.n, int(problem.gram)):
+        return f"constants for {config['M']} x {config['N']} outputs, gram {config['GRAM']}"
+    return None
+
+
+def _wrong_loads(problem: Gemm, config: Config) -> str | None:
+    size = problem.dtype.itemsize
+    for name, layout in zip("EF", layouts(problem), strict=True):
+        mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
+        if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
+            return f"{name}_MODE = {mode} is not how {name} lies"
+        if width > layout.width:
+            return f"{name}_WIDTH = {width} needs lines aligned to {width * size} bytes"
+        if config["BK"] and width * size < _LEAST_COPY:
+            return f"{name}_WIDTH = {width}: cp.async copies at least {_LEAST_COPY} bytes"
+    return None
+
+
+def _wrong_launch(problem: Gemm, config: Config) -> str | None:
+    needed = shared_bytes(config, problem)
+    if needed != config["SHARED_BYTES"]:
+        return f"SHARED_BYTES = {config['SHARED_BYTES']}, and the device needs {needed}"
+    return None if config["GS"] >= 1 else f"GS = {config['GS']} blocks"

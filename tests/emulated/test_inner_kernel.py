@@ -1,0 +1,196 @@
+"""The inner kernel's own PTX in the emulator: right, free of races and the same bits, whatever was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulated.inner_trial import H200, TARGET, Array, Case, Trial, without
+from matmill.arch import Arch
+from matmill.choose import choose_from
+from matmill.compile import compile_source
+from matmill.config import Config
+from matmill.cost import inner as cost
+from matmill.dtypes import F64
+from matmill.emulator import Memory, run
+from matmill.kernel import GemmOperands, Kernel
+from matmill.kernels.inner import INNER, piece, total
+from matmill.kernels.inner.space import space
+from matmill.problem import Gemm
+from matmill.registry import Production
+from matmill.source import generate
+
+_OURS = [Production(INNER, space, cost.predict)]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The configuration that the cost model picks, with ``blocks`` in place of its grid where that is given."""
+
+    blocks: int | None = None
+
+    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+        """The model's choice."""
+        kernel = choose_from(_OURS, problem, arch).kernel
+        return kernel if self.blocks is None else kernel.with_config(kernel.config.launched(GS=self.blocks))
+
+
+@dataclass(frozen=True)
+class Picked:
+    """One configuration of the space, by what it is like."""
+
+    wanted: Callable[[Config], bool]
+    number: int = 0
+
+    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+        """The ``number``-th of those that are ``wanted``."""
+        fitting = [config for config in space(problem, arch) if self.wanted(config)]
+        return INNER.with_config(fitting[self.number % len(fitting)])
+
+
+def hazards(trial: Trial, *, schedule: int = 0) -> list[str]:
+    return [str(hazard) for report in trial.run(schedule=schedule) for hazard in report.hazards]
+
+
+SIZES = [(1, 1, 1000), (3, 3, 1001), (5, 2, 777), (16, 16, 600), (17, 9, 500), (33, 65, 200), (128, 100, 130)]
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_what_is_chosen_is_right(m: int, n: int, k: int, dtype: str, layout: str) -> None:
+    trial = Trial(Chosen(), Case(m, n, k, dtype, layout))
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("m", [1, 3, 12, 17, 40, 100])
+def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) -> None:
+    trial = Trial(Chosen(blocks=2), Case(m, m, 600, dtype, "gram"))
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+    assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_every_way_to_read_is_right(data: st.DataObject) -> None:
+    draw = data.draw
+    layout = draw(st.sampled_from(["row", "column", "gram"]))
+    m = draw(st.integers(1, 24))
+    case = Case(
+        m,
+        m if layout == "gram" else draw(st.integers(1, 24)),
+        draw(st.integers(1, 700)),
+        draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
+        layout,
+        alpha=draw(st.sampled_from([1.0, -0.5])),
+        beta=draw(st.sampled_from([0.0, 2.0])),
+        e_layout=draw(st.sampled_from(["row", "column"])),
+    )
+    subject = Picked(lambda _config: True, draw(st.integers(0, 5000)))
+    trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 4, 8])))
+    assert not hazards(trial, schedule=draw(st.integers(0, 3)))
+    assert trial.excess() <= 1
+
+
+MANY = Case(6, 10, 3000, "float32", "row", alpha=0.5, beta=-1.5)
+DIRECT = Picked(lambda config: config["BK"] == 0 and config["GS"] > 4)
+STAGED = Picked(lambda config: config["BK"] > 0 and config["GS"] > 4)
+
+
+@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
+def test_the_order_of_blocks_and_warps_changes_no_bit(subject: Picked) -> None:
+    trial = Trial(subject, MANY)
+    results = set()
+    for schedule in range(4):
+        trial.run(schedule=schedule)
+        results.add(trial.d.tobytes())
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nan_and_infinity_reach_the_outputs_they_belong_to(subject: Picked, value: float) -> None:
+    trial = Trial(subject, replace(MANY, beta=0.0))
+    trial.e[2, 2999] = value
+    trial.f[17, 4] = value
+    trial.run()
+    expected = trial.case.alpha * (trial.e.astype(np.float64) @ trial.f.astype(np.float64))
+    assert np.array_equal(np.isnan(trial.d), np.isnan(expected))
+    infinite = np.isinf(expected)
+    assert np.array_equal(trial.d[infinite], expected[infinite])
+    assert np.isfinite(trial.d[np.isfinite(expected)]).all()
+
+
+def test_one_block_needs_no_second_launch_and_no_workspace() -> None:
+    trial = Trial(Chosen(blocks=1), Case(4, 4, 900))
+    assert trial.kernel.workspace(trial.problem) == 0
+    assert len(trial.run()) == 1
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
+def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
+    rng = np.random.default_rng(7)
+    e, f = (rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((3, 6, 800), (3, 800, 10)))
+    d = np.full((3, 6, 10), np.nan, np.float32)
+    problem = Gemm(6, 10, 800, batch=3)
+    kernel = subject.kernel_for(problem, H200)
+    _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
+    np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)
+
+
+def test_pieces_of_k_add_up() -> None:
+    rng = np.random.default_rng(8)
+    e, f = rng.uniform(-1, 1, (3, 900)), rng.uniform(-1, 1, (900, 5))
+    sums, d = np.full((3, 5), np.nan), np.full((3, 5), np.nan)
+    for start, end in ((0, 500), (500, 900)):
+        part = np.ascontiguousarray(e[:, start:end])
+        problem = Gemm(3, 5, end - start, dtype=F64)
+        chosen = Chosen().kernel_for(problem, H200)
+        kernel = piece(chosen, first=start == 0)
+        workspace = np.full(kernel.workspace(problem), 0xFF, np.uint8)
+        _run_all(kernel, problem, (part, f[start:end], sums), workspace, alpha=7.0)
+    np.testing.assert_allclose(sums, e @ f, rtol=1e-12, atol=1e-12)
+    _run_all(total(chosen), problem, (part, f[start:end], d), sums, alpha=2.0)
+    np.testing.assert_allclose(d, 2 * (e @ f), rtol=1e-12, atol=1e-12)
+
+
+def _run_all(
+    kernel: Kernel[Gemm], problem: Gemm, matrices: tuple[Array, Array, Array], workspace: Array, alpha: float = 1.0
+) -> None:
+    """All launches of a kernel on E, F and D."""
+    e, f, d = matrices
+    memory = Memory()
+    operands = GemmOperands(
+        memory.bind("E", e, access="r"),
+        memory.bind("F", f, access="r"),
+        memory.bind("C", None, access="r"),
+        memory.bind("D", d, access="rw"),
+        alpha=alpha,
+        workspace=memory.bind("workspace", workspace, access="rw"),
+    )
+    ptx = compile_source(generate(kernel, problem.dtype), TARGET).ptx
+    for launch in kernel.launches(problem, operands):
+        assert not run(ptx, launch, memory, races=True).hazards
+
+
+PLANTED = [
+    (STAGED, "product.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "__syncthreads();"),
+    (STAGED, "product.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "ptx::cp_async_wait<0>();"),
+    (DIRECT, "tile_sum.cuh", "__syncthreads();", ""),
+]
+
+
+@pytest.mark.parametrize(("subject", "header", "snippet", "instead"), PLANTED)
+def test_a_missing_wait_or_barrier_is_found(subject: Picked, header: str, snippet: str, instead: str) -> None:
+    trial = Trial(subject, replace(MANY, beta=0.0))
+    source = without(trial.source(), header, snippet, instead=instead)
+    assert [hazard for report in trial.run(source) for hazard in report.hazards]
