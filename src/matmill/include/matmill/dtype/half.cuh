@@ -14,6 +14,19 @@ struct alignas(2) Half {
     return wide;
   }
 
+  // The halves of a word, without taking it apart first.
+  static __device__ __forceinline__ float lower(unsigned pair) {
+    float wide;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(wide) : "r"(pair));
+    return wide;
+  }
+
+  static __device__ __forceinline__ float upper(unsigned pair) {
+    float wide;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}" : "=f"(wide) : "r"(pair));
+    return wide;
+  }
+
   static __device__ __forceinline__ Half rounded(float wide) {
     Half narrow;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(wide));
@@ -26,6 +39,9 @@ struct alignas(2) BFloat {
 
   // The upper half of a float32, so that widening moves bits and rounds nothing.
   __device__ __forceinline__ float widened() const { return __uint_as_float(unsigned(bits) << 16); }
+
+  static __device__ __forceinline__ float lower(unsigned pair) { return __uint_as_float(pair << 16); }
+  static __device__ __forceinline__ float upper(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 
   static __device__ __forceinline__ BFloat rounded(float wide) {
     BFloat narrow;

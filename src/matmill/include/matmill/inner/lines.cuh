@@ -8,6 +8,7 @@
 // neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.
 #pragma once
 
+#include "matmill/dtype/number.cuh"
 #include "matmill/inner/piece.cuh"
 
 namespace matmill {
@@ -18,6 +19,9 @@ struct Lines {
   static constexpr bool ALONG = MODE == ALONG_K;
   static_assert(COUNT * TAKERS >= LINES, "every line is taken");
   static_assert(GROUP == 1 || (!ALONG && LINES % GROUP == 0 && COUNT % GROUP == 0), "whole groups");
+
+  // Numbers of 2 bytes that come two to a register and more are widened from there.
+  static constexpr bool PAIRS = sizeof(T) == 2 && (ALONG ? V % 2 == 0 : MODE == PACKED ? COUNT * V % 2 == 0 : GROUP > 1);
 
   alignas(16) T x[COUNT * V];
 
@@ -32,7 +36,16 @@ struct Lines {
     return (i / GROUP + 1) * TAKERS * GROUP <= LINES ? first : min(first, LINES - GROUP);
   }
 
-  __device__ __forceinline__ T at(int i, int v) const { return ALONG ? x[i * V + v] : x[v * COUNT + i]; }
+  // Line i at the v-th k, in the type to sum in.
+  __device__ __forceinline__ typename NumberOf<T>::Acc wide(int i, int v) const {
+    const int at = ALONG ? i * V + v : v * COUNT + i;
+    if constexpr (PAIRS) {
+      const unsigned pair = reinterpret_cast<const unsigned*>(x)[at / 2];
+      return at % 2 ? T::upper(pair) : T::lower(pair);
+    } else {
+      return NumberOf<T>::up(x[at]);
+    }
+  }
 
   // From global memory: p is the first line at the piece's first k. WIDTH elements a load.
   template <int WIDTH>

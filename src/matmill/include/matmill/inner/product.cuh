@@ -77,9 +77,9 @@ struct InnerProduct {
     for (int v = 0; v < TERMS; ++v) {
       Acc rows[TM], columns[TN];  // widened once, not once per product
 #pragma unroll
-      for (int i = 0; i < TM; ++i) rows[i] = Number::up(e.at(i, v));
+      for (int i = 0; i < TM; ++i) rows[i] = e.wide(i, v);
 #pragma unroll
-      for (int j = 0; j < TN; ++j) columns[j] = TRIANGLE ? rows[j] : Number::up(f.at(j, v));
+      for (int j = 0; j < TN; ++j) columns[j] = TRIANGLE ? rows[j] : f.wide(j, v);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -160,28 +160,32 @@ struct InnerProduct {
 
   __device__ __forceinline__ void run_staged(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
     constexpr int BK = Config::BK, STAGES = Config::STAGES, PIECES = BK / (V * GROUPS);
+    // Unrolled as far as an instruction cache of 32 KB holds comfortably.
+    constexpr int TERMS = V * OUT, UNROLL = PIECES * TERMS <= 1024 ? PIECES : TERMS <= 512 ? 1024 / TERMS : 1;
     static_assert(STAGES >= 2 && PIECES * V * GROUPS == BK, "every group of threads has whole pieces of a stage");
     int down, across;
     tile_of(threadIdx.x % S, down, across);
     const unsigned stages = ptx::shared_address(shared);
-    const Index step = Index(gridDim.x) * BK;
-    Index next = Index(blockIdx.x) * BK;  // the first k of the next stage to be issued
+    const Index step = Index(gridDim.x) * BK, start = Index(blockIdx.x) * BK;
+    StageE e_copy(E.first + start * E.k_stride, E.line_stride, E.k_stride, step);
+    StageF f_copy(F.first + start * F.k_stride, F.line_stride, F.k_stride, step);
+    Index left = k - start;  // terms from the next stage to be issued on
 
     const auto issue = [&](unsigned place) {
-      if (next < k) {
-        StageE::issue(stages + place, E.first, next, k, E.line_stride, E.k_stride);
-        if constexpr (!GRAM) StageF::issue(stages + place + StageE::BYTES, F.first, next, k, F.line_stride, F.k_stride);
+      if (left > 0) {
+        e_copy.issue(stages + place, left);
+        if constexpr (!GRAM) f_copy.issue(stages + place + StageE::BYTES, left);
       }
       // Also where there is nothing left to copy: the groups are counted.
       ptx::cp_async_commit();
-      next += step;
+      left -= step;
     };
 
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) issue(s * STAGE_BYTES);
     unsigned reading = 0, writing = (STAGES - 1) * STAGE_BYTES;
     const int group = threadIdx.x / S;
-    for (Index at = Index(blockIdx.x) * BK; at < k; at += step) {
+    for (Index at = start; at < k; at += step) {
       ptx::cp_async_wait<STAGES - 2>();
       __syncthreads();
       issue(writing);
@@ -189,7 +193,7 @@ struct InnerProduct {
       const Scalar* const e_stage = reinterpret_cast<const Scalar*>(shared + reading);
       const Scalar* const f_stage = GRAM ? e_stage : reinterpret_cast<const Scalar*>(shared + reading + StageE::BYTES);
       reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
-#pragma unroll
+#pragma unroll UNROLL
       for (int piece = 0; piece < PIECES; ++piece) {
         const int kk = (piece * GROUPS + group) * V;
         LinesE e;

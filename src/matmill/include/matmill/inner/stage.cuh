@@ -20,40 +20,73 @@ struct Stage {
   static constexpr int BYTES = ELEMENTS * int(sizeof(T));
   static_assert(BYTES % 16 == 0, "what follows is aligned as well");
 
-  // Copies lie in rows of INNER; rows are lines, k's, or (packed) the whole stage.
+  // Copies lie in rows of INNER; rows are lines, k's, or (packed) the whole stage. A pass of all threads covers whole
+  // rows, or a whole part of one; where it does neither (3 k-major lines of a matrix that is not packed), every copy's
+  // place is divided out.
   static constexpr int INNER = MODE == ALONG_K ? BK / WIDTH : MODE == PACKED ? BK * LINES / WIDTH : LINES / WIDTH;
   static constexpr int ITEMS = (MODE == ALONG_K ? LINES : MODE == PACKED ? 1 : BK) * INNER;
   static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
-  static constexpr int UNROLL = SLOTS <= 8 ? SLOTS : 4;  // many copies at once would need many addresses at once
+  static constexpr int ROWS = THREADS % INNER == 0 ? THREADS / INNER : 0;   // of a pass
+  static constexpr int PARTS = MODE == PACKED || INNER % THREADS == 0 ? (INNER + THREADS - 1) / THREADS : 0;  // of a row
+  static constexpr int UNROLL = SLOTS <= 16 ? SLOTS : 8;  // many copies at once would need many addresses at once
   static_assert(INNER > 0 && INNER * WIDTH * (ITEMS / INNER) == BK * LINES, "whole copies");
 
-  // Issues this thread's copies of the stage that starts at k0; `stage` is a shared-memory address.
-  static __device__ __forceinline__ void issue(unsigned stage, const T* p, long long k0, long long k,
-                                               long long line_stride, long long k_stride) {
-    const long long ahead = k - k0;  // terms from the stage's first k to the last one
-    const int left = int(ahead < BK ? ahead : BK);
-    const T* const from = p + k0 * k_stride;
-#pragma unroll UNROLL
-    for (int slot = 0; slot < SLOTS; ++slot) {
-      const int item = threadIdx.x + slot * THREADS;
-      const int row = item / INNER, place = item % INNER * WIDTH;
-      if (ITEMS % THREADS == 0 || slot + 1 < SLOTS || item < ITEMS) {
-        if constexpr (MODE == ALONG_K) {
-          put(stage, row * PITCH + place, from + row * line_stride + place, left - place);
-        } else if constexpr (MODE == PACKED) {
-          put(stage, place, from + place, left * LINES - place);
-        } else {
-          put(stage, row * PITCH + place, from + row * k_stride + place * line_stride, row < left ? WIDTH : 0);
-        }
-      }
+  const T* next;  // this thread's first element of the next stage
+  long long row_stride, element_stride, stage_stride;
+  int row, place;  // of this thread's first copy: row, and first element in it
+
+  // `first`: the matrix at the first stage's first k; `step`: k's from one stage of this block to the next.
+  __device__ __forceinline__ Stage(const T* first, long long line_stride, long long k_stride, long long step) {
+    row = ROWS > 0 ? threadIdx.x / INNER : 0;
+    place = (ROWS > 0 ? threadIdx.x % INNER : threadIdx.x) * WIDTH;
+    row_stride = MODE == ALONG_K ? line_stride : k_stride;
+    element_stride = MODE == STRIDED ? line_stride : 1;
+    stage_stride = step * k_stride;
+    next = first;
+    if (ROWS > 0 || PARTS > 0) next += row * row_stride + place * element_stride;
+  }
+
+  // Issues this thread's copies of a stage of which `left` k's are there; `stage` is a shared-memory address.
+  __device__ __forceinline__ void issue(unsigned stage, long long left) {
+    if (left >= BK) {
+      each<UNROLL>([&](int to, const T* from, int, int) {
+        ptx::cp_async<WIDTH * int(sizeof(T))>(stage + to * int(sizeof(T)), from);
+      });
+    } else {
+      each<1>([&](int to, const T* from, int row, int place) {
+        const int there = MODE == ALONG_K  ? int(left) - place
+                          : MODE == PACKED ? int(left) * LINES - place
+                          : row < left     ? WIDTH
+                                           : 0;
+        const int count = there < 0 ? 0 : there < WIDTH ? there : WIDTH;
+        ptx::cp_async_part<WIDTH * int(sizeof(T))>(stage + to * int(sizeof(T)), from, count * int(sizeof(T)));
+      });
     }
+    next += stage_stride;
   }
 
  private:
-  // Copies as many of WIDTH elements as are `there`, and zeros for the others.
-  static __device__ __forceinline__ void put(unsigned stage, int place, const T* from, int there) {
-    const int count = there < 0 ? 0 : there < WIDTH ? there : WIDTH;
-    ptx::cp_async_part<WIDTH * int(sizeof(T))>(stage + place * int(sizeof(T)), from, count * int(sizeof(T)));
+  // Calls copy(place in the stage, source, row, place in the row) for each of this thread's copies.
+  template <int TIMES, class Copy>
+  __device__ __forceinline__ void each(Copy copy) const {
+    const T* from = next;
+#pragma unroll TIMES
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      if (ITEMS % THREADS == 0 || slot + 1 < SLOTS || threadIdx.x < ITEMS - slot * THREADS) {
+        if constexpr (ROWS > 0) {
+          const int r = row + slot * ROWS;
+          copy(r * PITCH + place, from, r, place);
+        } else if constexpr (PARTS > 0) {
+          const int r = slot / PARTS, part = slot % PARTS * (THREADS * WIDTH);
+          copy(r * PITCH + place + part, from + r * row_stride + part * element_stride, r, place + part);
+        } else {
+          const int item = threadIdx.x + slot * THREADS;
+          const int r = item / INNER, p = item % INNER * WIDTH;
+          copy(r * PITCH + p, from + r * row_stride + p * element_stride, r, p);
+        }
+      }
+      if constexpr (ROWS > 0) from += ROWS * row_stride;
+    }
   }
 };
 

@@ -33,8 +33,19 @@ __device__ __forceinline__ void cp_async_or_zero(unsigned dst, const void* src, 
 #endif
 }
 
-// Copies the first `bytes` of BYTES (4, 8 or 16) and writes zeros for the rest; where bytes is 0, src is not touched.
-// Through L1: a sector whose halves go to different 128-byte rows of shared memory is then fetched once, not twice.
+// Copies BYTES (4, 8 or 16). Through L1: a sector whose halves go to different 128-byte rows of shared memory is then
+// fetched once, not twice.
+template <int BYTES>
+__device__ __forceinline__ void cp_async(unsigned dst, const void* src) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
+#else
+  cp_async_or_zero<BYTES>(dst, src, true);
+#endif
+}
+
+// Copies the first `bytes` of BYTES and writes zeros for the rest; where bytes is 0, src is not touched.
 template <int BYTES>
 __device__ __forceinline__ void cp_async_part(unsigned dst, const void* src, int bytes) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
@@ -43,13 +54,7 @@ __device__ __forceinline__ void cp_async_part(unsigned dst, const void* src, int
 #else
   unsigned char* const to = static_cast<unsigned char*>(__cvta_shared_to_generic(dst));
   const unsigned char* const from = static_cast<const unsigned char*>(src);
-  if (bytes == BYTES) {
-#pragma unroll
-    for (int i = 0; i < BYTES; i += 4)
-      *reinterpret_cast<unsigned*>(to + i) = *reinterpret_cast<const unsigned*>(from + i);
-  } else {
-    for (int i = 0; i < BYTES; ++i) to[i] = i < bytes ? from[i] : 0;
-  }
+  for (int i = 0; i < BYTES; ++i) to[i] = i < bytes ? from[i] : 0;
 #endif
 }
 
