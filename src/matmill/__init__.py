@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matmill.choose import Choice, choose
     from matmill.errors import MatmillError
-    from matmill.ops import matmul
+    from matmill.ops import inner, matmul
     from matmill.problem import Gemm
 
 __version__ = "0.1.0"
 
-__all__ = ["Choice", "Gemm", "MatmillError", "__version__", "choose", "errors", "matmul"]
+__all__ = ["Choice", "Gemm", "MatmillError", "__version__", "choose", "errors", "inner", "matmul"]
 
 #: Public names and where they live. They are imported on first use (PEP 562), so that `import matmill` costs nothing.
 _HOMES = {
@@ -28,6 +28,7 @@ _HOMES = {
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
     "choose": "matmill.choose",
+    "inner": "matmill.ops",
     "matmul": "matmill.ops",
 }
 

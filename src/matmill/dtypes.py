@@ -1,7 +1,7 @@
 """The element types matmill computes with: one table, read by arrays, sources and error bounds alike.
 
-``DTYPES`` are those that ``matmul`` takes, ``ALL`` those that some kernel takes: the 16-bit ones too, whose products
-are summed in float32.
+``ALL`` are those that arrays may have. Products of ``DTYPES`` may be of any size; the others, of 16 bits, are summed in
+float32, and their products are narrow ones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from matmill.errors import DTypeError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object per type: compared by identity, which is quick in keys
 class DType:
-    """One element type: its name, NumPy type, C++ spelling, size in bytes and unit roundoff.
+    """One element type: its name, NumPy type, C++ spelling, size in bytes, unit roundoff, smallest normal number.
 
     ``wider`` is the type that its products are summed in, where that is another one, and ``header`` the file in
     ``include/`` that defines the C++ type, where the language does not.
@@ -27,6 +27,7 @@ class DType:
     cxx: str
     itemsize: int
     roundoff: float
+    tiny: float
     wider: DType | None = None
     header: str = ""
 
@@ -45,7 +46,8 @@ class DType:
 
 def _ieee(name: str, cxx: str, kind: type[np.floating]) -> DType:
     dtype: np.dtype[np.generic] = np.dtype(kind)
-    return DType(name, dtype, cxx, dtype.itemsize, float(np.finfo(kind).eps) / 2)
+    facts = np.finfo(kind)
+    return DType(name, dtype, cxx, dtype.itemsize, float(facts.eps) / 2, float(facts.tiny))
 
 
 F32 = _ieee("float32", "float", np.float32)
@@ -53,8 +55,8 @@ F64 = _ieee("float64", "double", np.float64)
 
 _HALVES = "matmill/dtype/half.cuh"
 # bfloat16 is no IEEE type: NumPy knows nothing of its precision.
-F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, F32, _HALVES)
-BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, F32, _HALVES)
+F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
+BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
 
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
@@ -75,12 +77,16 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:
             wanted="native byte order",
             fix=f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
         )
-    found = DTYPES.get(dtype.name)
+    return named(dtype.name, argument, fix=f"Convert it first, for example {argument}.astype('float32').")
+
+
+def named(name: str, argument: str, *, fix: str = "Convert it first, for example to float32.") -> DType:
+    """The table's row of that name, which an array called ``argument`` has.
+
+    Raises :class:`~matmill.errors.DTypeError` with ``fix`` for a type outside the table.
+    """
+    found = ALL.get(name)
     if found is None:
-        raise DTypeError(
-            argument=argument,
-            got=f"dtype {dtype.name}",
-            wanted=" or ".join(DTYPES),
-            fix=f"Convert it first, for example {argument}.astype('float32').",
-        )
+        *others, last = ALL
+        raise DTypeError(argument=argument, got=f"dtype {name}", wanted=f"{', '.join(others)} or {last}", fix=fix)
     return found

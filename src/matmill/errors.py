@@ -69,6 +69,10 @@ class LaunchError(MatmillError, RuntimeError):
     """A kernel that could not be launched, or that failed while running."""
 
 
+class TruncatedFileError(MatmillError, OSError):
+    """A file behind an array that has become shorter than the array."""
+
+
 class IllegalConfigError(MatmillError, ValueError):
     """A kernel configuration that the problem or the architecture rules out."""
 

@@ -1,4 +1,4 @@
-"""The CUDA executor: device memory and kernel launches through cuda-core and the driver's bindings.
+"""The CUDA executor: device memory through the driver's bindings, kernels through cuda-core, launches through ctypes.
 
 Nothing of CUDA is touched at import. :func:`unavailable` asks the driver's library directly, through ctypes, because
 cuda-core's first failure on a machine without a driver can leave the next call hanging.
@@ -11,9 +11,8 @@ import importlib.util
 import re
 import threading
 import weakref
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -22,9 +21,11 @@ from matmill.arch import ARCHES, Arch
 from matmill.arrays import resolve_stream
 from matmill.compile import Binary
 from matmill.driver import LIBRARY as DRIVER
+from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
-from matmill.execute import Argument, Launch, Pointer
+from matmill.execute import Launch, Pointer
+from matmill.frame import Frame
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
@@ -125,38 +126,37 @@ class Allocation:
 
 
 class Prepared:
-    """One kernel, loaded, with its launch shape fixed: what is left is to pass arguments and a stream."""
+    """One kernel, loaded, and what of its launch is in the kernel's own care: what is left is to launch a frame."""
 
     def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
-        from cuda.core import LaunchConfig  # noqa: PLC0415 — 200 ms that importing matmill must not pay
-        from cuda.core import launch as enqueue  # noqa: PLC0415 — see above
-
         self._gpu = gpu
         self._what = launch
-        self._enqueue: Callable[..., None] = enqueue
-        self._kernel = gpu.kernel(binary, launch)
-        self._config = LaunchConfig(grid=launch.grid, block=launch.block, shmem_size=launch.dynamic_shared)
+        self._enqueue = gpu.enqueue
+        # The driver takes a kernel's handle where it takes a function's, and finds the function in the current context.
+        self._handle = int(gpu.kernel(binary, launch).handle)
 
-    def __call__(self, args: Sequence[int | np.generic], stream: int) -> None:
-        """Enqueues the kernel on the stream with that handle and returns without waiting.
+    def __call__(self, config: int, parameters: int) -> None:
+        """Enqueues one of the ``calls`` of a :class:`~matmill.frame.Frame` and returns without waiting.
 
-        ``args`` are plain ints for 8-byte parameters (addresses, ``long long``) and NumPy scalars of the parameter's
-        type for all others.
+        The GPU's context must be the current one, between :meth:`GPU.enter` and :meth:`GPU.leave`.
         """
-        entered = self._gpu.enter()
-        try:
-            self._enqueue(_stream(stream), self._config, self._kernel, *args)
-        except Exception as error:
+        status = self._enqueue(config, self._handle, parameters, None)
+        if status:
             raise LaunchError(
                 argument=f"launch {self._what}",
-                got=str(error),
+                got=self._gpu.words(status),
                 wanted="a launch that the driver accepts",
                 fix="An earlier kernel may have failed; compute-sanitizer names the access at fault.",
-            ) from error
-        finally:
-            if entered:
-                self._gpu.leave()
+            )
         self._gpu.last = self._what
+
+
+class _Cell(threading.local):
+    """Where the driver writes a thread's current context: asked for at every launch, so not made anew each time."""
+
+    def __init__(self) -> None:
+        self.found = ctypes.c_void_p()
+        self.reference = ctypes.byref(self.found)
 
 
 class GPU:
@@ -168,7 +168,9 @@ class GPU:
         self.index = index
         self.last: Launch | None = None
         self._driver = driver
-        self._current: Callable[[], tuple[Any, Any]] = driver.cuCtxGetCurrent
+        library = load_driver()
+        self.enqueue = launcher(library)
+        self._current, self._cell = current_context(library), _Cell()
         self._demand(driver.cuInit(0), "cuInit")
         self._device = self._demand(driver.cuDeviceGet(index), "cuDeviceGet")
         self._context = self._demand(driver.cuDevicePrimaryCtxRetain(self._device), "cuDevicePrimaryCtxRetain")
@@ -224,7 +226,14 @@ class GPU:
 
         Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
         """
-        self.prepare(binary, launch)(bare(launch.args), resolve_stream(stream) or 0)
+        prepared, frame = self.prepare(binary, launch), Frame((launch,))
+        frame.aim((), resolve_stream(stream) or 0)
+        entered = self.enter()
+        try:
+            prepared(*frame.calls[0])
+        finally:
+            if entered:
+                self.leave()
 
     def synchronize(self) -> None:
         """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
@@ -269,7 +278,9 @@ class GPU:
 
     def enter(self) -> bool:
         """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
-        if int(self._current()[1]) == self._context_address:
+        cell = self._cell
+        self._current(cell.reference)
+        if cell.found.value == self._context_address:
             return False
         self._demand(self._driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
         return True
@@ -320,16 +331,24 @@ class GPU:
     def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer
         if status.value:
-            _, text = self._driver.cuGetErrorString(status)
             raise LaunchError(
                 argument=f"GPU {self.index}",
-                got=f"{status.name} from {name}: {(text or b'').decode()}",
+                got=f"{self.words(status.value)}, from {name}",
                 wanted="success",
                 fix=f"The latest launch was {self.last}; compute-sanitizer names an access at fault."
                 if self.last
                 else "Run `matmill doctor`, which checks driver and GPU.",
             )
         return values[0] if values else None
+
+    def words(self, status: int) -> str:
+        """The driver's name and words for one of its errors, a ``CUresult``."""
+        try:
+            known = self._driver.CUresult(status)
+        except ValueError:  # newer than the bindings
+            return f"CUresult {status}"
+        _, text = self._driver.cuGetErrorString(known)
+        return f"{known.name}: {(text or b'').decode()}"
 
     def _recognise(self) -> Arch:
         """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes."""
@@ -379,22 +398,6 @@ def no_gpu(argument: str, got: str) -> NoGPUError:
         wanted="a usable NVIDIA GPU",
         fix="Run `matmill doctor`, or use executor='cpu' or executor='emulator', which need none.",
     )
-
-
-def bare(args: Sequence[Argument]) -> list[int | np.generic]:
-    """Launch arguments as :class:`Prepared` wants them."""
-    # cuda-core takes a Python int as an 8-byte parameter, which is its fastest path.
-    return [arg.address if isinstance(arg, Pointer) else int(arg) if isinstance(arg, np.int64) else arg for arg in args]
-
-
-@lru_cache(maxsize=256)
-def _stream(address: int) -> Any:
-    """cuda-core's stream object for a handle; it only borrows the handle, so a reused one stays right."""
-    from cuda.core import LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream  # noqa: PLC0415 — see Prepared
-
-    if address in {0, 1}:
-        return LEGACY_DEFAULT_STREAM
-    return PER_THREAD_DEFAULT_STREAM if address == 2 else Stream.from_handle(address)
 
 
 @cache

@@ -7,7 +7,7 @@ matrices, and what is left is looped over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -19,6 +19,8 @@ from matmill.problem import Gemm
 
 #: Products of a batch lie along grid.y, which ends here (CUDA programming guide, compute capabilities).
 MOST_BATCHES = 65535
+#: Products of at most this many rows and columns are narrow: `inner` takes them alone, and so do 16-bit types.
+NARROW = 128
 #: Kernels count rows in 32 bits; batches are not joined into matrices that come near the end of that.
 _TALLEST = 2**30
 
@@ -43,13 +45,16 @@ class _Axis(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def result_shape(a: Shape, b: Shape) -> Shape:
+def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
     """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
+
+    ``names`` are those of the two arrays in messages.
 
     >>> result_shape((5, 1, 2, 3), (4, 3, 6)), result_shape((3,), (3, 6)), result_shape((3,), (3,))
     ((5, 4, 2, 6), (6,), ())
     """
-    for name, shape in (("a", a), ("b", b)):
+    first, second = names
+    for name, shape in ((first, a), (second, b)):
         if not shape:
             raise ShapeError(
                 argument=name,
@@ -60,15 +65,15 @@ def result_shape(a: Shape, b: Shape) -> Shape:
     inner, place = (b[-2], "second-last") if len(b) > 1 else (b[0], "only")
     if a[-1] != inner:
         raise ShapeError(
-            argument="a, b",
+            argument=f"{first}, {second}",
             got=f"shapes {tuple(a)} and {tuple(b)}",
-            wanted=f"the last dimension of a ({a[-1]}) to equal b's {place} ({inner})",
+            wanted=f"the last dimension of {first} ({a[-1]}) to equal {second}'s {place} ({inner})",
             fix="Transpose one of them if it lies the other way.",
         )
     batch = _broadcast(a[:-2], b[:-2])
     if batch is None:
         raise ShapeError(
-            argument="a, b",
+            argument=f"{first}, {second}",
             got=f"shapes {tuple(a)} and {tuple(b)}",
             wanted=f"batch dimensions {tuple(a[:-2])} and {tuple(b[:-2])} that broadcast",
             fix="Each pair, counted from the right, must be equal or hold a 1.",
@@ -92,6 +97,8 @@ def lower(a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product
 
     ``d`` has the shape :func:`result_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
     the inner dimension 0, so that A and B are not read. An empty result needs no stage.
+
+    Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
     """
     m = a.shape[-2] if len(a.shape) > 1 else 1
     n = b.shape[-1] if len(b.shape) > 1 else 1
@@ -117,12 +124,18 @@ def lower(a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product
         has_c=c is not None,
     )
     problem, axes = _taller(problem, axes)
-    stages = _grid(problem, axes)
-    a_align, b_align, d_align = _alignments(problem, axes, (a, b, d))
-    return tuple(
-        replace(stage, problem=replace(stage.problem, a_align=a_align, b_align=b_align, d_align=d_align))
-        for stage in stages
+    starts = [operand.address | 16 for operand in (a, b, d)]
+    a_align, b_align, d_align = _alignments(problem, axes, starts)
+    a_start, b_start = (
+        _lowest_bit(start, (axis.strides[place] for axis in axes), problem.dtype.itemsize)
+        for place, start in enumerate(starts[:2])
     )
+    known = replace(
+        problem, a_align=a_align, b_align=b_align, d_align=d_align, a_start_align=a_start, b_start_align=b_start
+    )
+    if a.address == b.address and _mirrored(problem, axes):
+        known = replace(known, gram=True, b_strides=None, b_align=a_align)
+    return tuple(_grid(known, axes))
 
 
 def _broadcast(x: Shape, y: Shape) -> Shape | None:
@@ -182,7 +195,10 @@ def _collapse(axes: list[_Axis]) -> list[_Axis]:
 
 
 def _taller(problem: Gemm, axes: list[_Axis]) -> tuple[Gemm, list[_Axis]]:
-    """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many."""
+    """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
+
+    16-bit products stay narrow, because no kernel takes others.
+    """
     if not axes:
         return problem, axes
     extent, (a, b, c, d) = axes[-1]
@@ -192,7 +208,7 @@ def _taller(problem: Gemm, axes: list[_Axis]) -> tuple[Gemm, list[_Axis]]:
         and d == m * problem.d_row_col[0]
         and (not problem.has_c or c == m * problem.c_row_col[0])
     )
-    if b != 0 or not regular or m * extent > _TALLEST:
+    if b != 0 or not regular or m * extent > (NARROW if problem.dtype.wider else _TALLEST):
         return problem, axes
     if m == 1:
         problem = replace(
@@ -234,16 +250,36 @@ def _offsets(start: Sequence[int], run: Sequence[int], size: int) -> Offsets:
     return a, b, c, d
 
 
-def _alignments(problem: Gemm, axes: list[_Axis], operands: tuple[Operand, Operand, Operand]) -> list[int]:
-    """For A, B and D, what divides the address of every contiguous line: a power of two, at most 16 bytes."""
+def _mirrored(problem: Gemm, axes: list[_Axis]) -> bool:
+    """Whether B, from the address where A starts, is A's transpose, in every product of the batch."""
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
+    return (
+        problem.m == problem.n
+        and problem.k > 0
+        and (problem.m == 1 or a_row == b_column)
+        and (problem.k == 1 or a_column == b_row)
+        and all(axis.strides[0] == axis.strides[1] for axis in axes)
+    )
+
+
+def _alignments(problem: Gemm, axes: list[_Axis], starts: Sequence[int]) -> list[int]:
+    """For A, B and D, what divides the address of every contiguous line: a power of two, at most 16 bytes.
+
+    ``starts`` have the bits of their first addresses, and that of 16.
+    """
     extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
     strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
     found = []
-    for place, operand, own_extents, own_strides in zip((0, 1, 3), operands, extents, strides, strict=True):
+    for place, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
         steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
         steps += [axis.strides[place] for axis in axes]
-        bits = operand.address | 16
-        for step in steps:
-            bits |= abs(step) * problem.dtype.itemsize
-        found.append(bits & -bits)
+        found.append(_lowest_bit(start, steps, problem.dtype.itemsize))
     return found
+
+
+def _lowest_bit(start: int, steps: Iterable[int], size: int) -> int:
+    """The largest power of two that divides an address and all steps of ``size`` bytes from it."""
+    bits = start
+    for step in steps:
+        bits |= abs(step) * size
+    return bits & -bits

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, SupportsFloat
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-
-from matmill import gpu, settings
-from matmill.arrays import Operand, check_results, inspect, overlaps, resolve_stream, self_overlap
-from matmill.errors import (
-    AliasError,
-    ArgumentError,
-    DeviceError,
-    DTypeError,
-    ReadOnlyError,
-    ShapeError,
-    unknown_name,
-)
-from matmill.layout import check_broadcast, result_shape
-from matmill.routes import Request, emulated, on_cpu, on_gpu, through_gpu
+from matmill.arrays import inspect, resolve_stream
+from matmill.requests import INNER, MATMUL, Operation, Request, check_apart, judge, scalar
+from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
 
 
 def matmul(
@@ -33,12 +22,15 @@ def matmul(
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """``alpha * (a @ b) + beta * c`` for arrays of float32 or float64.
+    """``alpha * (a @ b) + beta * c`` for arrays of float32 or float64, and narrow products in float16 or bfloat16.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
     result. ``c`` broadcasts to the result's shape. Strides may be anything, zero and negative ones included, and every
     extent may be 0 (a product over k = 0 is zero).
+
+    In float16 and bfloat16, m and n are at most 128; terms and scalars are multiplied and summed in float32, and the
+    result is rounded once.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
@@ -59,140 +51,87 @@ def matmul(
     :class:`~matmill.errors.ArgumentError`, :class:`~matmill.errors.UnknownNameError` or
     :class:`~matmill.errors.NoGPUError` before anything is written.
 
+    >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
     >>> matmul(a, a.T, executor="cpu")
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
+    return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
+
+
+def inner(
+    e: Any,
+    f: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: Any = None,
+    stream: object = None,
+    executor: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """``alpha * (e @ f) + beta * c`` for few rows and columns and a long sum: a tall-skinny product.
+
+    ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
+    result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
+    summed in float32, and the result is rounded once.
+
+    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), that is seen: the result is symmetric to the bit,
+    and where k is long each element is read once. The same arguments on the same GPU give the same bits in every run;
+    NaN and infinities come out as from NumPy's ``@``.
+
+    Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
+    :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.
+
+    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they travel in pieces of
+    k through page-locked buffers while earlier pieces are summed, and ``progress(bytes_done, bytes_all)`` is called
+    as they do. ``out`` is written at the end, whole.
+
+    Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
+    else :func:`matmul` raises, before anything is written.
+
+    >>> import numpy as np
+    >>> e = np.ones((2, 5000), np.float16)
+    >>> inner(e, e.T, alpha=0.125, executor="cpu")
+    array([[625., 625.],
+           [625., 625.]], dtype=float16)
+    """
+    return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
+
+
+def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
+    operation: Operation,
+    first: Any,
+    second: Any,
+    c: Any,
+    alpha: float,
+    beta: float,
+    out: Any,
+    stream: object,
+    executor: str | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
     named = None if stream is None else resolve_stream(stream)
-    x, y = inspect(a, "a", named), inspect(b, "b", named)
+    a, b = inspect(first, operation.first, named), inspect(second, operation.second, named)
     z = None if c is None else inspect(c, "c", named)
     target = None if out is None else inspect(out, "out", named)
-    alpha, beta = _scalar(alpha, "alpha"), _scalar(beta, "beta")
-    _check_same(x, (("b", y), ("c", z), ("out", target)))
-    shape = result_shape(x.shape, y.shape)
-    if z is not None:
-        check_broadcast(z.shape, shape, "c")
-    elif beta != 0:
-        raise ArgumentError(
-            argument="c",
-            got=f"None with beta = {beta}",
-            wanted="an array to add, where beta is not 0",
-            fix="Pass c, or leave beta out.",
-        )
-    used = None if beta == 0 else z
-    if target is None:
-        check_results(a, x)
-    else:
-        _check_out(target, shape, x, y, used)
-    route = _route(executor, (x, y, z, target))
-    request = Request(x, y, used, target, shape, alpha, beta, a, out)
-    if route == "gpu":
-        return on_gpu(request, named) if x.device[0] == "cuda" else through_gpu(request, named)
-    return on_cpu(request) if route == "cpu" else emulated(request)
-
-
-def _scalar(value: SupportsFloat, argument: str) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            shown = "an int beyond the range of float64"
-    else:
-        shown = f"{type(value).__name__} {value!r}"
-    raise ArgumentError(
-        argument=argument,
-        got=shown,
-        wanted="a real number",
-        fix=f"Pass a Python float, for example float({argument}).",
-    )
-
-
-def _check_same(first: Operand, others: tuple[tuple[str, Operand | None], ...]) -> None:
-    """One dtype and one device for all."""
-    for name, operand in others:
-        if operand is None:
-            continue
-        if operand.dtype is not first.dtype:
-            raise DTypeError(
-                argument=name,
-                got=f"dtype {operand.dtype.name}",
-                wanted=f"a's {first.dtype.name}",
-                fix="Convert one of them: matmill does not mix element types.",
-            )
-        if operand.device != first.device:
-            raise DeviceError(
-                argument=name,
-                got=f"an array on {_place(operand)}",
-                wanted=f"one on {_place(first)}, where a is",
-                fix="Copy one of them to the other's device.",
-            )
-
-
-def _place(operand: Operand) -> str:
-    kind, index = operand.device
-    return "the host" if kind == "cpu" else f"GPU {index}"
-
-
-def _check_out(out: Operand, shape: tuple[int, ...], a: Operand, b: Operand, c: Operand | None) -> None:
-    if out.shape != shape:
-        raise ShapeError(
-            argument="out",
-            got=f"shape {tuple(out.shape)}",
-            wanted=f"exactly the result's {tuple(shape)}",
-            fix="Allocate it with that shape, or leave out= away.",
-        )
-    if out.readonly:
-        raise ReadOnlyError(
-            argument="out",
-            got="an immutable JAX array" if out.library == "jax" else "a read-only array",
-            wanted="an array that may be written",
-            fix="Leave out= away and use the array that is returned.",
-        )
-    if self_overlap(out):
-        raise AliasError(
-            argument="out",
-            got=f"strides {tuple(out.strides)} over shape {tuple(out.shape)}, by which elements may coincide",
-            wanted="an output whose elements lie apart",
-            fix="Allocate a fresh array, or leave out= away.",
-        )
-    for name, operand in (("a", a), ("b", b), ("c", c)):
-        if operand is None:
-            continue
-        if name == "c" and (operand.address, operand.shape, operand.strides) == (out.address, out.shape, out.strides):
-            continue  # each element of c is read by the thread that then writes it
-        shared = overlaps(out, operand)
-        if shared is not False:
-            raise AliasError(
-                argument="out",
-                got=f"memory that {'overlaps' if shared else 'interleaves in ways too many to check with'} {name}",
-                wanted="memory apart from the inputs" + (", or exactly c" if name == "c" else ""),
-                fix="Allocate a fresh array, or leave out= away.",
-            )
-
-
-def _route(executor: str | None, operands: tuple[Operand | None, ...]) -> str:
-    """Which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a product of these operands."""
-    if executor is not None and executor not in settings.EXECUTORS:
-        raise unknown_name("executor", str(executor), settings.EXECUTORS)
-    first = operands[0]
-    if first is not None and first.device[0] == "cuda":
-        if executor in {"cpu", "emulator"}:
-            raise DeviceError(
-                argument="executor",
-                got=f"{executor!r} with arrays on {_place(first)}",
-                wanted="arrays on the host",
-                fix="Copy the arrays to the host first, or leave executor out.",
-            )
-        return "gpu"
-    name = settings.default_executor() if executor is None else executor
-    if name == "auto":
-        numpy_only = all(operand.library == "numpy" for operand in operands if operand is not None)
-        return "gpu" if numpy_only and gpu.unavailable() is None else "cpu"
-    if name == "gpu":
-        reason = gpu.unavailable()
-        if reason is not None:
-            raise gpu.no_gpu("MATMILL_EXECUTOR" if executor is None else "executor", f"'gpu', but {reason}")
-    return name
+    if type(alpha) is not float:
+        alpha = scalar(alpha, "alpha")
+    if type(beta) is not float:
+        beta = scalar(beta, "beta")
+    request = Request(a, b, z, target, alpha, beta, first, out)
+    verdict = judge(operation, request, executor, named)
+    if z is not None and beta == 0:
+        request = request._replace(c=None)
+    if target is not None:
+        check_apart(operation, request)
+    shape = verdict.shape
+    if verdict.plain:
+        return in_place(request, shape, verdict.plans)
+    if verdict.route == "gpu":
+        if a.device[0] == "cuda":
+            return on_gpu(request, shape, named)
+        return through_gpu(request, shape, named, progress)
+    return on_cpu(request, shape) if verdict.route == "cpu" else emulated(request, shape)

@@ -1,31 +1,33 @@
 """A loaded, reusable pipeline for one problem: chosen, compiled and prepared once, then only launched.
 
-Plans are remembered by what they depend on: shapes, strides, element type, alignment and device; never by address.
+Plans are remembered by what they depend on: shapes, strides, element type, alignment and device, and whether the inputs
+start at one address; never by the addresses themselves.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass
 from typing import TypeAlias
-
-import numpy as np
 
 from matmill.arch import Arch
 from matmill.arrays import Operand
 from matmill.choose import Choice, choose
 from matmill.compile import Binary, compile_source
-from matmill.execute import Pointer
-from matmill.gpu import GPU, Prepared, bare
+from matmill.execute import Launch, Pointer
+from matmill.frame import Frame
+from matmill.gpu import GPU
 from matmill.kernel import GemmOperands
 from matmill.layout import Offsets, Stage, lower
 from matmill.problem import Gemm
 from matmill.source import generate
 
-_NOWHERE = GemmOperands(Pointer("A", 0), Pointer("B", 0), Pointer("C", 0), Pointer("D", 0))
+#: What a kernel's launches point to, in the order of a plan's addresses.
+NAMES = ("A", "B", "C", "D", "workspace")
+#: Addresses of the four matrices, and of a workspace.
+Addresses: TypeAlias = tuple[int, int, int, int, int]
 #: Plans remembered; a program with more layouts than this pays for making plans again, about 100 µs each.
 _MOST_PLANS = 1024
-
-Args: TypeAlias = "list[int | np.generic]"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,19 @@ class Ready:
         """The stage's problem."""
         return self.stage.problem
 
+    @property
+    def workspace(self) -> int:
+        """Bytes of workspace that the stage needs, at each of its places anew."""
+        return self.choice.kernel.workspace(self.problem)
+
+    def launches(
+        self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
+    ) -> tuple[Launch, ...]:
+        """What computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
+        places = zip(NAMES, addresses, (*offsets, 0), strict=True)
+        a, b, c, d, workspace = (Pointer(name, base + step) for name, base, step in places)
+        return self.choice.kernel.launches(self.problem, GemmOperands(a, b, c, d, alpha, beta, workspace))
+
 
 def prepare(stages: tuple[Stage, ...], arch: Arch) -> tuple[Ready, ...]:
     """Choice and binary for each stage: the pure middle of the flow, which needs no GPU."""
@@ -52,59 +67,65 @@ def prepare(stages: tuple[Stage, ...], arch: Arch) -> tuple[Ready, ...]:
     return tuple(ready)
 
 
-def operands_at(
-    addresses: tuple[int, int, int, int], offsets: Offsets, alpha: float = 1.0, beta: float = 0.0
-) -> GemmOperands:
-    """The kernel's operands at ``offsets`` bytes from the four matrices' addresses."""
-    pairs = zip("ABCD", addresses, offsets, strict=True)
-    a, b, c, d = (Pointer(name, base + step) for name, base, step in pairs)
-    return GemmOperands(a, b, c, d, alpha, beta)
+_NOWHERE: Addresses = (0, 0, 0, 0, 0)
 
 
-@dataclass
 class _Step:
-    """One kernel of a plan. ``memo`` holds the arguments of the latest alpha and beta; addresses are filled in."""
+    """One stage of a plan: its kernels, loaded, and frames to launch them from for the latest alpha and beta."""
 
-    prepared: Prepared
-    ready: Ready
-    slots: tuple[int, int, int, int]
-    memo: tuple[float, float, Args] = field(default=(1.0, 0.0, []))
+    def __init__(self, gpu: GPU, ready: Ready) -> None:
+        self._ready = ready
+        self.offsets = ready.stage.offsets
+        self.kernels = tuple(gpu.prepare(ready.binary, launch) for launch in ready.launches(_NOWHERE))
+        self._latest: tuple[float, float, deque[Frame]] = (1.0, 0.0, deque())
 
-    def arguments(self, alpha: float, beta: float) -> Args:
-        known_alpha, known_beta, args = self.memo
-        if not args or alpha != known_alpha or beta != known_beta:
-            operands = GemmOperands(_NOWHERE.a, _NOWHERE.b, _NOWHERE.c, _NOWHERE.d, alpha, beta)
-            args = bare(self.ready.choice.kernel.arguments(self.ready.problem, operands))
-            self.memo = (alpha, beta, args)  # one assignment, so that two threads cannot mix theirs
-        return args.copy()
+    def frames(self, alpha: float, beta: float) -> deque[Frame]:
+        """Frames with these scalars that nobody is launching from."""
+        known_alpha, known_beta, frames = self._latest
+        if alpha != known_alpha or beta != known_beta:
+            frames = deque()
+            self._latest = (alpha, beta, frames)  # one assignment, so that two threads cannot mix theirs
+        return frames
+
+    def frame(self, alpha: float, beta: float) -> Frame:
+        """One more frame with these scalars."""
+        return Frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
 
 
 class Plan:
-    """What is left of a product once everything that does not depend on addresses is done."""
+    """What is left of a product once everything that does not depend on addresses is done.
+
+    ``workspace`` is how many bytes of it must be given to :meth:`run`. Its stages share them: they run in turn.
+    """
 
     def __init__(self, gpu: GPU, ready: tuple[Ready, ...]) -> None:
         self.ready = ready
-        self._steps = tuple(_step(gpu, one) for one in ready)
+        self.workspace = max((one.workspace for one in ready), default=0)
+        self._gpu = gpu
+        self._steps = tuple(_Step(gpu, one) for one in ready)
 
-    def run(self, addresses: tuple[int, int, int, int], alpha: float, beta: float, stream: int) -> None:
-        """Enqueues the product on a stream and returns without waiting. Addresses are those of A, B, C and D."""
-        a, b, c, d = addresses
-        for step in self._steps:
-            slot_a, slot_b, slot_c, slot_d = step.slots
-            for offset_a, offset_b, offset_c, offset_d in step.ready.stage.offsets:
-                args = step.arguments(alpha, beta)
-                args[slot_a] = a + offset_a
-                args[slot_b] = b + offset_b
-                args[slot_c] = c + offset_c
-                args[slot_d] = d + offset_d
-                step.prepared(args, stream)
+    def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
+        """Enqueues the product on a stream and returns without waiting; several threads may do so at a time.
 
-
-def _step(gpu: GPU, ready: Ready) -> _Step:
-    launch = ready.choice.kernel.launch(ready.problem, _NOWHERE)
-    found = {arg.name: place for place, arg in enumerate(launch.args) if isinstance(arg, Pointer)}
-    slots = (found["A"], found["B"], found["C"], found["D"])
-    return _Step(gpu.prepare(ready.binary, launch), ready, slots)
+        The workspace may be used again by what comes later on the same stream.
+        """
+        a, b, c, d, workspace = addresses
+        entered = self._gpu.enter()
+        try:
+            for step in self._steps:
+                frames = step.frames(alpha, beta)
+                try:
+                    frame = frames.pop()
+                except IndexError:
+                    frame = step.frame(alpha, beta)
+                for to_a, to_b, to_c, to_d in step.offsets:
+                    frame.aim((a + to_a, b + to_b, c + to_c, d + to_d, workspace), stream)
+                    for kernel, (config, parameters) in zip(step.kernels, frame.calls, strict=True):
+                        kernel(config, parameters)
+                frames.append(frame)
+        finally:
+            if entered:
+                self._gpu.leave()
 
 
 _plans: dict[tuple[object, ...], Plan] = {}
@@ -114,10 +135,11 @@ def recall(gpu: GPU, a: Operand, b: Operand, c: Operand | None, d: Operand, *, s
     """The plan for operands that lie on ``gpu``, made on first meeting their layout."""
     key = (
         gpu.index,
-        a.dtype.name,
+        a.dtype,
         skip_product,
         (a.shape, a.strides, a.address & 15),
         (b.shape, b.strides, b.address & 15),
+        a.address == b.address,
         (d.shape, d.strides, d.address & 15),
         None if c is None else (c.shape, c.strides),
     )

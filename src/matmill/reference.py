@@ -2,7 +2,7 @@
 
 For float32 the answer is computed in float64, whose own error is a 2^-29th of the bound. For float64 it is computed in
 NumPy's ``longdouble`` where that is wider than float64 and the product is small; otherwise in float64, and the bound is
-doubled, since both sides then err.
+doubled, since both sides then err. 16-bit types are summed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
 
     ``(k + 3) u / (1 - (k + 3) u) * |alpha| |a| |b| + 3 u |beta c|`` with the unit roundoff u (half of eps): Higham,
     Accuracy and Stability of Numerical Algorithms, section 3.5; plus one smallest normal number per term for results
-    that underflow.
+    that underflow. u is that of the type summed in; where the result has another one, it is rounded to that once more.
     """
     dtype = of_numpy(a.dtype, "a")
-    terms = (a.shape[-1] + _EPILOGUE) * dtype.roundoff
-    tiny = float(np.finfo(a.dtype).tiny) * (a.shape[-1] + _EPILOGUE)
+    sums = dtype.accumulator
+    terms = (a.shape[-1] + _EPILOGUE) * sums.roundoff
+    tiny = sums.tiny * (a.shape[-1] + _EPILOGUE)
     sides = 2 if _work_type(a, b) == dtype.numpy else 1
     with np.errstate(all="ignore"):
         if alpha == 0:
@@ -74,7 +75,10 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
             size = np.matmul(np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)) * abs(alpha)
         total = np.asarray(size * (terms / (1 - terms)) + tiny * max(1.0, abs(alpha)), np.float64)
         if beta != 0 and c is not None:
-            total = total + _EPILOGUE * dtype.roundoff * np.abs(beta * c.astype(np.float64))
+            total = total + _EPILOGUE * sums.roundoff * np.abs(beta * c.astype(np.float64))
+        if dtype.wider:
+            size = np.abs(answer(a, b, c, alpha=alpha, beta=beta)) + total
+            total = total + dtype.roundoff * size + 2 * dtype.roundoff * dtype.tiny
     return sides * total
 
 

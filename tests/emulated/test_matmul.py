@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arch
 from matmill.arrays import inspect
+from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
 from matmill.layout import lower
-from matmill.plan import operands_at, prepare
+from matmill.plan import prepare
 from matmill.reference import check
 
 Array = NDArray[Any]
@@ -109,10 +110,77 @@ def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_co
         inspect(x, "x")._replace(address=pointer.address) for x, pointer in zip((a, b, c, d), pointers, strict=True)
     ]
     (ready,) = prepare(lower(*operands), arch.get("h200"))
-    addresses = (pointers[0].address, pointers[1].address, pointers[2].address, pointers[3].address)
-    launch = ready.choice.kernel.launch(ready.problem, operands_at(addresses, (0, 0, 0, 0), 0.5, 2.0))
+    places = [pointer.address for pointer in pointers]
+    (launch,) = ready.launches((places[0], places[1], places[2], places[3], 0), alpha=0.5, beta=2.0)
     for schedule in (0, 1):
         d[...] = np.nan
         report = run(ready.binary.ptx, launch, memory, late_copies=late_copies, schedule=schedule)
         assert not report.hazards
         assert check(d, a, b, c, alpha=0.5, beta=2.0).ok
+
+
+# -- inner, and 16-bit types ------------------------------------------------------------------------------------------
+
+
+def _cast(seed: int, *shape: int, dtype: str) -> Array:
+    return _random(seed, *shape, dtype="float64").astype(ALL[dtype].numpy)
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_inner_of_any_layout(dtype: str) -> None:
+    for e, f in (
+        (_cast(0, 3, 501, dtype=dtype), _cast(1, 501, 5, dtype=dtype)),
+        (_cast(0, 501, 7, dtype=dtype).T, _cast(1, 2, 501, dtype=dtype).T),
+        (_cast(0, 9, 1002, dtype=dtype)[::-1, ::-2], _cast(1, 501, 34, dtype=dtype)[:, ::2]),
+        (_cast(0, 1, 1, dtype=dtype), _cast(1, 1, 128, dtype=dtype)),
+    ):
+        c = _cast(2, e.shape[0], f.shape[1], dtype=dtype)
+        result = matmill.inner(e, f, c, alpha=0.5, beta=-1, executor="emulator")
+        assert check(result, e, f, c, alpha=0.5, beta=-1).ok
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_a_transpose_in_the_same_memory_is_read_once(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+    bind = Memory.bind
+
+    def noted(self: Memory, name: str, *args: Any, **options: Any) -> Any:
+        bound.append(name)
+        return bind(self, name, *args, **options)
+
+    monkeypatch.setattr(Memory, "bind", noted)
+    for e in (_cast(0, 5, 333, dtype=dtype), _cast(0, 666, 5, dtype=dtype)[::-2].T, _cast(0, 2, 4, 65, dtype=dtype)):
+        f = np.swapaxes(e, -1, -2)
+        bound.clear()
+        result = _emulate(e, f)
+        assert bound == ["D", "A", "C", "workspace"]
+        assert check(result, e, f).ok
+        assert result.tobytes() == np.ascontiguousarray(np.swapaxes(result, -1, -2)).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_products_of_vectors_and_batches(dtype: str) -> None:
+    for left, right in (
+        ((40,), (40,)),
+        ((40,), (40, 50)),
+        ((30, 40), (40,)),
+        ((3, 9, 17), (17, 21)),
+        ((2, 3), (3, 128)),
+    ):
+        a, b = _cast(0, *left, dtype=dtype), _cast(1, *right, dtype=dtype)
+        assert check(_emulate(a, b), a, b).ok
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_no_terms_leave_beta_times_c_in_every_type(dtype: str) -> None:
+    a, b, c = _cast(0, 3, 4, dtype=dtype), _cast(1, 4, 5, dtype=dtype), _cast(2, 3, 5, dtype=dtype)
+    np.testing.assert_array_equal(matmill.inner(a[:, :0], b[:0], executor="emulator"), np.zeros((3, 5)))
+    a[:] = np.nan
+    assert (_emulate(a, b, c, alpha=0, beta=2) == 2 * c).all()
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_what_is_not_finite_comes_out_as_from_numpy(dtype: str) -> None:
+    e, f = _cast(0, 3, 400, dtype=dtype), _cast(1, 400, 4, dtype=dtype)
+    e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
+    assert check(matmill.inner(e, f, executor="emulator"), e, f).ok

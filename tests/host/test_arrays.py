@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.arrays import dlpack, empty_result, inspect, overlaps, resolve_stream, self_overlap
+from matmill.arrays import ALLOCATE, dlpack, from_host, inspect, mirrors, overlaps, resolve_stream, self_overlap
 from matmill.arrays.operand import Operand
-from matmill.dtypes import F32, F64
+from matmill.dtypes import ALL, BF16, F32, F64, DType
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
 
 if TYPE_CHECKING:
@@ -50,6 +50,17 @@ def test_numpy_views_keep_shape_strides_and_address() -> None:
     assert not operand.readonly
 
 
+@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
+def test_all_element_types_are_read(dtype: DType) -> None:
+    base = np.zeros((4, 6), dtype.numpy)
+    operand = inspect(base[::-1, ::2], "a")
+    assert operand.dtype is dtype
+    assert (operand.strides, operand.nbytes) == ((-6, 2), 12 * dtype.itemsize)
+    assert operand.address == base.ctypes.data + 18 * dtype.itemsize
+    assert overlaps(inspect(base[:2], "a"), inspect(base[1:], "b"))
+    assert not overlaps(inspect(base[:, ::2], "a"), inspect(base[:, 1::2], "b"))
+
+
 def test_readonly_is_seen() -> None:
     x = np.zeros(3, np.float32)
     x.flags.writeable = False
@@ -68,7 +79,7 @@ def test_what_is_no_array_is_refused(x: object) -> None:
         inspect(x, "b")
 
 
-@pytest.mark.parametrize("dtype", [">f4", np.int32, np.complex64, np.float16, bool, np.longdouble, object])
+@pytest.mark.parametrize("dtype", [">f4", np.int32, np.complex64, bool, np.longdouble, object])
 def test_element_types_outside_the_table_are_refused(dtype: Any) -> None:
     with pytest.raises(DTypeError, match=r"^a: got dtype"):
         inspect(np.zeros(2, dtype), "a")
@@ -96,6 +107,38 @@ def test_dlpack_on_a_gpu_is_read_from_the_capsule() -> None:
     operand = inspect(OnlyDLPack(array, device=(2, 0)), "a")
     assert (operand.shape, operand.strides, operand.dtype) == ((4, 3), (5, 2), F64)
     assert operand.address == array.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
+def test_exports_of_every_type_are_read_on_the_host_and_on_a_gpu(dtype: DType) -> None:
+    memory = np.arange(12).astype(dtype.numpy).reshape(3, 4)
+    for device, kind in (((1, 0), "cpu"), ((2, 3), "cuda")):
+        export = Named(memory.ctypes.data, (3, 4), dtype, device=device, keep=memory)
+        operand = inspect(export, "a")
+        assert (operand.shape, operand.strides, operand.device[0]) == ((3, 4), (4, 1), kind)
+        assert (operand.dtype, operand.address) == (dtype, memory.ctypes.data)
+    host = inspect(Named(memory.ctypes.data, (3, 4), dtype, device=(1, 0), keep=memory), "a").owner
+    np.testing.assert_array_equal(host.astype(np.float64), memory.astype(np.float64))
+
+
+def test_bfloat16_on_the_host_outlives_its_maker() -> None:
+    memory = np.arange(6).astype(BF16.numpy)
+    gone = weakref.ref(memory)
+    operand = inspect(Named(memory.ctypes.data, (6,), BF16, device=(1, 0), keep=memory), "a")
+    del memory
+    gc.collect()
+    assert operand.owner.astype(np.float32).tolist() == [0, 1, 2, 3, 4, 5]
+    del operand
+    gc.collect()
+    assert gone() is None
+
+
+class Named(dlpack.Export):
+    """An export that says its element type, as arrays do."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: DType, **options: Any) -> None:
+        self.dtype = dtype.name
+        super().__init__(address, shape, dtype, **options)
 
 
 class OnlyInterface:
@@ -148,7 +191,8 @@ class FakeTorch:
 
     def __init__(self) -> None:
         self.current = "current"
-        self.asked: list[str] = []
+        self.uint8 = "uint8"
+        self.asked: list[tuple[object, str, object]] = []
         self.cuda = SimpleNamespace(
             default_stream=lambda index: f"default of {index}",
             ExternalStream=lambda handle, device: f"{handle} of {device}",
@@ -161,9 +205,9 @@ class FakeTorch:
         yield
         self.current = before
 
-    def new_empty(self, _shape: tuple[int, ...]) -> SimpleNamespace:
+    def new_empty(self, shape: int | tuple[int, ...], dtype: object = None) -> SimpleNamespace:
         """A tensor; the module serves as one here."""
-        self.asked.append(self.current)
+        self.asked.append((shape, self.current, dtype))
         return SimpleNamespace(data_ptr=lambda: 4096)
 
 
@@ -172,10 +216,10 @@ def test_results_come_from_the_memory_of_the_stream_that_writes_them(monkeypatch
     monkeypatch.setitem(sys.modules, "torch", fake)
     operand = Operand((2, 2), (2, 1), F32, ("cuda", 1), 4096, readonly=False, library="torch", owner=None)
     for stream in (None, 0, 1, 77):
-        made = empty_result(fake, operand, (2, 2), stream)
-        assert made is not None
-        assert made.address == 4096
-    assert fake.asked == ["current", "default of 1", "default of 1", "77 of 1"]
+        assert ALLOCATE["torch"](fake, operand, (2, 2), stream)[1] == 4096
+    assert ALLOCATE["torch"](fake, operand, 100, 77, raw=True)[1] == 4096
+    streams = ["current", "default of 1", "default of 1", "77 of 1"]
+    assert fake.asked == [*(((2, 2), stream, None) for stream in streams), (100, "77 of 1", "uint8")]
 
 
 def test_other_devices_are_refused() -> None:
@@ -270,6 +314,15 @@ def test_self_overlap_is_never_missed(x: np.ndarray[Any, Any]) -> None:
         assert self_overlap(inspect(x, "out"))
 
 
+def test_mirrors_are_one_memory_seen_both_ways() -> None:
+    x = np.zeros((3, 4, 6), np.float32)[:, ::-1, ::2]
+    a = inspect(x, "a")
+    assert mirrors(a, inspect(x.transpose(0, 2, 1), "b"))
+    assert mirrors(inspect(x[0, 0], "a"), inspect(x[0, 0], "b"))
+    for other in (x, x.transpose(2, 1, 0), x.copy().transpose(0, 2, 1), x[:2].transpose(0, 2, 1), x[1].T):
+        assert not mirrors(a, inspect(other, "b"))
+
+
 def test_plain_layouts_do_not_overlap_themselves() -> None:
     base = np.zeros((4, 6, 8), np.float32)
     for view in (base, base.T, base[::2, ::-1, 1:5], base[:0], base[:, :1].transpose(1, 2, 0)):
@@ -325,10 +378,21 @@ def test_torch_lazy_and_sparse_tensors(torch: Any) -> None:
 
 
 def test_torch_dtypes_and_devices(torch: Any) -> None:
-    with pytest.raises(DTypeError, match="bfloat16"):
-        inspect(torch.zeros(3, dtype=torch.bfloat16), "a")
+    with pytest.raises(DTypeError, match="complex64"):
+        inspect(torch.zeros(3, dtype=torch.complex64), "a")
     with pytest.raises(MatmillError, match="meta"):
         inspect(torch.zeros(3, device="meta"), "a")
+
+
+def test_torch_16_bit_tensors_travel_both_ways(torch: Any) -> None:
+    for kind, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
+        x = torch.arange(24, dtype=torch.float32).reshape(4, 6).to(kind)[:, ::2].T
+        operand = inspect(x, "a")
+        assert (operand.dtype.name, operand.strides, operand.address) == (name, (2, 6), x.data_ptr())
+        np.testing.assert_array_equal(operand.owner.astype(np.float32), x.float().numpy())
+        back = from_host(x, operand, operand.owner)
+        assert back.dtype is kind
+        assert torch.equal(back, x)
 
 
 def test_torch_exports_are_taken(torch: Any) -> None:

@@ -1,409 +1,239 @@
-"""The inner ladder's products, inputs, bounds, options and tables, and its run on a GPU made of host memory."""
+"""``matmill inner``: files of all element types in, file out whole or not at all, progress where somebody watches."""
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
-from dataclasses import replace
-from math import sqrt
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from rich.console import Console
 
-from host.test_cli_gpu import MILLISECONDS, FakeGPU
-from matmill import cli
-from matmill.arch import get
-from matmill.bench import measure, peers, sums
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.inputs import Inputs, InputsBySize
-from matmill.bench.plots import draw
-from matmill.bench.products import CASES, case, gram_of, inner_product
-from matmill.bench.randoms import uniform
-from matmill.bench.results import Outcome
-from matmill.bench.selection import nearest
-from matmill.bench.subject import TRAFFIC
-from matmill.bench.sums import random_sum
-from matmill.cli import main, tables
-from matmill.compile import Binary
-from matmill.dtypes import ALL, BF16, F16, F32, F64
-from matmill.execute import Launch, Pointer
-from matmill.ladder.inner import INNER
+from matmill import cli, ops
+from matmill.cli import main
+from matmill.dtypes import ALL, BF16, DType
+from matmill.errors import TruncatedFileError
+from matmill.reference import check
 
+M, N, K = 3, 4, 5000
 Array = NDArray[Any]
-BY_LABEL = {rung.label: rung for rung in INNER}
 
 
-# Products
+def _values(shape: tuple[int, int], dtype: DType, seed: int) -> Array:
+    values: Array = np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype.numpy)
+    return values
 
 
-def test_the_cases_are_the_paper_s() -> None:
-    assert CASES["MTXA"] == (3, 3, 50_000_000)
-    assert CASES["MTXB"] == (5, 5, 300_000_000)
-    assert (CASES["MTXC"], CASES["MTXC-2e8"]) == ((7, 7, 2_000_000_000), (7, 7, 200_000_000))
-    assert [CASES[f"MTX{i}"] for i in (1, 2, 3)] == [(m, m, 30_000_000) for m in (5, 7, 9)]
-    assert case("mtxc-2E8") == CASES["MTXC-2e8"]
-
-
-@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
-@pytest.mark.parametrize("k", [1, 7, 8, 100])
-@pytest.mark.parametrize("layout", ["row", "column", "gram"])
-def test_alignments_are_true_of_the_arrays(layout: str, k: int, dtype: Any) -> None:
-    problem = inner_product(3, 5, k, dtype, "row" if layout == "gram" else layout)
-    if layout == "gram":
-        problem = gram_of(problem)
-    made = Inputs.random(problem, 1)
-    size = dtype.itemsize
-    for matrix, strides, align in (
-        (made.a, problem.a_row_col, problem.a_align),
-        (made.b, problem.b_row_col, problem.b_align),
-    ):
-        steps = [stride for stride, extent in zip(matrix.strides, matrix.shape, strict=True) if extent > 1]
-        wanted = [s * size for s, extent in zip(strides, matrix.shape, strict=True) if extent > 1]
-        assert steps == wanted
-        assert len(steps) < 2 or max(steps) % align == 0  # a single line starts where its memory does
-    assert made.b.shape == (k, problem.n)
-
-
-def test_a_gram_rung_gets_the_transpose_and_others_the_size_asked_for() -> None:
-    h200 = get("h200")
-    asked = inner_product(5, 3, 100, F64, "column")
-    found, reason = nearest(BY_LABEL["gram"], asked, h200, TRAFFIC)
-    assert found == gram_of(asked)
-    assert reason == "its F is the transpose of E"
-    assert all(
-        nearest(rung, asked, h200, TRAFFIC) == (asked, "") for label, rung in BY_LABEL.items() if label != "gram"
-    )
-
-
-# Inputs
-
-
-@pytest.mark.parametrize("start", [0, 1, 6, 7])
-@pytest.mark.parametrize("dtype", [F32, F64], ids=lambda dtype: dtype.name)
-def test_threads_draw_what_one_generator_would(start: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.bench.randoms._CHUNK", 8)
-    generator = np.random.default_rng([3, 4])
-    expected = 2 * generator.random(start + 60, dtype=dtype.numpy)[start:] - 1
-    assert np.array_equal(uniform([3, 4], start, (6, 10), dtype), expected.reshape(6, 10))
-
-
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=lambda dtype: dtype.name)
-def test_16_bit_inputs_are_the_float32_ones_rounded(dtype: Any) -> None:
-    wide = uniform([5], 0, (4, 100), F32)
-    assert np.array_equal(uniform([5], 0, (4, 100), dtype), wide.astype(dtype.numpy))
-
-
-def test_a_gram_matrix_shares_the_one_input() -> None:
-    by_size = InputsBySize(1)
-    asked = inner_product(4, 4, 50)
-    plain, gram = by_size.of(asked), by_size.of(gram_of(asked))
-    assert np.shares_memory(plain.a, gram.a)
-    assert np.shares_memory(plain.a, gram.b)
-    alone = InputsBySize(1).of(gram_of(asked))
-    assert np.array_equal(alone.a, plain.a)
-
-
-def test_inputs_beyond_memory_are_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "inner", "--on", "emulator", "--k", "1e18"]) == cli.USAGE
-    assert "smaller sizes" in capsys.readouterr().err
-
-
-# The bound
-
-
-@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
-def test_the_bound_holds_for_a_running_sum_and_not_for_a_wrong_one(dtype: Any) -> None:
-    problem = inner_product(3, 4, 50_000, dtype)
-    made = Inputs.random(problem, 11, random_sum)
-    wide = dtype.accumulator.numpy
-    a, b = made.a.astype(wide), made.b.astype(wide)
-    running = np.array([[np.cumsum(row * column)[-1] for column in b.T] for row in a]).astype(dtype.numpy)
-    assert made.check(running).ok
-    assert not made.check(np.zeros_like(running)).ok
-    off = running.copy()
-    off[1, 2] += dtype.numpy.type(4)
-    assert not made.check(off).ok
-    off[1, 2] = np.nan
-    assert made.check(off).error_ratio == np.inf
-    assert not made.check(running.astype(F32.numpy if dtype is F64 else F64.numpy)).ok
-
-
-def test_blocks_along_k_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Inputs.random(inner_product(2, 3, 5000, F64, "column"), 1, random_sum)
-    whole, limit = random_sum(made.a, made.b)
-    monkeypatch.setattr(sums, "_BLOCK", 1)
-    parts, again = random_sum(made.a, made.b)
-    assert np.allclose(parts, whole, rtol=1e-13, atol=1e-12)
-    assert np.allclose(limit, again)
-    assert np.all(np.abs(whole - made.a @ made.b) <= limit)
-
-
-def test_the_bound_is_the_worst_case_where_k_is_short() -> None:
-    a, b = np.ones((1, 2), np.float32), np.ones((2, 1), np.float32)
-    terms = 5 * 2.0**-24
-    _, limit = random_sum(a, b)
-    assert limit[0, 0] == pytest.approx(2 * terms / (1 - terms))
-    a, b = np.ones((1, 10_000), np.float32), np.ones((10_000, 1), np.float32)
-    _, limit = random_sum(a, b)
-    assert limit[0, 0] == pytest.approx(8 * 2.0**-24 * (10_000 + sqrt(10_000) * 10_000))
-
-
-def test_a_sum_beyond_float16_must_be_infinite() -> None:
-    problem = inner_product(1, 1, 200, F16)
-    a, b = (np.full(shape, 30, np.float16) for shape in ((1, 200), (200, 1)))
-    made = Inputs(problem, a, b, random_sum)
-    assert made.check(np.array([[np.inf]], np.float16)).ok
-    assert not made.check(np.array([[65504]], np.float16)).ok
-
-
-# Options
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["inner", "--case", "MTX4"], cli.USAGE, ["--case: got 'MTX4'", "one of MTXA, MTXB"]),
-        (["inner", "--dtype", "float23"], cli.USAGE, ["--dtype: got 'float23'", "Did you mean 'float"]),
-        (["inner", "--layout", "colum"], cli.USAGE, ["Did you mean 'column'?"]),
-        (["inner", "--bs", "33"], cli.USAGE, ["--bs: got 33", "multiple of 32"]),
-        (["inner", "--bs", "2048"], cli.USAGE, ["--bs: got 2048"]),
-        (["inner", "--gs", "3e9"], cli.USAGE, ["--gs: got 3000000000", "at most 2147483647"]),
-        (["inner", "--gs", "8", "--rungs", "gram"], cli.USAGE, ["--gs", "basic or phvm"]),
-        (["inner", "--k", "1.5"], cli.USAGE, ["got '1.5'"]),
-        (["inner", "--rungs", "phwm"], cli.USAGE, ["Did you mean 'phvm'?"]),
-        (["iner"], cli.USAGE, ["Did you mean 'inner'?"]),
-        (["sgemm", "--dtype", "float64"], cli.USAGE, ["--dtype: got 'float64' for ladder sgemm", "inner alone"]),
-        (["memory", "--case", "MTXA"], cli.USAGE, ["--case", "for ladder memory"]),
-        (["inner", "--on", "gpu"], cli.NO_GPU, ["--on: got 'gpu'"]),
-        (["inner", "--k", "5e7", "--on", "auto"], cli.USAGE, ["without a usable GPU", "--on emulator"]),
-        (["inner", "--case", "MTXA", "--on", "auto"], cli.USAGE, ["k=50000000", "--k, for instance 1e5"]),
-    ],
-)
-def test_errors(
-    arguments: list[str],
-    code: int,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", *arguments, *on]) == code
-    said = capsys.readouterr().err
-    assert all(word in said for word in words), said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "inner")
-    assert lines[start + 1].split()[:2] == ["basic", "S3"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in BY_LABEL)
-
-
-# A GPU made of host memory
-
-
-class InnerGPU(FakeGPU):
-    """Does at ``finish`` what the launches before it were for, with the matrices that they were given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[str] = []
-        self.pending: tuple[Any, ...] = ()
-        self.drift = 0.0
-        self.products = 0
-
-    def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
-        """Notes the launch, and multiplies where it is the last of its kernel."""
-        assert stream is None or hasattr(stream, "__cuda_stream__")
-        assert f".entry {launch.entry}(" in binary.ptx
-        self.entries.append(launch.entry)
-        if launch.entry not in {"clear", "finish"}:
-            self.pending = (launch.entry, *launch.args)
-        elif launch.entry == "finish":
-            self._finish(launch.args)
-
-    def _finish(self, args: tuple[Any, ...]) -> None:
-        entry, *given = self.pending
-        d, d_row, d_column, m, n = args[5:10]
-        assert (int(d_row), int(d_column)) == (int(n), 1)
-        numbers = [int(x) for x in given if not isinstance(x, Pointer)]
-        if entry in {"basic", "phvm"}:  # which take m and n
-            assert numbers[:2] == [int(m), int(n)]
-            numbers = numbers[2:]
-        k, e_row, *f = numbers
-        e = _strided(given[0], (int(m), k), (e_row, 1))
-        right = e.T if entry == "gram" else _strided(given[1], (k, int(n)), (f[1], f[2]))
-        product = e @ right
-        self.products += 1
-        if entry == self.wrong:
-            product[0, 0] += 1
-        product[-1, -1] *= np.float32(1 + self.drift * self.products)
-        _strided(d, (int(m), int(n)), (int(n), 1))[:] = product
-
-
-def _strided(where: object, shape: tuple[int, int], strides: tuple[int, int]) -> NDArray[np.float32]:
-    assert isinstance(where, Pointer)
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    flat = np.ctypeslib.as_array((ctypes.c_float * span).from_address(where.address))
-    return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * stride for stride in strides))
-
-
-class FakePeer:
-    """A library that is right."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: Inputs, name: str) -> None:
-        self.name = name
-        self._product = asked.a @ asked.b
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The product."""
-        return self._product
-
-
-def _peers(asked: Inputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
-    assert a != b
-    return [FakePeer(asked, "torch.mm"), FakePeer(asked, "torch einsum")], ["not compared with cupy: no"]
+def _write(folder: Path, dtype: DType) -> tuple[Array, Array, Array]:
+    arrays = _values((M, K), dtype, 1), _values((K, N), dtype, 2), _values((M, N), dtype, 3)
+    for name, array in zip("EFC", arrays, strict=True):
+        np.save(folder / f"{name}.npy", array)
+    return arrays
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
-    fake = InnerGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "peers", _peers)
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
-    return fake
+def files(tmp_path: Path) -> Path:
+    """A folder with E.npy, F.npy and C.npy of float32."""
+    _write(tmp_path, ALL["float32"])
+    return tmp_path
 
 
-def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    code = main(["ladder", "inner", *arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return code, found
+def _run(folder: Path, *options: str, names: str = "EF", out: str = "out.npy") -> int:
+    inputs = [str(folder / f"{name}.npy") for name in names]
+    return main(["inner", *inputs, "--out", str(folder / out), "--executor", "cpu", *options])
 
 
-@pytest.mark.parametrize("layout", ["row", "column"])
-def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", "3", "--k", "4096", "--layout", layout], capsys)
-    assert code == cli.OK, found
-    assert (found["on"], found["problem"]["layout"]) == ("gpu", layout)
-    rows = {row["rung"]: row for row in found["rows"]}
-    assert list(rows) == list(BY_LABEL)
-    for row in rows.values():
-        moved = 4 * ((1 if row["rung"] == "gram" else 2) * 3 * 4096 + 9)
-        assert row["ok"] is True, row
-        assert row["bytes"] == moved
-        assert row["seconds"] == MILLISECONDS / 1e3
-        assert row["tbytes_per_second"] == pytest.approx(moved / 2e-3 / 1e12)
-        assert row["bandwidth_fraction"] == pytest.approx(moved / 2e-3 / 4.8e12)
-        assert row["tflops"] == pytest.approx(2 * 9 * 4096 / 2e-3 / 1e12)
-        assert row["library_fraction"] == pytest.approx(1.0)  # the same product in the same time, Gram or not
-    assert rows["two-stage"]["note"] == "two runs gave the same bits"
-    names = [base["name"] for base in found["baselines"]]
-    assert names == ["torch.mm", "torch einsum", "CPU BLAS (NumPy)"]
-    assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in found["baselines"])
-    assert "not compared with cupy: no" in found["notes"]
-    assert Outcome.from_dict(found).as_dict() == found
-    assert {"clear", "finish", "basic", "gram"} <= set(gpu.entries)
-    assert gpu.live == {}
+def _load(folder: Path, name: str) -> Array:
+    array: Array = np.load(folder / f"{name}.npy")
+    return array
 
 
-def test_a_wrong_rung_fails_the_run(gpu: InnerGPU, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu.wrong = "phvm"
-    assert main(["ladder", "inner", "--k", "3000"]) == cli.FAILED
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("phvm ") and "WRONG" in line for line in lines)
-    assert any(line.startswith("basic ") and " ok" in line for line in lines)
-    assert gpu.live == {}
+@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
+def test_every_element_type(dtype: DType, tmp_path: Path) -> None:
+    e, f, c = _write(tmp_path, dtype)
+    options = ["--c", str(tmp_path / "C.npy"), "--beta", "-2", "--alpha", "0.5"]
+    assert _run(tmp_path, *options, *(["--dtype", "bfloat16"] if dtype is BF16 else [])) == cli.OK
+    found = _load(tmp_path, "out")
+    expected = io.BytesIO()
+    np.save(expected, np.zeros(1, dtype.numpy))
+    expected.seek(0)
+    assert found.dtype == np.load(expected).dtype  # what numpy.save makes of the type
+    exact = 0.5 * (e.astype(np.float64) @ f.astype(np.float64)) - 2 * c.astype(np.float64)
+    near = dtype.roundoff * (np.abs(exact) + 1) + K * dtype.accumulator.roundoff * 40
+    assert np.all(np.abs(found.view(dtype.numpy).astype(np.float64) - exact) <= near)
 
 
-def test_results_that_differ_from_run_to_run_are_seen(gpu: InnerGPU, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu.drift = 3e-7
-    code, found = _json(["--k", "3000", "--rungs", "vectorized,two-stage"], capsys)
-    assert code == cli.FAILED
-    vectorized, two_stage = found["rows"]
-    assert (vectorized["ok"], vectorized["note"]) == (True, "")
-    assert two_stage["ok"] is False
-    assert two_stage["note"] == "two runs gave different bits"
+def test_bfloat16_may_be_kept_as_uint16(tmp_path: Path) -> None:
+    e, f, _ = _write(tmp_path, BF16)
+    assert _run(tmp_path, "--dtype", "bfloat16") == cli.OK
+    wanted = _load(tmp_path, "out").tobytes()
+    np.save(tmp_path / "E.npy", e.view(np.uint16))
+    np.save(tmp_path / "F.npy", np.asfortranarray(f).view(np.uint16))
+    assert _run(tmp_path, "--dtype", "bfloat16") == cli.OK
+    assert _load(tmp_path, "out").tobytes() == wanted
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_cpu_that_would_take_long_is_left_out_and_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_f_the_product_is_a_gram_matrix(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files, "--json", names="E") == cli.OK
+    e = _load(files, "E")
+    assert check(_load(files, "out"), e, e.T).ok
+    report = json.loads(capsys.readouterr().out)
+    assert report["gram"] is True
+    assert report["problem"] == {"batch": 1, "m": M, "n": M, "k": K}
+    assert report["bound"]["memory_seconds"] == pytest.approx(4 * (M * K + M * M) / 4800e9)
+
+
+def test_f_is_e_in_the_same_memory_where_it_is_left_out(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Array, Array]] = []
+
+    def product(e: Array, f: Array, *_args: Any, **_options: Any) -> Array:
+        seen.append((e, f))
+        return e @ f
+
+    monkeypatch.setattr(ops, "inner", product)
+    assert _run(files, names="E") == cli.OK
+    e, f = seen[0]
+    assert isinstance(e, np.memmap)
+    assert (f.ctypes.data, f.strides) == (e.ctypes.data, e.strides[::-1])
+
+
+def test_what_is_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files) == cli.OK
+    said = capsys.readouterr()
+    assert f"{M}x{N}x{K} float32" in said.out
+    assert "B/s" in said.out
+    assert "memory" in said.out
+    assert f"Wrote {files / 'out.npy'}: ({M}, {N}) float32." in said.out
+    assert said.err == ""
+
+
+def test_rates_are_bytes_of_the_problem_over_time(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files, "--json") == cli.OK
+    report = json.loads(capsys.readouterr().out)
+    moved = 4 * (M * K + K * N + M * N)
+    assert report["bytes_per_second"] * report["seconds"] == pytest.approx(moved)
+    assert report["tflops"] * report["seconds"] == pytest.approx(2 * M * N * K / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("missing", ["E: got", "No such file", "float16 or bfloat16 array"]),
+        ("garbage", ["E: got", "not one, by its first bytes"]),
+        ("integers", ["e: got dtype int64"]),
+        ("length", ["shapes"]),
+        ("vector", ["(5000,)"]),
+    ],
+)
+def test_bad_files_are_one_message_and_leave_nothing(
+    damage: str, words: list[str], files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.ladder.cpu_estimate", lambda _a, _b: 12.0)
-    _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
-    assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
-    assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]
+    path = files / "E.npy"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "garbage":
+        path.write_bytes(b"no array at all")
+    else:
+        bad: dict[str, Array] = {"integers": np.zeros((M, K), np.int64), "length": np.zeros((M, K + 1), np.float32)}
+        np.save(path, bad.get(damage, np.zeros(K, np.float32)))
+    before = sorted(files.iterdir())
+    assert _run(files) in {cli.FAILED, cli.USAGE}
+    said = capsys.readouterr()
+    assert said.err.startswith("matmill: ")
+    assert all(word in said.err for word in words), said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+    assert sorted(files.iterdir()) == before
 
 
-@pytest.mark.usefixtures("gpu")
-def test_the_default_on_a_gpu_is_mtxa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(CASES, "MTXA", (3, 3, 5000))
-    _, found = _json(["--rungs", "one-pass"], capsys)
-    assert found["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dtype", "bfloat61"], ["--dtype: got 'bfloat61'", "Did you mean 'bfloat16'?"]),
+        (["--dtype", "bfloat16"], ["E: got", "elements of float32", "wanted bfloat16, as --dtype says"]),
+        (["--dtype", "float64"], ["E: got", "elements of float32", "wanted float64, as --dtype says"]),
+        (["--beta", "2"], ["c: got None with beta = 2"]),
+        (["--executor", "cup"], ["--executor", "invalid choice"]),
+        (["--out", "no/such/folder/out.npy"], ["folder that exists"]),
+    ],
+)
+def test_bad_usage(options: list[str], words: list[str], files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(files, *options) == cli.USAGE
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+    assert not (files / "out.npy").exists()
 
 
-@pytest.mark.usefixtures("gpu")
-def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    _, found = _json(["--m", "3", "--k", "40000"], capsys)
-    small = Outcome.from_dict(found)
-    as_large: dict[str, Any] = {
-        "bytes": 1_200_000_036,
-        "tbytes_per_second": 4.567,
-        "bandwidth_fraction": 0.951,
-        "seconds": 0.2627,
-    }
-    outcome = replace(
-        small,
-        rows=tuple(replace(row, **as_large) for row in small.rows),
-        baselines=tuple(replace(base, **as_large) for base in small.baselines),
-    )
-    file = io.StringIO()
-    for part in tables.report(outcome):
-        Console(file=file, width=84).print(part, soft_wrap=True)
-    lines = file.getvalue().splitlines()
-    head = next(line for line in lines if line.startswith("rung"))
-    assert all(word in head for word in ("time", "moved", "TB/s", "% bw", "% lib", "regs", "check"))
-    row = next(line for line in lines if line.startswith("two-stage *"))
-    assert all(cell in row for cell in ("263 ms", "1.20GB", "4.57", "95.1%", "100.0%"))
-    assert len(row) <= 84
-    matplotlib = pytest.importorskip("matplotlib")
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        draw(outcome, tmp_path / "plot.svg")
-    picture = (tmp_path / "plot.svg").read_text(encoding="utf-8")
-    assert "bandwidth 4.80" in picture
-    assert "TB/s" in picture
+def test_a_gpu_demanded_and_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    assert _run(files, "--executor", "gpu") == cli.NO_GPU
+    assert not (files / "out.npy").exists()
 
 
-def test_libraries_that_refuse_are_told_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "installed", lambda: ("cupy",))
-    found, absent = peers.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
-    assert found == []
-    assert absent == ["not compared with cupy (cupy_matmul): bfloat16 is not handed to it"]
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (TruncatedFileError(argument="e", got="E.npy with 3 bytes", wanted="more", fix="Write it."), cli.FAILED),
+        (OSError(5, "Input/output error"), cli.FAILED),
+        (KeyboardInterrupt(), cli.INTERRUPTED),
+    ],
+)
+def test_a_failure_part_way_leaves_the_output_as_it_was(
+    failure: BaseException,
+    code: int,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_args: Any, **_options: Any) -> Array:
+        raise failure
+
+    (files / "out.npy").write_bytes(b"yesterday's")
+    before = sorted(files.iterdir())
+    monkeypatch.setattr(ops, "inner", fails)
+    assert _run(files) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (files / "out.npy").read_bytes() == b"yesterday's"
+    assert sorted(files.iterdir()) == before
 
 
-def test_matrices_reach_a_library_as_they_lie() -> None:
-    problem = inner_product(2, 3, 100, BF16, "column")
-    e, f = (device.__cuda_array_interface__ for device in peers._operands(problem, 1024, 4096))
-    assert (e["data"], e["shape"], e["strides"], e["typestr"]) == ((1024, False), (2, 100), (200, 2), "<i2")
-    assert (f["data"], f["shape"], f["strides"]) == ((4096, False), (100, 3), (2, 200))
+class Screen(io.StringIO):
+    """A terminal that remembers what was written to it."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
 
 
-def test_sgemm_rows_have_no_fields_of_traffic() -> None:
-    from host.test_cli_ladder import measured, outcome  # noqa: PLC0415 — beside its only use
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_is_shown_on_a_terminal_alone(
+    terminal: bool, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[bool] = []
 
-    found = outcome("gpu", [measured("a")]).as_dict()
-    for row in (*found["rows"], *found["baselines"]):
-        assert not {"bytes", "tbytes_per_second", "bandwidth_fraction"} & set(row)
+    def product(e: Array, f: Array, *_args: Any, progress: Any, **_options: Any) -> Array:
+        told.append(progress is not None)
+        if progress is not None:
+            progress(0, 123_000_000)
+            progress(61_500_000, 123_000_000)
+        return e @ f
+
+    screen = Screen() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(ops, "inner", product)
+    assert _run(files) == cli.OK
+    assert set(told) == {terminal}
+    assert ("123.0 MB" in screen.getvalue()) == terminal
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_product_that_is_not_streamed_has_no_bar(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert _run(files) == cli.OK
+    assert "B/s" not in screen.getvalue()

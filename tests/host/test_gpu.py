@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from frames import read_launch
 from matmill import arch, gpu
-from matmill.execute import Pointer
+from matmill.errors import LaunchError
+from matmill.execute import Launch, Pointer
 
 
 class FakeLibrary:
@@ -108,10 +110,86 @@ def test_unknown_models_are_computed_from_their_attributes() -> None:
     assert found.target == "sm_90a"
 
 
-def test_arguments_are_laid_bare() -> None:
-    args = gpu.bare((Pointer("A", 4096), np.int64(-3), np.int32(5), np.float32(0.5), np.float64(2)))
-    assert args == [4096, -3, 5, 0.5, 2]
-    assert [type(arg) for arg in args] == [int, int, np.int32, np.float32, np.float64]
+class Driver:
+    """As much of the bindings as errors and contexts need; calls are noted."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    @staticmethod
+    def CUresult(status: int) -> SimpleNamespace:  # noqa: N802 — the driver's name
+        """The status with its name; one that is newer than the bindings is refused, as an enumeration does."""
+        if status > 999:
+            raise ValueError(status)
+        return SimpleNamespace(value=status, name="CUDA_ERROR_INVALID_VALUE")
+
+    def cuGetErrorString(self, _status: object) -> tuple[object, bytes]:  # noqa: N802 — the driver's name
+        """The driver's words."""
+        return None, b"invalid argument"
+
+    def cuCtxPushCurrent(self, _context: object) -> tuple[SimpleNamespace]:  # noqa: N802 — the driver's name
+        """Makes it current."""
+        self.calls.append("push")
+        return (SimpleNamespace(value=0),)
+
+    def cuCtxPopCurrent(self) -> None:  # noqa: N802 — the driver's name
+        """Undoes that."""
+        self.calls.append("pop")
+
+
+LAUNCH = Launch("toy", "scale", (3, 1, 1), (64, 1, 1), (Pointer("x", 4096), np.int32(5)), dynamic_shared=512)
+
+
+def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
+    """A GPU with context 77 on a thread whose context is ``context``, and what it launches."""
+    device, driver, seen = object.__new__(gpu.GPU), Driver(), []
+
+    def enqueue(config: int, kernel: int, parameters: int, extra: None) -> int:
+        seen.append((kernel, extra, *read_launch(config, parameters, LAUNCH), tuple(driver.calls)))
+        return status
+
+    def current(cell: Any) -> int:
+        cell._obj.value = context
+        return 0
+
+    facts: dict[str, Any] = {
+        "last": None,
+        "enqueue": enqueue,
+        "kernel": lambda _binary, _launch: SimpleNamespace(handle=99),
+        "_driver": driver,
+        "_prepared": {},
+        "_current": current,
+        "_cell": gpu._Cell(),
+        "_context": None,
+        "_context_address": 77,
+    }
+    for name, value in facts.items():
+        setattr(device, name, value)
+    return device, driver, seen
+
+
+BINARY: Any = "a cubin"
+
+
+@pytest.mark.parametrize(("context", "around"), [(77, []), (0, ["push", "pop"]), (5, ["push", "pop"])])
+def test_a_launch_reaches_the_driver_in_the_gpus_own_context(context: int, around: list[str]) -> None:
+    device, driver, seen = _launching(0, context)
+    device.launch(BINARY, LAUNCH, stream=9)
+    assert seen == [(99, None, LAUNCH, 9, tuple(around[:1]))]
+    assert driver.calls == around
+    assert device.last is not None
+    assert device.last.entry == "scale"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(1, "CUDA_ERROR_INVALID_VALUE: invalid argument"), (1234, "CUresult 1234")]
+)
+def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str) -> None:
+    device, driver, _seen = _launching(status, 0)
+    with pytest.raises(LaunchError, match=rf"toy<<<grid \(3, 1, 1\).*{words}"):
+        device.launch(BINARY, LAUNCH)
+    assert driver.calls == ["push", "pop"]
+    assert device.last is None
 
 
 class Stream:

@@ -19,11 +19,11 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "cache", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("execute", "kernel", "tiles", "layout", "cost"),
+    ("execute", "frame", "kernel", "partials", "tiles", "layout", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "source", "compile", "gpu", "emulator"),
-    ("plan",),
+    ("plan", "requests", "streaming"),
     ("routes",),
     ("ops",),
     ("bench",),

@@ -12,7 +12,7 @@ import pytest
 from matmill import arch
 from matmill.compile import compile_source
 from matmill.dtypes import ALL, BF16, DTYPES, F16, F32, F64, DType, of_numpy
-from matmill.errors import ArgumentError, DTypeError
+from matmill.errors import ArgumentError
 from matmill.execute import Launch, Pointer
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder import documents
@@ -116,10 +116,10 @@ def test_launches_of_an_atomic_rung() -> None:
     assert values(clear) == (W, 35)
     assert values(own) == (E, F, W, 5, 7, 1000, 1000, 1, 7, 1)
     assert {type(x) for x in own.args[5:]} == {np.int64}
-    assert finish.grid == (9, 1, 1)
-    assert values(finish) == (W, 1, C, 7, 1, D, 9, 1, 5, 7, 2.0, 3.0, 0)
+    assert finish.grid == (2, 1, 1)
+    assert values(finish) == (W, 1, C, 7, 1, 35, D, 9, 1, 35, 5, 7, 2.0, 3.0, 0)
     # Sums of 16-bit types are float32, and so are alpha and beta.
-    assert type(finish.args[10]) is type(finish.args[11]) is np.float32
+    assert type(finish.args[12]) is type(finish.args[13]) is np.float32
 
 
 def test_launches_of_the_deterministic_rungs() -> None:
@@ -209,13 +209,13 @@ def test_a_gram_problem_is_one_input() -> None:
     assert Gemm(4, 4, 100, batch=3, gram=True).batch_strides == (400, 400, 0, 16)
 
 
-def test_matmul_still_takes_two_types() -> None:
+def test_two_types_for_any_size_and_two_of_16_bits() -> None:
     assert set(DTYPES) == {"float32", "float64"}
     assert set(ALL) == {"float32", "float64", "float16", "bfloat16"}
     for dtype in (F16, BF16):
         assert (dtype.itemsize, dtype.accumulator) == (2, F32)
-        with pytest.raises(DTypeError, match="float32 or float64"):
-            of_numpy(dtype.numpy, "a")
+        assert of_numpy(dtype.numpy, "a") is dtype
         steps = np.array([1.0, 1 + dtype.roundoff, 1 + 2 * dtype.roundoff]).astype(dtype.numpy).astype(np.float64)
         assert list(steps) == [1.0, 1.0, 1 + 2 * dtype.roundoff]
+    assert (F16.tiny, BF16.tiny) == (2.0**-14, 2.0**-126)
     assert (F32.accumulator, F64.accumulator) == (F32, F64)

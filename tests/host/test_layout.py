@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,3 +159,76 @@ def test_shapes_that_do_not_fit(a: tuple[int, ...], b: tuple[int, ...], argument
     with pytest.raises(ShapeError) as raised:
         result_shape(a, b)
     assert raised.value.argument == argument
+
+
+def _lowered(a: Array, b: Array) -> tuple[Stage, ...]:
+    d = np.zeros(result_shape(a.shape, b.shape), a.dtype)
+    return lower(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))
+
+
+_E = np.zeros((6, 40), np.float32)
+_BATCH = np.zeros((3, 6, 40), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (_E, _E.T),
+        (_E[::-1, ::2], _E[::-1, ::2].T),
+        (_E[:1], _E[:1].T),
+        (_E[:, :1], _E[:, :1].T),
+        (_E[0], _E[0]),
+        (_BATCH, _BATCH.transpose(0, 2, 1)),
+        (np.broadcast_to(_E, (3, 6, 40)), np.broadcast_to(_E, (3, 6, 40)).transpose(0, 2, 1)),
+    ],
+)
+def test_a_transpose_in_the_same_memory_is_seen(a: Array, b: Array) -> None:
+    for stage in _lowered(a, b):
+        plain = replace(stage.problem, gram=False, b_strides=stage.problem.b_row_col)
+        assert stage.problem.gram
+        assert stage.problem.b_strides is None
+        assert stage.problem.b_align == stage.problem.a_align
+        assert stage.problem.batch_strides == plain.batch_strides
+        assert all(offsets[0] == offsets[1] for offsets in stage.offsets)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (_E, _E.copy().T),
+        (_E, _E[::-1].T),
+        (_E[:, :6], _E[:, :6]),
+        (_E[:, 1:], _E[:, :-1].T),
+        (_E, _E[:5].T),
+        (_BATCH, _BATCH[0].T),
+    ],
+)
+def test_other_views_of_the_same_memory_are_two_inputs(a: Array, b: Array) -> None:
+    assert not any(stage.problem.gram for stage in _lowered(a, b))
+
+
+def test_nothing_is_shared_where_nothing_is_read() -> None:
+    d = inspect(np.zeros((6, 6), np.float32), "out")
+    (stage,) = lower(inspect(_E, "a"), inspect(_E.T, "b"), None, d, skip_product=True)
+    assert (stage.problem.k, stage.problem.gram) == (0, False)
+
+
+def test_first_elements_may_be_better_aligned_than_lines() -> None:
+    pool = np.zeros(4096, np.float32)
+    skip = -pool.ctypes.data % 16 // 4
+    b = pool[skip : skip + 35].reshape(7, 5)
+    (stage,) = _lowered(np.zeros((3, 7), np.float32), b)
+    assert (stage.problem.b_align, stage.problem.b_start_align) == (4, 16)
+    (stage,) = _lowered(b.T, np.zeros((7, 2), np.float32))
+    assert stage.problem.a_start_align == 16
+    (stage,) = _lowered(np.zeros((2, 3, 7), np.float32), pool[skip : skip + 70].reshape(2, 7, 5))
+    assert stage.problem.b_start_align == 4  # the second product's matrix starts 35 elements further on
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [("float16", (30, 100, 8), (30, 100)), ("float16", (25, 1, 8), (1, 25)), ("float32", (30, 100, 8), (1, 3000))],
+)
+def test_16_bit_products_stay_narrow(dtype: str, shape: tuple[int, ...], expected: tuple[int, int]) -> None:
+    (stage,) = _lowered(np.zeros(shape, dtype), np.zeros((8, 5), dtype))
+    assert (stage.problem.batch, stage.problem.m) == expected

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import errors, gpu
-from matmill.dtypes import F32
+from matmill.dtypes import ALL, F32
 from matmill.reference import check
 
 Array = NDArray[Any]
@@ -20,6 +20,17 @@ Array = NDArray[Any]
 
 def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    """Every element type by name."""
+    name: str = request.param
+    return name
+
+
+def _cast(seed: int, *shape: int, dtype: str) -> Array:
+    return _random(seed, *shape, dtype="float64").astype(ALL[dtype].numpy)
 
 
 def _cpu(*args: Any, **options: Any) -> Any:
@@ -278,3 +289,100 @@ def test_a_kernel_argument_too_large_for_float32_is_infinite_without_a_warning()
         assert np.isinf(F32.scalar(1e300))
         assert F32.scalar(1e300).dtype == np.float32
         assert F32.scalar(-2.5) == -2.5
+
+
+# -- inner ------------------------------------------------------------------------------------------------------------
+
+
+def test_inner_of_every_type(dtype: str) -> None:
+    e, f, c = _cast(0, 5, 1001, dtype=dtype), _cast(1, 1001, 7, dtype=dtype), _cast(2, 5, 7, dtype=dtype)
+    result = matmill.inner(e, f, c, alpha=0.5, beta=-2, executor="cpu")
+    assert result.dtype == e.dtype
+    verdict = check(result, e, f, c, alpha=0.5, beta=-2)
+    assert verdict.ok, verdict
+    assert check(matmill.inner(e, e.T, executor="cpu"), e, e.T).ok
+    out = np.empty_like(c)
+    assert matmill.inner(e=e, f=f, out=out, executor="cpu") is out
+    assert check(out, e, f).ok
+    assert check(matmill.inner(e[:, :0], f[:0], c, beta=1, executor="cpu"), e[:, :0], f[:0], c, beta=1).ok
+
+
+def test_inner_passes_on_what_is_not_finite(dtype: str) -> None:
+    e, f = _cast(0, 3, 400, dtype=dtype), _cast(1, 400, 4, dtype=dtype)
+    e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
+    result = matmill.inner(e, f, executor="cpu")
+    assert check(result, e, f).ok
+    assert np.isnan(result[0]).all()
+    assert np.isinf(result[2, 3])
+
+
+E, F = _random(0, 3, 40), _random(1, 40, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "argument", "words"),
+    [
+        ((E, F[:39]), {}, errors.ShapeError, "e, f", "the last dimension of e (40) to equal f's second-last (39)"),
+        ((E[0], F), {}, errors.ShapeError, "e", "two dimensions (m, k)"),
+        ((E, F[:, 0]), {}, errors.ShapeError, "f", "two dimensions (k, n)"),
+        ((E[None], F), {}, errors.ShapeError, "e", "Use matmul"),
+        ((np.zeros((129, 2), np.float32), F[:2]), {}, errors.ShapeError, "e", "m = 129; wanted m in 1..128"),
+        ((E, np.zeros((40, 200), np.float32)), {}, errors.ShapeError, "f", "n = 200; wanted n in 1..128"),
+        ((E[:0], F), {}, errors.ShapeError, "e", "m = 0"),
+        ((E, F.astype(np.float16)), {}, errors.DTypeError, "f", "wanted e's float32"),
+        ((E.astype(np.int8), F), {}, errors.DTypeError, "e", "float32, float64, float16 or bfloat16"),
+        ((E, F), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
+        ((E, F), {"out": np.zeros((5, 3), np.float32)}, errors.ShapeError, "out", "(5, 3)"),
+        ((E, F), {"out": E[:, :5]}, errors.AliasError, "out", "overlaps e"),
+        ((E, F), {"executor": "cup"}, errors.UnknownNameError, "executor", "Did you mean 'cpu'"),
+    ],
+)
+def test_inner_refuses(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[errors.MatmillError], argument: str, words: str
+) -> None:
+    with pytest.raises(error) as raised:
+        matmill.inner(*arguments, **{"executor": "cpu", **options})
+    assert raised.value.argument == argument
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("executor", ["cpu", "emulator"])
+def test_16_bit_products_that_are_not_narrow_are_refused_everywhere(executor: str) -> None:
+    wide, tall = np.zeros((4, 129), np.float16), np.zeros((129, 4), np.float16)
+    with pytest.raises(
+        errors.DTypeError, match=r"float16 of shapes \(129, 4\) and \(4, 129\).*at most 128 rows"
+    ) as raised:
+        matmill.matmul(tall, wide, executor=executor)
+    assert raised.value.argument == "a, b"
+    assert "float32" in raised.value.fix
+
+
+def test_16_bit_sums_are_rounded_once() -> None:
+    for dtype, one in (("float16", 2048), ("bfloat16", 256)):
+        e = np.ones((1, 3 * one), ALL[dtype].numpy)
+        # One by one in 16 bits, the sum would stop at `one`.
+        assert _cpu(e, e.T, alpha=1 / 3) == one
+        c = np.full((1, 1), one, e.dtype)
+        assert _cpu(e[:, :1], e[:, :1].T, c, beta=1.0).astype(np.float64) == one
+        assert _cpu(e[:, :2], e[:, :2].T, c, beta=1.0).astype(np.float64) == one + 2
+
+
+def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = np.matmul
+
+    def noted(a: Array, b: Array) -> Array:
+        seen.append(a.nbytes + b.nbytes)
+        result: Array = real(a, b)
+        return result
+
+    monkeypatch.setattr("matmill.routes._WIDENED_BYTES", 4096)
+    for shapes in (((3, 5000), (5000, 4)), ((2, 3, 700), (2, 700, 4)), ((900,), (900, 3)), ((3, 900), (900,))):
+        a, b = (_cast(i, *shape, dtype="bfloat16") for i, shape in enumerate(shapes))
+        seen.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "matmul", noted)
+            result = _cpu(a, b)
+        assert check(result, a, b).ok
+        assert len(seen) > 2
+        assert max(seen) <= 4096

@@ -7,18 +7,19 @@ function is needed its module is loaded already.
 from __future__ import annotations
 
 from matmill.arrays.operand import Operand, inspect
-from matmill.arrays.overlap import overlaps, self_overlap
-from matmill.arrays.results import Result, check_results, empty_result, from_host
+from matmill.arrays.overlap import mirrors, overlaps, self_overlap
+from matmill.arrays.results import ALLOCATE, Result, check_results, from_host
 from matmill.arrays.streams import current_stream, resolve_stream
 
 __all__ = [
+    "ALLOCATE",
     "Operand",
     "Result",
     "check_results",
     "current_stream",
-    "empty_result",
     "from_host",
     "inspect",
+    "mirrors",
     "overlaps",
     "resolve_stream",
     "self_overlap",

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from matmill.dtypes import DType
+from matmill.dtypes import BF16, DType
 
 #: kDLCPU and kDLCUDAHost: memory that the host reads in place.
 HOST = frozenset({1, 3})
@@ -21,7 +21,7 @@ _NAME = b"dltensor"
 _VERSIONED_NAME = b"dltensor_versioned"
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_FLOAT = 2
+_FLOAT, _BFLOAT = 2, 4
 
 
 class _Device(ctypes.Structure):
@@ -153,12 +153,13 @@ class Export:
         if self._wait is not None and stream != -1:
             self._wait(int(stream or 0))
         extents = (ctypes.c_int64 * max(1, len(self._shape)))(*self._shape)
+        code = _BFLOAT if self._dtype is BF16 else _FLOAT
         managed = _Managed(
             tensor=_Tensor(
                 data=self._address,
                 device=_Device(*self._device),
                 ndim=len(self._shape),
-                dtype=_DataType(code=_FLOAT, bits=8 * self._dtype.itemsize, lanes=1),
+                dtype=_DataType(code=code, bits=8 * self._dtype.itemsize, lanes=1),
                 shape=ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64)),
             ),
             deleter=_deleter,

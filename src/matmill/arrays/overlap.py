@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,13 +32,24 @@ def overlaps(x: Operand, y: Operand) -> bool | None:
 
     The test is exact (a bounded Diophantine problem, solved by ``numpy.shares_memory``) while it is cheap.
     """
-    if x.device != y.device or not x.nbytes or not y.nbytes or _apart(x, y):
+    if x.device != y.device or _apart(x, y) or not x.nbytes or not y.nbytes:
         return False
     try:
         shares: Callable[..., bool] = np.shares_memory  # its type stub knows max_work = 0 and -1 only
         return bool(shares(np.asarray(_Phantom(x)), np.asarray(_Phantom(y)), max_work=_WORK))
     except np.exceptions.TooHardError:
         return None
+
+
+def mirrors(x: Operand, y: Operand) -> bool:
+    """Whether ``y`` is ``x`` with its last two dimensions swapped, element by element the same memory."""
+    last = x.shape[-2:]
+    return (
+        x.address == y.address
+        and x.device == y.device
+        and (*x.shape[:-2], *last[::-1]) == tuple(y.shape)
+        and (*x.strides[:-2], *x.strides[-2:][::-1]) == tuple(y.strides)
+    )
 
 
 def self_overlap(x: Operand) -> bool:
@@ -59,7 +71,12 @@ def self_overlap(x: Operand) -> bool:
 
 def bounds(x: Operand) -> tuple[int, int]:
     """First and last element of a non-empty operand, in elements from its address."""
-    steps = [stride * (extent - 1) for stride, extent in zip(x.strides, x.shape, strict=True)]
+    return _reach(x.shape, x.strides)
+
+
+@lru_cache(maxsize=1024)
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    steps = [stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 

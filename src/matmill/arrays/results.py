@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from matmill.arrays.operand import Operand
+from matmill.dtypes import BF16
 from matmill.errors import ArgumentError
 
 #: Libraries whose own functions make results; others have the array API's.
 _NATIVE = frozenset({"numpy", "torch", "cupy"})
 
-
-class Result(NamedTuple):
-    """A fresh packed array and its address."""
-
-    array: Any
-    address: int
+Shape: TypeAlias = "int | tuple[int, ...]"
 
 
-def empty_result(like: Any, operand: Operand, shape: tuple[int, ...], stream: int | None = None) -> Result | None:
-    """An uninitialised packed array of ``shape`` beside ``like``: same library, device and dtype.
+#: A fresh packed array and its address.
+Result: TypeAlias = tuple[Any, int]
 
-    ``stream`` is the handle of the stream on which it will be written, None for the library's current one. The
-    libraries hand freed memory out again in the order of one stream, so the memory must come from that stream's.
 
-    None where the library has no way to hand out memory to be written (JAX: its arrays are immutable); such results
-    are exported through DLPack once they are written.
-    """
-    library = operand.library
-    index = operand.device[1]
-    if library == "torch":
+def _torch_empty(like: Any, operand: Operand, shape: Shape, stream: int | None = None, *, raw: bool = False) -> Result:
+    dtype = sys.modules["torch"].uint8 if raw else None
+    if stream is None:
+        array = like.new_empty(shape, dtype=dtype)
+    else:
+        with _torch_stream(operand.device[1], stream):
+            array = like.new_empty(shape, dtype=dtype)
+    return array, array.data_ptr()
+
+
+def _cupy_empty(_like: Any, operand: Operand, shape: Shape, stream: int | None = None, *, raw: bool = False) -> Result:
+    cupy = sys.modules["cupy"]
+    dtype = np.dtype(np.uint8) if raw else operand.dtype.numpy
+    with cupy.cuda.Device(operand.device[1]):
         if stream is None:
-            array = like.new_empty(shape)
+            array = cupy.empty(shape, dtype)
         else:
-            with _torch_stream(index, stream):
-                array = like.new_empty(shape)
-        return Result(array, array.data_ptr())
-    if library == "cupy":
-        cupy = sys.modules["cupy"]
-        with cupy.cuda.Device(index):
-            if stream is None:
-                array = cupy.empty(shape, operand.dtype.numpy)
-            else:
-                with cupy.cuda.ExternalStream(stream):
-                    array = cupy.empty(shape, operand.dtype.numpy)
-        return Result(array, array.data.ptr)
-    return None
+            with cupy.cuda.ExternalStream(stream):
+                array = cupy.empty(shape, dtype)
+    return array, array.data.ptr
+
+
+#: How to make an uninitialised packed array of a shape, beside ``like`` and of its dtype, or of bytes where ``raw``: of
+#: libraries whose own streams we work on unless told otherwise, and that hand freed memory out again in the order of
+#: one stream. So ``stream`` must be the handle of the one on which the array is used; None means the current one.
+ALLOCATE: dict[str, Callable[..., Result]] = {"torch": _torch_empty, "cupy": _cupy_empty}
 
 
 def _torch_stream(index: int, stream: int) -> AbstractContextManager[Any]:
@@ -66,7 +65,10 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
     if operand.library == "numpy":
         return array
     if operand.library == "torch":
-        return sys.modules["torch"].from_numpy(array)
+        torch = sys.modules["torch"]
+        if operand.dtype is BF16:  # see the reader of torch tensors
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
     return namespace(like, operand).asarray(array, device=like.device)
 
 

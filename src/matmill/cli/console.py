@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -90,5 +99,25 @@ def progress() -> Iterator[Report]:
 
         def report(label: str, done: int, total: int) -> None:
             bar.update(task, description=label, completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def transferring() -> Iterator[Callable[[int, int], None] | None]:
+    """A report of bytes done and bytes in all: a bar on stderr where that is a terminal, None elsewhere.
+
+    The bar appears with the first report: a product that is not streamed has none.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    console = Console(file=sys.stderr, no_color=plain_text() or None)
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
 
         yield report

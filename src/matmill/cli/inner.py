@@ -1,104 +1,83 @@
-"""``matmill ladder inner``: the options that this ladder alone has, and the problem and launches they describe."""
+"""``matmill inner``: D = alpha * E @ F + beta * C for few outputs and a long k, from files of any length."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from matmill.bench import selection
-from matmill.bench.products import CASES, EMULATED_K, LAYOUTS, case, inner_product
-from matmill.bench.selection import for_emulator, of_paper
-from matmill.cli.options import size
-from matmill.dtypes import ALL, F32
-from matmill.errors import ArgumentError, unknown_name
-from matmill.kernel import Rung
+from numpy.typing import NDArray
+
+from matmill import settings
+from matmill.cli.console import transferring
+from matmill.cli.files import load, save
+from matmill.cli.options import Subparsers, writable
+from matmill.cli.report import report, timed
+from matmill.dtypes import ALL, of_numpy
+from matmill.errors import unknown_name
 from matmill.problem import Gemm
 
-NAME = "inner"
-GPU_CASE = "MTXA"
-EMULATOR_SIZES = (3, 3, EMULATED_K)
-#: Multiply-adds that are emulated without being asked for in so many words: some minutes on two cores.
-MOST_EMULATED = 50_000_000
 
-_OWN = ("case", "dtype", "layout", "gs", "bs")
-_MOST_BLOCKS = 2**31 - 1
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares this ladder's options."""
-    group = parser.add_argument_group(
-        "ladder inner",
-        "D = E F for few outputs and a long k. --n defaults to m; sizes by themselves default to "
-        f"{GPU_CASE} on a GPU and m=n=3, k=1e5 emulated. Percentages refer to the data sheet's memory bandwidth.",
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "inner",
+        help="multiply two .npy files with few outputs and a long k",
+        description="OUT = alpha * E @ F + beta * C for .npy files with E (m, k), F (k, n) and m and n up to 128, or "
+        f"E @ E transposed where F is left out. Elements are {', '.join(ALL)}. Inputs are memory-mapped and may be "
+        "larger than the memory of GPU and host; the output appears whole or not at all.",
     )
-    add = group.add_argument
-    add("--case", metavar="NAME", help=f"sizes of the paper: {', '.join(CASES)}; --m, --n and --k change them")
-    add("--dtype", metavar="|".join(ALL), help=f"type of E, F and D (default: {F32.name})")
-    add("--layout", metavar="|".join(LAYOUTS), help=f"how F is stored (default: {LAYOUTS[0]})")
-    add("--gs", type=size, help="blocks of the grid, of the paper's rungs basic and phvm")
-    add("--bs", type=size, help="threads per block of basic and phvm, a multiple of 32")
+    add = parser.add_argument
+    add("e", metavar="E.npy", type=Path)
+    add("f", metavar="F.npy", type=Path, nargs="?", help="left out: E transposed (a Gram matrix)")
+    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
+    add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
+    add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
+    add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
+    add(
+        "--dtype",
+        metavar="|".join(ALL),
+        help="type of the elements, which the files must have; bfloat16 takes two bytes without a type, which is how "
+        "NumPy writes it, and uint16",
+    )
+    add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
+    add("--json", action="store_true", help="print one JSON document")
 
 
-def refuse(args: argparse.Namespace, ladder: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where an option of this ladder was given to another."""
-    for name in _OWN:
-        if getattr(args, name) is not None:
-            raise ArgumentError(
-                argument=f"--{name}",
-                got=f"{getattr(args, name)!r} for ladder {ladder}",
-                wanted=f"it with ladder {NAME} alone",
-                fix=f"Leave it away, or run `matmill ladder {NAME}`.",
-            )
+def run(args: argparse.Namespace) -> int:
+    """Multiplies, writes the file, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
+    from matmill.ops import inner  # noqa: PLC0415 — other commands should not pay for its import
 
+    writable(args.out, "--out")
+    dtype = None
+    if args.dtype is not None:
+        dtype = ALL.get(args.dtype)
+        if dtype is None:
+            raise unknown_name("--dtype", args.dtype, ALL)
 
-def problem(args: argparse.Namespace, on: str) -> Gemm:
-    """The product that the arguments describe, for a run ``on`` the GPU or the emulator."""
-    dtype = ALL.get(args.dtype or F32.name)
-    if dtype is None:
-        raise unknown_name("--dtype", args.dtype, ALL)
-    layout = args.layout or LAYOUTS[0]
-    if layout not in LAYOUTS:
-        raise unknown_name("--layout", layout, LAYOUTS)
-    named = case(args.case) if args.case is not None else None
-    m, n, k = named or (case(GPU_CASE) if on == "gpu" else EMULATOR_SIZES)
-    if named is None:  # one of m and n alone names both
-        m, n = args.n or m, args.m or n
-    found = inner_product(args.m or m, args.n or n, args.k or k, dtype, layout)
-    terms = found.m * found.n * found.k
-    if on == "emulator" and args.on != on and terms > MOST_EMULATED:
-        raise ArgumentError(
-            argument="--k",
-            got=f"m={found.m} n={found.n} k={found.k} on a machine without a usable GPU",
-            wanted=f"m * n * k of at most {MOST_EMULATED:.0e}, which the emulator does in minutes",
-            fix="Take a smaller --k, for instance 1e5, or --on emulator to wait for it.",
+    def read(path: Path, argument: str) -> NDArray[Any]:
+        return load(path, argument, dtype, wanted=" or ".join(ALL))
+
+    e = read(args.e, "E")
+    f = e.T if args.f is None else read(args.f, "F")
+    c = None if args.c is None else read(args.c, "--c")
+    beta = args.beta if args.beta is not None else float(c is not None)
+    executor = args.executor or settings.default_executor()
+    with transferring() as progress:
+        product, seconds = timed(
+            lambda: inner(e, f, c, alpha=args.alpha, beta=beta, executor=executor, progress=progress), executor
         )
-    return found
+    save(args.out, product)
+    report(args, _problem(e, f, gram=args.f is None, has_c=beta != 0), product, executor, seconds)
+    return 0
 
 
-def launched(
-    rungs: Sequence[Rung[Gemm]], args: argparse.Namespace, on: str
-) -> tuple[tuple[Rung[Gemm], ...], tuple[str, ...]]:
-    """The rungs, those of the paper with the launch that ``--gs`` and ``--bs`` ask for, and what to say of that."""
-    given = {name.upper(): getattr(args, name) for name in ("gs", "bs") if getattr(args, name) is not None}
-    _check_launch(given, of_paper(rungs))
-    found, said = for_emulator(rungs, **given) if on == "emulator" else selection.launched(rungs, given)
-    return found, (said,) if said else ()
-
-
-def _check_launch(given: dict[str, int], papers: Sequence[Rung[Gemm]]) -> None:
-    if not given:
-        return
-    if not papers:
-        raise ArgumentError(
-            argument=f"--{next(iter(given)).lower()}",
-            got="rungs that choose their own launch",
-            wanted="basic or phvm among --rungs",
-            fix="Name one of them, or leave the option away.",
-        )
-    bs, gs = given.get("BS", 32), given.get("GS", 1)
-    if bs % 32 or bs > 1024:
-        raise ArgumentError(
-            argument="--bs", got=str(bs), wanted="a multiple of 32, at most 1024", fix="Blocks are whole warps."
-        )
-    if gs > _MOST_BLOCKS:
-        raise ArgumentError(argument="--gs", got=str(gs), wanted=f"at most {_MOST_BLOCKS}", fix="Take fewer blocks.")
+def _problem(e: NDArray[Any], f: NDArray[Any], *, gram: bool, has_c: bool) -> Gemm:
+    return Gemm(
+        m=e.shape[0],
+        n=f.shape[1],
+        k=e.shape[1],
+        dtype=of_numpy(e.dtype, "E"),
+        gram=gram,
+        has_c=has_c,
+    )

@@ -17,7 +17,7 @@ from matmill.bench.progress import Progress
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
 from matmill.bench.transfers import measure_transfers
-from matmill.cli import inner, tables
+from matmill.cli import ladder_inner, tables
 from matmill.cli.console import output, progress, show, show_json
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
@@ -58,7 +58,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
     add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
-    inner.add_arguments(parser)
+    ladder_inner.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,11 +87,11 @@ def _run(args: argparse.Namespace) -> Outcome:
     arch = get(args.arch, "--arch") if args.arch is not None else None
     rungs: Sequence[Any] = pick(LADDERS[name], args.rungs)
     notes: tuple[str, ...] = ()
-    if name == inner.NAME:
-        problem = inner.problem(args, on)
-        rungs, notes = inner.launched(rungs, args, on)
+    if name == ladder_inner.NAME:
+        problem = ladder_inner.problem(args, on)
+        rungs, notes = ladder_inner.launched(rungs, args, on)
     else:
-        inner.refuse(args, name)
+        ladder_inner.refuse(args, name)
         problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
     fixed = seed(args.seed)
     with progress() as report:

@@ -14,10 +14,9 @@ from math import gcd
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
+from matmill.layout import NARROW
 from matmill.problem import Gemm
 
-#: Rows of E and columns of F that one block can hold the sums of.
-MOST_LINES = 128
 VECTOR_BYTES = 16
 _LEAST_COPY = 4  # bytes, of cp.async
 
@@ -25,7 +24,7 @@ _LEAST_COPY = 4  # bytes, of cp.async
 ALONG_K, PACKED, STRIDED = range(3)
 
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
-_MOST_SUMS, _MOST_LINES, _MOST_LOADED = 128, 48, 128
+_MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
 #: The same where loads of several rounds are under way at once, and registers for addresses and counters.
 _MOST_AT_ONCE, _OTHERS = 96, 40
 _THREADS = (128, 256)
@@ -79,7 +78,7 @@ def _layout(lines: int, strides: tuple[int, int], aligns: tuple[int, int], size:
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
-    if not (problem.m <= MOST_LINES and problem.n <= MOST_LINES and problem.k):
+    if not (problem.m <= NARROW and problem.n <= NARROW):
         return ()
     e, f = layouts(problem)
     found: dict[Config, None] = {}
@@ -113,7 +112,7 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
             tiles = down * (down + 1) // 2 if gram else down * across
             sharing = 1 << (tiles - 1).bit_length()
             sums = tm * (tm + 1) // 2 if gram and down == 1 else tm * tn
-            if sums * size <= _MOST_SUMS and (tm + tn) * size <= _MOST_LINES and sharing <= 256:
+            if sums * size <= _MOST_SUMS and (tm + tn) * size <= _MOST_PER_K and sharing <= 256:
                 config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram))
                 fitting.append((_burden(config), config))
     fitting.sort(key=lambda pair: pair[0])
@@ -229,7 +228,7 @@ def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
     """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for."""
-    most = ceil_div(problem.k, block_terms(config))
+    most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
     counts = {1, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4)), resident}
     yield from sorted({min(most, count) for count in counts})
@@ -268,10 +267,8 @@ def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _wrong_sizes(problem: Gemm, config: Config) -> str | None:
-    if not (1 <= problem.m <= MOST_LINES and 1 <= problem.n <= MOST_LINES):
-        return f"{problem.m} x {problem.n} outputs are more than {MOST_LINES} x {MOST_LINES}, or none"
-    if problem.k == 0:
-        return "k = 0 has nothing to sum"
+    if not (1 <= problem.m <= NARROW and 1 <= problem.n <= NARROW):
+        return f"{problem.m} x {problem.n} outputs are more than {NARROW} x {NARROW}, or none"
     if (config["M"], config["N"], config["GRAM"]) != (problem.m, problem.n, int(problem.gram)):
         return f"constants for {config['M']} x {config['N']} outputs, gram {config['GRAM']}"
     return None

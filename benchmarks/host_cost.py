@@ -1,0 +1,165 @@
+"""What a call costs the host: microseconds until matmul and inner return, with the work still to be done by the GPU.
+
+With a GPU and torch the calls are real, beside torch.mm. Without one, torch's tensors and the driver's launch are
+stand-ins that do next to nothing, so that what is left is matmill's own part; the output says which it was.
+
+    PYTHONPATH=src python benchmarks/host_cost.py [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import ctypes
+import pstats
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import matmill
+from matmill import arch, gpu
+from matmill.dtypes import ALL
+
+_ADDRESSES = count(1 << 40, 1 << 22)
+_WARM, _ROUNDS, _CALLS = 300, 30, 400
+#: Short sums are one launch, long ones two.
+_SHAPES = {"inner, one launch": (3, 3, 500), "inner, two launches": (3, 3, 200_000), "matmul": (200, 200, 64)}
+
+
+class StandInTensor:
+    """As much of a CUDA tensor as a product looks at, at about the speed of torch's own attributes."""
+
+    __module__ = "torch"
+    layout = "strided"
+    requires_grad = False
+    is_cuda = True
+
+    def __init__(self, shape: tuple[int, ...], dtype: str = "float32") -> None:
+        self.shape, self.dtype = shape, dtype
+        self._strides = (shape[1], 1) if len(shape) > 1 else (1,)
+        self._address = next(_ADDRESSES)
+
+    def stride(self) -> tuple[int, ...]:
+        """In elements."""
+        return self._strides
+
+    def data_ptr(self) -> int:
+        """Some address."""
+        return self._address
+
+    def get_device(self) -> int:
+        """Always the first."""
+        return 0
+
+    def is_neg(self) -> bool:
+        """Never lazily negated."""
+        return False
+
+    def new_empty(self, shape: Any, dtype: str = "float32") -> StandInTensor:
+        """A result; torch's takes about a microsecond."""
+        return StandInTensor(shape if isinstance(shape, tuple) else (shape,), dtype)
+
+
+def _stand_in_torch() -> ModuleType:
+    torch: Any = ModuleType("torch")
+    for name in (*ALL, "int16", "uint8", "strided"):
+        setattr(torch, name, name)
+    torch.is_grad_enabled = lambda: False
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: 0)  # noqa: SLF001 — what matmill asks
+    made: ModuleType = torch
+    return made
+
+
+def _stand_in_gpu() -> gpu.GPU:
+    """A GPU whose driver is a C function that returns its first argument's low half, which is made 0."""
+    library = ctypes.CDLL(None)
+    device = object.__new__(gpu.GPU)
+    nothing = library["abs"]
+    nothing.argtypes, nothing.restype = [ctypes.c_void_p] * 4, ctypes.c_int
+    current = library["abs"]
+    current.argtypes, current.restype = [ctypes.c_void_p], ctypes.c_int
+    facts: dict[str, Any] = {
+        "index": 0,
+        "last": None,
+        "arch": arch.get("h200"),
+        "enqueue": lambda _config, handle, parameters, extra: nothing(0, handle, parameters, extra),
+        "kernel": lambda _binary, _launch: SimpleNamespace(handle=0),
+        "_current": current,
+        "_cell": gpu._Cell(),  # noqa: SLF001 — the stand-in is built around the constructor
+        "_context_address": None,
+        "_prepared": {},
+        "_keeping": threading.Lock(),
+    }
+    for name, value in facts.items():
+        setattr(device, name, value)
+    return device
+
+
+def _microseconds(call: Callable[[], object], wait: Callable[[], object]) -> float:
+    """The median over rounds of many calls, with a wait in between so that the GPU's queue never fills."""
+    for _ in range(_WARM):
+        call()
+    rounds = []
+    for _ in range(_ROUNDS):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(_CALLS):
+            call()
+        rounds.append((time.perf_counter() - begin) / _CALLS * 1e6)
+    return statistics.median(rounds)
+
+
+def _profile(call: Callable[[], object]) -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(5000):
+        call()
+    profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+
+
+def main() -> None:
+    """Prints one line per product and way of calling."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true", help="where the time of each call goes")
+    profile = parser.parse_args().profile
+    reason = gpu.unavailable()
+    rand: Callable[[tuple[int, ...]], Any]
+    if reason is None:
+        import torch  # noqa: PLC0415 — only where there is a GPU for it
+
+        torch.backends.cuda.matmul.allow_tf32 = False
+        mm: Any = torch.mm
+        wait = torch.cuda.synchronize
+        rand = lambda shape: torch.rand(shape, device="cuda")  # noqa: E731 — one of a pair
+        print(f"real: {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    else:
+        sys.modules["torch"] = _stand_in_torch()
+        device = _stand_in_gpu()
+        mock.patch.object(gpu.GPU, "get", return_value=device).start()
+        mm, wait, rand = None, lambda: None, StandInTensor
+        print(f"stand-ins for torch and the driver ({reason}): matmill's own part alone")
+    for name, (m, n, k) in _SHAPES.items():
+        a, b, out = rand((m, k)), rand((k, n)), rand((m, n))
+        product = matmill.matmul if name == "matmul" else matmill.inner
+        ways: dict[str, Callable[[], object]] = {
+            "plain": partial(product, a, b),
+            "out=": partial(product, a, b, out=out),
+        }
+        if mm is not None:
+            ways["torch.mm"] = partial(mm, a, b)
+        for way, call in ways.items():
+            print(f"{name:22} {way:10} {_microseconds(call, wait):6.2f} us")
+            if profile:
+                _profile(call)
+
+
+if __name__ == "__main__":
+    main()

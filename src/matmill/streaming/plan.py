@@ -1,0 +1,193 @@
+"""How an inner product too long for the GPU is cut along k: pure arithmetic, no memory and no device.
+
+E is m lines along k and F n of them. Each chunk of both is packed on the way into page-locked memory, one behind the
+other, each in the order in which it is stored or the nearest to it: line after line, every line starting on 16 bytes,
+or k after k without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from matmill.dtypes import DType
+from matmill.errors import LaunchError
+from matmill.problem import Gemm, Strides
+
+#: Bytes of all buffers together, on the host and again on the GPU, however much of either there is: the chunks follow
+#: from it, and with them the order in which sums are rounded.
+BUDGET = 192 << 20
+#: One being filled from the arrays, one under way to the GPU, one being summed.
+BUFFERS = 3
+#: Bytes of E and F together in one piece, at most: what is not longer need not be cut.
+CHUNK = BUDGET // BUFFERS
+_MOST_CHUNK = 256 << 20
+#: Where memory is short chunks are halved, down to this; below, what a chunk costs apart from its bytes takes over.
+_LEAST_CHUNK = 1 << 20
+#: Lengths are whole numbers of this many bytes, a cache line, which is more than the kernels' 16-byte loads ask.
+_LINE = 128
+_VECTOR = 16
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where one matrix lies in a buffer: at ``offset`` bytes, ``lines`` lines of ``length`` elements.
+
+    ``pitch`` is the distance in elements between lines where they lie one after the other (``along_k``), else between
+    one k and the next.
+    """
+
+    offset: int
+    lines: int
+    length: int
+    along_k: bool
+    pitch: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix as it lies in the buffer, which are ``pitch`` elements apart."""
+        return (self.lines, self.length) if self.along_k else (self.length, self.lines)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One range of k: where its parts lie in a buffer (``f`` is None for a Gram matrix), and its product."""
+
+    start: int
+    stop: int
+    e: Packed
+    f: Packed | None
+    nbytes: int
+    problem: Gemm
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Chunks of ``length`` (the last one may be shorter) that travel through :data:`BUFFERS` buffers.
+
+    ``e_along_k`` and ``f_along_k`` say which matrices travel line by line. For a Gram matrix (``gram``) E travels
+    alone.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    gram: bool
+    e_along_k: bool
+    f_along_k: bool
+    length: int
+
+    @property
+    def count(self) -> int:
+        """Chunks in all."""
+        return -(-self.k // self.length)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes that one buffer must hold."""
+        return self.chunk(0).nbytes
+
+    @property
+    def payload(self) -> int:
+        """Bytes of E and F without padding: what ``progress`` counts."""
+        return self.payload_of(self.k)
+
+    def payload_of(self, length: int) -> int:
+        """Bytes of E and F, without padding, for that many k."""
+        return (self.m + (0 if self.gram else self.n)) * length * self.dtype.itemsize
+
+    def chunk(self, index: int) -> Chunk:
+        """The chunk of that number: they cover 0..k in order, each k once.
+
+        >>> from matmill.dtypes import F32
+        >>> plan = StreamPlan(3, 2, 100, F32, gram=False, e_along_k=True, f_along_k=True, length=64)
+        >>> [(c.start, c.stop, c.e.pitch, c.f.offset, c.nbytes) for c in map(plan.chunk, range(plan.count))]
+        [(0, 64, 64, 768, 1280), (64, 100, 36, 512, 800)]
+        """
+        start = index * self.length
+        stop = min(self.k, start + self.length)
+        e, f, nbytes, problem = _layout(self, stop - start)
+        return Chunk(start, stop, e, f, nbytes, problem)
+
+
+def plan_stream(
+    m: int,
+    n: int,
+    k: int,
+    dtype: DType,
+    *,
+    e_strides: Strides | None = None,
+    f_strides: Strides | None = None,
+    gram: bool = False,
+    budget: int = BUDGET,
+    free: int | None = None,
+) -> StreamPlan:
+    """Chunks of about equal length whose buffers take at most ``budget`` bytes together.
+
+    The plan follows from sizes, element type, budget and the order in which E (m, k) and F (k, n) are stored, which
+    is read from their strides (in any unit; packed rows by default). Sums are rounded in the order that it says: the
+    same plan gives the same bits. Only where the GPU has fewer than ``budget`` bytes ``free`` is the budget halved
+    until it has.
+
+    Raises :class:`~matmill.errors.LaunchError` where that leaves buffers of less than 1 MiB, and where the budget
+    given does not hold one cache line of every row.
+    """
+    allowed = budget
+    while free is not None and allowed > max(0, free):
+        allowed //= 2
+    e_along = _along_k(m, *(e_strides or (k, 1)))
+    f_along = _along_k(n, *(f_strides or (n, 1))[::-1])
+    unit = _LINE // dtype.itemsize
+    plan = StreamPlan(m, n, k, dtype, gram, e_along, f_along, unit)
+    per_unit = plan.payload_of(unit)
+    least = max(per_unit, _LEAST_CHUNK if allowed < budget else 0)
+    room = min(allowed // BUFFERS, _MOST_CHUNK)
+    if room < least:
+        raise LaunchError(
+            argument="e, f",
+            got=f"{budget if free is None else min(budget, free)} bytes of GPU memory to stream through",
+            wanted=f"at least {BUFFERS * least}",
+            fix="Free GPU memory, or use executor='cpu'.",
+        )
+    longest = room // max(1, per_unit) * unit
+    parts = max(1, -(-k // longest))
+    length = max(unit, _up(-(-k // parts), unit))
+    return StreamPlan(m, n, k, dtype, gram, e_along, f_along, length)
+
+
+def _along_k(lines: int, line_stride: int, k_stride: int) -> bool:
+    """Whether a matrix with these strides is the nearer to being stored line by line."""
+    return lines == 1 or abs(k_stride) < abs(line_stride)
+
+
+@lru_cache(maxsize=64)
+def _layout(plan: StreamPlan, length: int) -> tuple[Packed, Packed | None, int, Gemm]:
+    """What chunks of that length have in common; a long stream has two kinds, the full one and the last."""
+    size = plan.dtype.itemsize
+
+    def pack(lines: int, offset: int, *, along_k: bool) -> tuple[Packed, int, Strides, int]:
+        pitch = _up(length * size, _VECTOR) // size if along_k else lines
+        end = offset + (lines if along_k else length) * pitch * size
+        step = pitch * size | _VECTOR
+        return Packed(offset, lines, length, along_k, pitch), end, (pitch, 1) if along_k else (1, pitch), step & -step
+
+    e, end, a_strides, a_align = pack(plan.m, 0, along_k=plan.e_along_k)
+    problem = Gemm(
+        m=plan.m,
+        n=plan.n,
+        k=length,
+        dtype=plan.dtype,
+        a_strides=a_strides,
+        a_align=a_align,
+        a_start_align=_VECTOR,
+        gram=plan.gram,
+    )
+    if plan.gram:
+        return e, None, end, replace(problem, b_align=a_align, b_start_align=_VECTOR)
+    f, end, (column, row), b_align = pack(plan.n, _up(end, _LINE), along_k=plan.f_along_k)
+    return e, f, end, replace(problem, b_strides=(row, column), b_align=b_align, b_start_align=_VECTOR)

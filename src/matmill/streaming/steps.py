@@ -1,0 +1,73 @@
+"""The kernel's part of streaming, by the inner kernel: one launch or two per chunk, one at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from matmill.arch import Arch
+from matmill.choose import choose_from
+from matmill.compile import Binary, compile_source
+from matmill.cost import inner as cost
+from matmill.execute import Launch, Pointer
+from matmill.kernel import GemmOperands, Kernel
+from matmill.kernels.inner import INNER, piece, total
+from matmill.kernels.inner.space import space
+from matmill.problem import Gemm
+from matmill.registry import Production
+from matmill.source import generate
+
+Launches: TypeAlias = "tuple[tuple[Binary, Launch], ...]"
+
+_SOME_K = 1024
+_CANDIDATES = (Production(INNER, space, cost.predict),)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What streaming asks of a kernel, as launches to be run in order.
+
+    ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros.
+    ``add(chunk, operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b``
+    (the same address where the chunk is a Gram matrix's) and the workspace, nothing as ``c`` and ``d``.
+    ``finish(problem, operands, total)`` writes D = alpha * total + beta * C, both packed, from ``operands``.
+    ``workspace(chunk)`` is the bytes of workspace that ``add`` wants.
+    """
+
+    workspace: Callable[[Gemm], int]
+    add: Callable[[Gemm, GemmOperands, Pointer], Launches]
+    finish: Callable[[Gemm, GemmOperands, Pointer], Launches]
+
+
+def inner_steps(arch: Arch) -> Steps:
+    """The inner kernel on ``arch``, with the constants that its cost model picks for each chunk.
+
+    Its functions raise :class:`~matmill.errors.IllegalConfigError` for what the kernel does not take.
+    """
+    latest: list[Kernel[Gemm]] = []
+
+    def add(problem: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
+        kernel = _piece(problem, arch)
+        latest[:] = [kernel]
+        return _compiled(kernel, problem, replace(operands, d=sums), arch)
+
+    def finish(problem: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
+        # Any configuration has the entry point: that of a chunk is compiled already, and where nothing was summed one
+        # for some k is as good as another.
+        kernel = latest[0] if latest else _piece(replace(problem, k=_SOME_K, has_c=False), arch)
+        return _compiled(total(kernel), problem, replace(operands, workspace=sums), arch)
+
+    return Steps(lambda problem: _piece(problem, arch).workspace(problem), add, finish)
+
+
+@lru_cache(maxsize=256)
+def _piece(problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+    # The totals start as zeros, so no piece is the first.
+    return piece(choose_from(_CANDIDATES, problem, arch).kernel, first=False)
+
+
+def _compiled(kernel: Kernel[Gemm], problem: Gemm, operands: GemmOperands, arch: Arch) -> Launches:
+    binary = compile_source(generate(kernel, problem.dtype), arch.target)
+    return tuple((binary, launch) for launch in kernel.launches(problem, operands))

@@ -1,0 +1,57 @@
+"""Frames: what the driver reads at their addresses is the launch, and only what is aimed changes."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from frames import read_launch
+from matmill.execute import Launch, Pointer
+from matmill.frame import Frame
+
+FIRST = Launch(
+    "toy",
+    "sum",
+    (7, 5, 3),
+    (256, 1, 2),
+    (Pointer("B", 1), np.int64(-3), Pointer("A", 2), np.float32(0.1), np.int32(-7), Pointer("workspace", 3)),
+    dynamic_shared=70_000,
+)
+SECOND = Launch("toy", "finish", (1, 1, 1), (32, 1, 1), (Pointer("A", 0), np.float64(1 / 3), np.uint32(2**32 - 1)))
+NAMES = ("A", "B", "workspace")
+
+
+def test_values_are_written_once_and_addresses_by_name() -> None:
+    frame = Frame((FIRST, SECOND), NAMES)
+    for base, stream in ((2**40, 0), (2**63, 77)):
+        frame.aim((base, base + 8, base + 16), stream)
+        (first, on_first), (second, on_second) = (
+            read_launch(*call, like) for call, like in zip(frame.calls, (FIRST, SECOND), strict=True)
+        )
+        assert (on_first, on_second) == (stream, stream)
+        assert (first.grid, first.block, first.dynamic_shared) == (FIRST.grid, FIRST.block, 70_000)
+        assert first.args[1:2] + first.args[3:5] == FIRST.args[1:2] + FIRST.args[3:5]
+        found = {arg.name: arg.address for arg in first.args if isinstance(arg, Pointer)}
+        assert found == {"A": base, "B": base + 8, "workspace": base + 16}
+        assert second.args == (Pointer("A", base), *SECOND.args[1:])
+
+
+def test_pointers_without_a_name_keep_their_address() -> None:
+    frame = Frame((FIRST,))
+    frame.aim((), 5)
+    assert read_launch(*frame.calls[0], FIRST) == (FIRST, 5)
+
+
+def test_kernels_without_parameters() -> None:
+    launch = Launch("toy", "nothing", (1, 1, 1), (1, 1, 1), ())
+    frame = Frame((launch,), NAMES)
+    frame.aim((1, 2, 3), 0)
+    assert read_launch(*frame.calls[0], launch) == (launch, 0)
+
+
+@pytest.mark.parametrize("addresses", [(1, 2), (1, 2, 3, 4)])
+def test_every_name_needs_an_address(addresses: tuple[int, ...]) -> None:
+    with pytest.raises(struct.error, match="3 items"):
+        Frame((FIRST,), NAMES).aim(addresses, 0)

@@ -1,0 +1,200 @@
+"""Plans on a GPU that only writes down what it is asked: several launches, workspaces, scalars, threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from frames import read_launch
+from matmill import arch
+from matmill.arrays import Operand, inspect
+from matmill.choose import Choice
+from matmill.compile import Binary
+from matmill.config import Config
+from matmill.dtypes import F32
+from matmill.execute import Argument, Launch, Pointer
+from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, always
+from matmill.layout import lower
+from matmill.plan import Plan, Ready, recall
+from matmill.problem import Gemm
+
+
+@dataclass
+class Recorder:
+    """A GPU whose kernels note the launch, the stream and the thread; the context is current in between alone."""
+
+    index = 0
+    arch = arch.get("h200")
+    entered: set[int] = field(default_factory=set)
+    seen: list[tuple[int, Launch, int]] = field(default_factory=list)
+    fails: bool = False
+
+    def enter(self) -> bool:
+        """The context was not current before."""
+        self.entered.add(threading.get_ident())
+        return True
+
+    def leave(self) -> None:
+        """Back to the other one."""
+        self.entered.remove(threading.get_ident())
+
+    def prepare(self, _binary: Any, like: Launch) -> Any:
+        """Notes its launches."""
+
+        def launched(config: int, parameters: int) -> None:
+            thread = threading.get_ident()
+            assert thread in self.entered
+            if self.fails:
+                raise RuntimeError("the driver says no")
+            launch, stream = read_launch(config, parameters, like)
+            self.seen.append((thread, launch, stream))
+
+        return launched
+
+
+def _first(_problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, np.int32(5), operands.b, operands.workspace or Pointer("workspace", 0))
+
+
+def _second(_problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    where = operands.workspace or Pointer("workspace", 0)
+    return (where, operands.d, F32.scalar(operands.alpha), F32.scalar(operands.beta), operands.c)
+
+
+def _geometry(problem: Gemm, _config: Config) -> Geometry:
+    return Geometry((problem.m, problem.batch, 1), (32, 1, 1))
+
+
+TWICE: Kernel[Gemm] = Kernel(
+    "twice",
+    "matmill.toy",
+    Config(),
+    _geometry,
+    _first,
+    always,
+    after=(Stage("finish", _geometry, _second),),
+    scratch=lambda problem, _config: 4 * problem.m * problem.batch,
+)
+ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first, always)
+BINARY: Any = None
+
+
+def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready, ...]:
+    binary: Binary = BINARY  # never looked at by the recorder
+    return tuple(Ready(stage, Choice(kernel, (), 0.0), binary) for stage in stages)
+
+
+def _operands(*shapes: tuple[int, ...]) -> list[Operand]:
+    return [inspect(np.zeros(shape, np.float32), "x") for shape in shapes]
+
+
+def _plan(gpu: Any, kernel: Kernel[Gemm] = TWICE) -> Plan:
+    a, b, c, d = _operands((2, 3, 4), (2, 4, 5), (2, 3, 5), (2, 3, 5))
+    return Plan(gpu, _ready(lower(a, b, c, d), kernel))
+
+
+def test_all_launches_in_order_with_their_addresses() -> None:
+    gpu = Recorder()
+    plan = _plan(gpu)
+    assert plan.workspace == 4 * 3 * 2
+    plan.run((100, 200, 300, 400, 500), 0.5, 2.0, 9)
+    (_, first, on_first), (_, second, on_second) = gpu.seen
+    assert (on_first, on_second) == (9, 9)
+    assert (first.entry, second.entry) == ("twice", "finish")
+    assert first.args == (Pointer("A", 100), np.int32(5), Pointer("B", 200), Pointer("workspace", 500))
+    assert second.args == (
+        Pointer("workspace", 500),
+        Pointer("D", 400),
+        np.float32(0.5),
+        np.float32(2),
+        Pointer("C", 300),
+    )
+    assert gpu.entered == set()
+
+
+def test_kernels_of_one_launch_need_no_workspace() -> None:
+    gpu = Recorder()
+    plan = _plan(gpu, ALONE)
+    assert plan.workspace == 0
+    plan.run((1, 2, 3, 4, 0), 1.0, 0.0, 0)
+    assert [launch.entry for _, launch, _ in gpu.seen] == ["alone"]
+
+
+def test_every_place_of_a_stage_is_aimed_at_with_the_same_workspace() -> None:
+    a, b, d = _operands((2, 1, 4, 5), (3, 5, 6), (2, 3, 4, 6))
+    gpu = Recorder()
+    made: Any = gpu
+    plan = Plan(made, _ready(lower(a, b, None, d), TWICE))
+    plan.run((1000, 2000, 0, 4000, 77), 1.0, 0.0, 0)
+    places = [[arg.address for arg in launch.args if isinstance(arg, Pointer)] for _, launch, _ in gpu.seen]
+    assert places == [[1000, 2000, 77], [77, 4000, 0], [1080, 2000, 77], [77, 4288, 0]]
+
+
+def test_scalars_may_change_from_run_to_run() -> None:
+    gpu = Recorder()
+    plan = _plan(gpu)
+    for alpha, beta in ((1.0, 0.0), (0.5, 2.0), (0.5, 3.0), (1.0, 0.0), (1e300, 0.0)):
+        gpu.seen.clear()
+        plan.run((1, 2, 3, 4, 5), alpha, beta, 0)
+        with np.errstate(over="ignore"):
+            assert gpu.seen[1][1].args[2:4] == (np.float32(alpha), np.float32(beta))
+
+
+def test_a_launch_that_fails_leaves_the_context_and_the_plan_as_they_were() -> None:
+    gpu = Recorder(fails=True)
+    plan = _plan(gpu)
+    with pytest.raises(RuntimeError, match="says no"):
+        plan.run((1, 2, 3, 4, 5), 1.0, 0.0, 0)
+    assert gpu.entered == set()
+    gpu.fails = False
+    plan.run((1, 2, 3, 4, 5), 1.0, 0.0, 0)
+    assert len(gpu.seen) == 2
+
+
+def test_threads_do_not_write_into_each_others_launches() -> None:
+    gpu = Recorder()
+    plan = _plan(gpu)
+
+    def work(base: int) -> None:
+        for i in range(300):
+            plan.run((base, base + 1, base + 2, base + 3, base + 4), float(base), float(i % 2), base)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(1000 * i,)) for i in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(gpu.seen) == 4 * 300 * 2
+    bases: dict[int, set[int]] = {}
+    for thread_id, launch, stream in gpu.seen:
+        addresses = {arg.name: arg.address - stream for arg in launch.args if isinstance(arg, Pointer)}
+        expected = {"A": 0, "B": 1, "C": 2, "D": 3, "workspace": 4}
+        assert addresses == {name: expected[name] for name in addresses}
+        if launch.entry == "finish":
+            assert launch.args[2] == np.float32(stream)
+        bases.setdefault(thread_id, set()).add(stream)
+    assert all(len(own) == 1 for own in bases.values())
+
+
+def test_plans_know_whether_the_inputs_start_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("matmill.plan._plans", {})
+    monkeypatch.setattr("matmill.plan.prepare", lambda stages, _arch: _ready(stages, ALONE))
+    gpu: Any = Recorder()
+    e, other = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.float32)
+    d = inspect(np.zeros((4, 4), np.float32), "d")
+    a = inspect(e, "a")._replace(address=1 << 20)
+    same, apart = inspect(e.T, "b")._replace(address=1 << 20), inspect(other.T, "b")._replace(address=1 << 21)
+    gram = recall(gpu, a, same, None, d, skip_product=False)
+    plain = recall(gpu, a, apart, None, d, skip_product=False)
+    assert [plan.ready[0].problem.gram for plan in (gram, plain)] == [True, False]
+    assert recall(gpu, a, same, None, d, skip_product=False) is gram
