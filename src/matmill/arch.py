@@ -3,18 +3,37 @@
 Figures are the vendors' data-sheet values at boost clock (arithmetic counts a fused multiply-add as two operations),
 limits are those of the CUDA programming guide's table of compute capabilities. The three oldest GPUs are those of the
 slides S1; NVRTC no longer compiles for them, so they serve for comparing percentages only.
+
+What a GPU really does is measured by ``matmill probe`` and kept in an arch file, one JSON document per model, which
+:func:`measured` reads when somebody asks. A user's own file, in the cache folder, comes before the one shipped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
 
-from matmill.errors import unknown_name
+from matmill.errors import ArgumentError, unknown_name
+from matmill.settings import cache_dir
 
 
 @dataclass(frozen=True)
 class Arch:
-    """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes."""
+    """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes.
+
+    ``matrix_flops`` are the dense rates of the matrix units by the type of A and B (``float16``, ``bfloat16``,
+    ``tf32``, ``float64``), with sums in float32, of float64 in float64; empty where there are none or the sheet does
+    not say.
+    """
 
     name: str
     title: str
@@ -32,6 +51,21 @@ class Arch:
     registers_per_sm: int = 65536
     max_threads_per_block: int = 1024
     shared_reserved: int = 1024
+    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def shared_bytes_per_s(self) -> float:
+        """Peak rate at which all multiprocessors together read shared memory: 32 banks of 4 bytes per clock each."""
+        return 128.0 * self.sms * self.boost_hz
+
+    @property
+    def fp32_lanes(self) -> int:
+        """FP32 units of all multiprocessors together, each of which makes one multiply-add per clock.
+
+        >>> get("a100").fp32_lanes
+        6912
+        """
+        return self.sms * round(self.fp32_flops / (2 * self.sms * self.boost_hz))
 
     @property
     def target(self) -> str:
@@ -68,6 +102,44 @@ class Arch:
         return blocks * warps / (self.threads_per_sm // 32)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What ``matmill probe`` found on one GPU.
+
+    Latencies ``sigma_*`` in cycles of the multiprocessor's clock: of an addition, a multiplication and a multiply-add
+    in float32 and of a multiply-add in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
+    from shared memory (``sigma_s``). ``launch_seconds`` is the time from one kernel to the next where both do nothing,
+    ``enqueue_seconds`` what the host spends on a launch. Bandwidths in bytes/s, a copy's counting what is read and
+    what is written. Rates in FLOP/s, a multiply-add being two: ``fma_flops`` of independent chains,
+    ``fma_outer_flops`` of outer products as in a product's inner loop, both float32, ``fma64_flops`` float64,
+    ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the clock while the latencies were measured,
+    ``date`` in ISO 8601.
+    """
+
+    sigma_add: float
+    sigma_mul: float
+    sigma_fma: float
+    sigma_fma64: float
+    sigma_g: float
+    sigma_l2: float
+    sigma_l1: float
+    sigma_s: float
+    launch_seconds: float
+    enqueue_seconds: float
+    read_bytes_per_s: float
+    copy_bytes_per_s: float
+    write_bytes_per_s: float
+    l2_bytes_per_s: float
+    shared_bytes_per_s: float
+    fma_flops: float
+    fma_outer_flops: float
+    fma64_flops: float
+    clock_hz: float
+    date: str
+    driver: str
+    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
 _KIB = 1024
 _MIB = 1024 * 1024
 
@@ -86,6 +158,7 @@ _T4 = Arch(
     threads_per_sm=1024,
     blocks_per_sm=16,
     shared_reserved=0,
+    matrix_flops={"float16": 65e12},
 )
 _A100 = Arch(
     name="a100",
@@ -101,6 +174,7 @@ _A100 = Arch(
     shared_per_block=163 * _KIB,
     threads_per_sm=2048,
     blocks_per_sm=32,
+    matrix_flops={"float16": 312e12, "bfloat16": 312e12, "tf32": 156e12, "float64": 19.5e12},
 )
 _H100 = Arch(
     name="h100",
@@ -116,6 +190,7 @@ _H100 = Arch(
     shared_per_block=227 * _KIB,
     threads_per_sm=2048,
     blocks_per_sm=32,
+    matrix_flops={"float16": 989.4e12, "bfloat16": 989.4e12, "tf32": 494.7e12, "float64": 66.9e12},
 )
 
 ARCHES: dict[str, Arch] = {
@@ -132,6 +207,7 @@ ARCHES: dict[str, Arch] = {
             fp64_flops=0.42e12,
             dram_bytes_per_s=616e9,
             l2_bytes=5632 * _KIB,
+            matrix_flops={"float16": 53.8e12},
         ),
         replace(
             _A100,
@@ -148,6 +224,7 @@ ARCHES: dict[str, Arch] = {
             shared_per_block=99 * _KIB,
             threads_per_sm=1536,
             blocks_per_sm=24,
+            matrix_flops={"float16": 165.2e12, "bfloat16": 165.2e12, "tf32": 82.6e12},
         ),
         _A100,
         _H100,
@@ -218,3 +295,83 @@ def get(name: str, argument: str = "arch") -> Arch:
     if found is None:
         raise unknown_name(argument, name, ARCHES)
     return found
+
+
+def measured(arch: Arch) -> Measured | None:
+    """What was measured on ``arch``: by this user, else what is shipped, else None. Reads the disk once per model.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a file that is none of :func:`save`.
+    """
+    return _stored(arch.name, cache_dir())
+
+
+def user_file(arch: Arch) -> Path | None:
+    """Where :func:`measured` looks first for ``arch``, or None where the cache is switched off."""
+    folder = cache_dir()
+    return None if folder is None else folder / _FOLDER / f"{arch.name}.json"
+
+
+def save(path: Path, arch: Arch, found: Measured) -> None:
+    """Writes the arch file of ``arch``: all of it or, where that fails with an OSError, nothing."""
+    document = {"format": _FORMAT, "arch": arch.name, "title": arch.title, "measured": asdict(found)}
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _stored.cache_clear()
+
+
+def load(path: Traversable) -> Measured:
+    """What an arch file says.
+
+    Raises :class:`~matmill.errors.ArgumentError` where it was not written by :func:`save`, ``OSError`` where it cannot
+    be read.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        wrong = _wrong(document)
+    except ValueError as error:
+        wrong = f"no JSON ({error})"
+    if wrong:
+        raise ArgumentError(
+            argument=f"arch file {path}",
+            got=wrong,
+            wanted="what `matmill probe` wrote",
+            fix="Run `matmill probe` on that GPU again, or remove the file.",
+        )
+    return Measured(**document["measured"])
+
+
+#: Of the package and of the cache folder, and the version of what lies there.
+_FOLDER, _FORMAT = "arches", 1
+_WORDS = {"date", "driver"}
+
+
+@cache
+def _stored(name: str, folder: Path | None) -> Measured | None:
+    places: list[Traversable] = [files("matmill")] if folder is None else [folder, files("matmill")]
+    candidates = (place / _FOLDER / f"{name}.json" for place in places)
+    return next((load(path) for path in candidates if path.is_file()), None)
+
+
+def _wrong(document: Any) -> str | None:
+    """What keeps a JSON document from being an arch file, or None."""
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        return f"no document of format {_FORMAT}"
+    values = document.get("measured")
+    names = {each.name for each in fields(Measured)}
+    if not isinstance(values, dict) or values.keys() != names:
+        return "other figures than those known"
+    matrix = values["matrix_flops"]
+    if not isinstance(matrix, dict):
+        return f"matrix_flops {matrix!r}"
+    figures = {name: values[name] for name in names - _WORDS - {"matrix_flops"}} | matrix
+    for name, value in figures.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            return f"{name} {value!r}"
+    return next((f"{name} {values[name]!r}" for name in sorted(_WORDS) if not isinstance(values[name], str)), None)

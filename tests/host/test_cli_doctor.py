@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from matmill import cli
-from matmill.cli import doctor, main, probe
+from matmill.cli import doctor, doctor_child, main
 
 
 @pytest.fixture
@@ -62,22 +62,22 @@ def test_an_unusable_machine_is_code_1(
 
 
 def test_a_check_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_CHILD", "import time; time.sleep(60)")
-    assert probe.ask("gpu", patience=0.5) == {"error": "no answer within 0 s"}
+    monkeypatch.setattr(doctor_child, "_CHILD", "import time; time.sleep(60)")
+    assert doctor_child.ask("gpu", patience=0.5) == {"error": "no answer within 0 s"}
 
 
 def test_a_check_that_crashes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_CHILD", "import os; os.abort()")
-    assert "ended with code -6" in probe.ask("gpu")["error"]
-    monkeypatch.setattr(probe, "_CHILD", "raise SystemExit('no such library')")
-    assert probe.ask("compiler")["error"] == "the check ended with code 1: no such library"
+    monkeypatch.setattr(doctor_child, "_CHILD", "import os; os.abort()")
+    assert "ended with code -6" in doctor_child.ask("gpu")["error"]
+    monkeypatch.setattr(doctor_child, "_CHILD", "raise SystemExit('no such library')")
+    assert doctor_child.ask("compiler")["error"] == "the check ended with code 1: no such library"
 
 
 def test_an_error_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> dict[str, Any]:
         raise OSError("cannot load")
 
-    monkeypatch.setitem(probe.QUESTIONS, "compiler", fail)
+    monkeypatch.setitem(doctor_child.QUESTIONS, "compiler", fail)
     monkeypatch.setattr("sys.argv", ["-c", "[]", "compiler"])
-    probe.answer()
+    doctor_child.answer()
     assert capsys.readouterr().out == '{"error": "cannot load"}\n'

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from matmill import arch, cli
+from matmill.arch import Measured
 from matmill.bench.phvm_curve import read_measured
-from matmill.choose import choose
+from matmill.choose import choose_from
 from matmill.cli import main, model
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
 from matmill.dtypes import DTYPES
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm
+from matmill.registry import PRODUCTION
 
 PHVM = ["model", "phvm", "--m", "5", "--k", "3e7"]
 MEASURED = [
@@ -24,6 +27,24 @@ MEASURED = [
     {"GS": 216, "BS": 1024, "seconds": 0.0052},
     {"GS": 500, "BS": 96, "seconds": 0.0061},
 ]
+
+
+FOUND = Measured(
+    **{each.name: 1.5 + n for n, each in enumerate(fields(Measured)) if each.type == "float"},
+    date="2026-01-02",
+    driver="580.1",
+    matrix_flops={},
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for arch files where none of this machine's user are, and a package that ships none."""
+    monkeypatch.delenv("MATMILL_CACHE", raising=False)
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(arch, "files", lambda _package: tmp_path / "package")
+    (tmp_path / "cache" / "arches").mkdir(parents=True)
+    return tmp_path / "cache" / "arches"
 
 
 def asked(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -76,6 +97,31 @@ def test_phvm_defaults_to_the_corrected_reading_and_n_to_m(capsys: pytest.Captur
     assert wider["rows"][0]["cycles"] == pytest.approx(2 * plain["rows"][0]["cycles"])
 
 
+def test_phvm_takes_the_latencies_that_a_probe_measured(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    h200 = arch.get("h200")
+    arch.save(own_cache / "h200.json", h200, FOUND)
+    found = asked([*PHVM, "--arch", "h200"], capsys)
+    parameters = phvm_cost.of_measured(h200, FOUND)
+    assert (parameters.sm_num, parameters.threads_per_sm, parameters.cores, parameters.u_sm) == (132, 2048, 16896, 1)
+    assert (parameters.sigma_add, parameters.sigma_mul) == (FOUND.sigma_add, FOUND.sigma_mul)
+    assert (parameters.sigma_g, parameters.sigma_s) == (FOUND.sigma_g, FOUND.sigma_s)
+    made = phvm_cost.predictions(parameters, 5, 5, 30_000_000)
+    assert [row["cycles"] for row in found["rows"]] == [each.cycles for each in made]
+    half = asked([*PHVM, "--arch", "h200", "--utilization", "0.5"], capsys)
+    assert half["rows"][0]["t_pre"] == pytest.approx(2 * found["rows"][0]["t_pre"])
+
+
+def test_phvm_keeps_the_paper_s_parameters_where_it_has_some(
+    own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = asked([*PHVM, "--arch", "a100"], capsys)
+    arch.save(own_cache / "a100.json", arch.get("a100"), FOUND)
+    assert asked([*PHVM, "--arch", "a100"], capsys) == before
+    assert asked([*PHVM, "--arch", "a100", "--utilization", "0.16"], capsys) == before
+    whole = asked([*PHVM, "--arch", "a100", "--utilization", "1"], capsys)
+    assert whole["rows"][0]["t_pre"] == pytest.approx(0.16 * before["rows"][0]["t_pre"])
+
+
 def test_phvm_table_marks_the_optimum_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PHVM, "--arch", "a100"]) == cli.OK
     said = capsys.readouterr().out
@@ -115,7 +161,10 @@ def test_phvm_plot(suffix: str, measured: Path, tmp_path: Path, capsys: pytest.C
     ("arguments", "words"),
     [
         ([*PHVM, "--arch", "a10"], ["--arch: got 'a10'", "Did you mean 'a100'?"]),
-        ([*PHVM, "--arch", "h200"], ["--arch: got 'h200'", "wanted one of rtx2080ti, a100"]),
+        ([*PHVM, "--arch", "h200"], ["--arch: got 'h200'", "wanted one of rtx2080ti, a100", "`matmill probe`"]),
+        ([*PHVM, "--utilization", "0"], ["utilization: got 0", "above 0 and at most 1"]),
+        ([*PHVM, "--utilization", "nan"], ["utilization: got nan"]),
+        ([*PHVM, "--utilization", "much"], ["--utilization", "much"]),
         ([*PHVM, "--reading", "printd"], ["--reading: got 'printd'", "Did you mean 'printed'?"]),
         (["model", "phvm", "--m", "0", "--k", "5"], ["got '0'", "positive whole number"]),
         (["model", "phvm", "--m", "5", "--k", "2.5"], ["got '2.5'"]),
@@ -183,7 +232,8 @@ def test_gemm_json_is_the_model_and_the_choice(
     words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
     found = asked(words, capsys)
     problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
-    choice = choose(problem, arch.get("t4"))
+    gemm = tuple(entry for entry in PRODUCTION if entry.predict is gemm_cost.predict)
+    choice = choose_from(gemm, problem, arch.get("t4"))
     assert found["best"] == dict(choice.kernel.config.constants)
     assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]
     for row in found["rows"]:

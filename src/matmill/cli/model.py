@@ -61,7 +61,9 @@ def _add_phvm(models: Subparsers) -> None:
     add("--m", type=size, required=True, help="rows of E")
     add("--n", type=size, help="columns of F (default: m)")
     add("--k", type=size, required=True, help="columns of E, rows of F, for instance 3e7")
-    add("--arch", default=PHVM_ARCH, help=f"one of {', '.join(phvm_cost.PARAMETERS)} (default: {PHVM_ARCH})")
+    known = ", ".join(phvm_cost.PARAMETERS)
+    add("--arch", default=PHVM_ARCH, help=f"{known}, or a GPU that `matmill probe` measured (default: {PHVM_ARCH})")
+    add("--utilization", type=float, metavar="U", help="u_SM (default: the paper's; 1 for a GPU that was probed)")
     readings = "|".join(phvm_cost.READINGS)
     add("--reading", default="corrected", metavar=readings, help="which equations (default: corrected)")
     add("--measured", type=Path, metavar="FILE", help='measured times: a JSON list of {"GS", "BS", "seconds"}')
@@ -86,7 +88,7 @@ def _add_gemm(models: Subparsers) -> None:
 
 def _run_phvm(args: argparse.Namespace) -> int:
     arch = arches.get(args.arch, "--arch")
-    parameters = phvm_cost.parameters(arch.name, "--arch")
+    parameters = _phvm_parameters(arch, args.utilization)
     if args.reading not in phvm_cost.READINGS:
         raise unknown_name("--reading", args.reading, phvm_cost.READINGS)
     plot = plot_file(args.plot)
@@ -127,6 +129,15 @@ def _run_phvm(args: argparse.Namespace) -> int:
         if plot is not None:
             show([Text(f"Plot: {plot}")])
     return 0
+
+
+def _phvm_parameters(arch: Arch, utilization: float | None) -> phvm_cost.PhvmParameters:
+    """The paper's parameters where it has some, else those that a probe measured; ``utilization`` in place of u_SM."""
+    found = None if arch.name in phvm_cost.PARAMETERS else arches.measured(arch)
+    if found is not None:
+        return phvm_cost.of_measured(arch, found, 1.0 if utilization is None else utilization)
+    parameters = phvm_cost.parameters(arch.name, "--arch")
+    return parameters if utilization is None else phvm_cost.with_utilization(parameters, utilization)
 
 
 def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterable[RenderableType]:

@@ -1,68 +1,130 @@
-"""What ``matmill doctor`` tries in a child process: a driver or compiler in trouble may hang or crash its caller."""
+"""``matmill probe``: the GPU's own parameters, measured on it, beside its data sheet, and kept as an arch file."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
-from typing import Any
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
 
-from matmill.errors import MatmillError
+from rich.console import RenderableType
+from rich.text import Text
 
-_PATIENCE = 60.0
-# The child gets this process's module path, so that it finds the same matmill however this one was started.
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from matmill.cli import probe; probe.answer()"
+from matmill import arch as arches
+from matmill import gpu
+from matmill.arch import Arch
+from matmill.bench import units
+from matmill.bench.probe import Probed, data_sheet, probe
+from matmill.bench.probe_runs import Spread
+from matmill.cli.console import progress, show, show_json, table
+from matmill.cli.options import Subparsers, writable
+from matmill.errors import ArgumentError, NoGPUError
 
-
-def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
-    """The answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
-    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), question]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 — ourselves
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {patience:.0f} s"}
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return {"error": f"the check ended with code {done.returncode}: {last}"}
-    return answer
-
-
-def answer() -> None:
-    """The child's side: answers the question in ``sys.argv[2]`` with one line of JSON."""
-    try:
-        found = QUESTIONS[sys.argv[2]]()
-    except (MatmillError, ImportError, OSError, RuntimeError) as error:
-        found = {"error": str(error)}
-    sys.stdout.write(json.dumps(found) + "\n")
-
-
-def _compiler() -> dict[str, Any]:
-    """NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
-    os.environ["MATMILL_CACHE"] = "off"
-    from matmill.compile import compile_source, compiler_version, targets  # noqa: PLC0415 — NVRTC may be broken
-    from matmill.source import Source  # noqa: PLC0415 — see above
-
-    version = ".".join(str(part) for part in compiler_version())
-    text = 'extern "C" __global__ void trial(float* x) { x[threadIdx.x] *= 2.0f; }\n'
-    start = time.perf_counter()
-    binary = compile_source(Source(kernel="trial", entry="trial", text=text), "sm_90a")
-    seconds = time.perf_counter() - start
-    return {"version": version, "targets": list(targets()), "trial_seconds": seconds, "trial_bytes": len(binary.cubin)}
+#: What each figure is called, in the order of the table.
+_TITLES = {
+    "clock_hz": "clock",
+    "sigma_add": "latency, add (float32)",
+    "sigma_mul": "latency, multiply (float32)",
+    "sigma_fma": "latency, multiply-add (float32)",
+    "sigma_fma64": "latency, multiply-add (float64)",
+    "sigma_s": "latency, shared memory",
+    "sigma_l1": "latency, L1",
+    "sigma_l2": "latency, L2",
+    "sigma_g": "latency, global memory",
+    "read_bytes_per_s": "global memory, read",
+    "write_bytes_per_s": "global memory, written",
+    "copy_bytes_per_s": "global memory, copied",
+    "l2_bytes_per_s": "L2, read",
+    "shared_bytes_per_s": "shared memory, read",
+    "fma_flops": "multiply-adds (float32)",
+    "fma_outer_flops": "outer products (float32)",
+    "fma64_flops": "multiply-adds (float64)",
+    "matrix_flops, float16": "mma.sync (float16)",
+    "matrix_flops, bfloat16": "mma.sync (bfloat16)",
+    "matrix_flops, tf32": "mma.sync (tf32)",
+    "matrix_flops, float64": "mma.sync (float64)",
+    "launch_seconds": "launch, on the GPU",
+    "enqueue_seconds": "launch, on the host",
+}
 
 
-def _gpu() -> dict[str, Any]:
-    """The first GPU's facts, or the reason that there is none."""
-    from matmill import gpu  # noqa: PLC0415 — the driver's bindings may be broken
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "probe",
+        help="measure the GPU's latencies, bandwidths and rates, and keep them for the cost models",
+        description="Measure the GPU's own parameters with micro-benchmarks, show them beside its data sheet, and "
+        "write them to an arch file. Needs a GPU, with nothing else running on it, for half a minute.",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to write (default: arches/ in the cache folder)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
 
+
+def run(args: argparse.Namespace) -> int:
+    """Probes the first GPU; code 3 where there is none."""
+    if args.out is not None:
+        writable(args.out, "--out")
     reason = gpu.unavailable()
     if reason is not None:
-        return {"available": False, "reason": reason}
-    arch = gpu.GPU.get(0).arch
-    return {"available": True, "title": arch.title, "arch": arch.name, "target": arch.target, "sms": arch.sms}
+        raise NoGPUError(
+            argument="probe",
+            got=f"no GPU: {reason}",
+            wanted="a usable NVIDIA GPU",
+            fix="What is measured is the GPU itself; `matmill doctor` says more.",
+        )
+    device = gpu.GPU.get(0)
+    path = args.out or _default(device.arch)
+    with progress() as report:
+        found = probe(device, report)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    arches.save(path, found.arch, found.measured)
+    if args.json:
+        show_json({**found.as_dict(), "file": str(path)})
+    else:
+        show(_report(found, path))
+    return 0
 
 
-QUESTIONS = {"compiler": _compiler, "gpu": _gpu}
+def _default(arch: Arch) -> Path:
+    path = arches.user_file(arch)
+    if path is None:
+        raise ArgumentError(
+            argument="--out",
+            got="none, while the cache is switched off",
+            wanted="a file to write to",
+            fix="Give --out FILE, or leave MATMILL_CACHE unset.",
+        )
+    return path
+
+
+def _report(found: Probed, path: Path) -> Iterable[RenderableType]:
+    """The table of figures and where they were kept."""
+    sheet = data_sheet(found.arch)
+    columns = [("", "left"), *((name, "right") for name in ("measured", "least", "greatest", "data sheet", "share"))]
+    rows = [
+        [title, *_cells(name, found.spreads[name], sheet[name])]
+        for name, title in _TITLES.items()
+        if name in found.spreads
+    ]
+    yield table(f"{found.arch.title}, driver {found.measured.driver}, {found.measured.date}", columns, rows)
+    yield Text()
+    yield Text("measured: median of several runs; bandwidths of all multiprocessors together.")
+    yield Text(f"Written: {path}")
+
+
+def _cells(name: str, found: Spread, sheet: float | None) -> list[str]:
+    figures = [_said(name, value) for value in (found.median, found.least, found.greatest)]
+    # Some drivers tell no clock, and then there is nothing to compare with.
+    return [*figures, _said(name, sheet), units.percent(found.median / sheet)] if sheet else [*figures, "-", "-"]
+
+
+def _said(name: str, value: float) -> str:
+    """A figure with its unit, which its name tells."""
+    if name.startswith("sigma"):
+        return f"{units.digits(value)} cycles"
+    if name.endswith("_seconds"):
+        return units.seconds(value)
+    if name.endswith("_hz"):
+        return f"{units.digits(value / 1e9)} GHz"
+    return f"{units.count(value)}B/s" if name.endswith("_per_s") else units.rate(value / 1e12)

@@ -21,8 +21,9 @@ page says where it is wrong.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from matmill.arch import Arch, Measured
 from matmill.errors import ArgumentError, unknown_name
 
 #: Threads of a warp, and the most threads of a block.
@@ -55,7 +56,7 @@ class PhvmParameters:
         return self.sm_num * self.threads_per_sm
 
 
-#: Measured parameters by arch, the paper's table. More arches become known to the model by rows added here.
+#: Measured parameters by arch, the paper's table. Others come from what was measured on them: :func:`of_measured`.
 PARAMETERS: dict[str, PhvmParameters] = {
     "rtx2080ti": PhvmParameters(
         sm_num=68,
@@ -119,9 +120,42 @@ def parameters(arch: str, argument: str = "arch") -> PhvmParameters:
             argument=argument,
             got=f"{arch!r}, whose latencies the model has no measured values for",
             wanted=f"one of {', '.join(PARAMETERS)}",
-            fix="Name one of these; the model cannot do without sigma_g, sigma_s and u_SM.",
+            fix="Name one of these, or measure that GPU with `matmill probe`: the model needs sigma_g and sigma_s.",
         )
     return found
+
+
+def of_measured(arch: Arch, found: Measured, utilization: float = 1.0) -> PhvmParameters:
+    """The parameters of an arch that was probed.
+
+    A probe has no kernel of the paper to take u_SM from, so it is given: ``utilization``, above 0 and at most 1. Raises
+    :class:`~matmill.errors.ArgumentError` for another.
+    """
+    return with_utilization(
+        PhvmParameters(
+            sm_num=arch.sms,
+            threads_per_sm=arch.threads_per_sm,
+            cores=arch.fp32_lanes,
+            sigma_add=found.sigma_add,
+            sigma_mul=found.sigma_mul,
+            sigma_g=found.sigma_g,
+            sigma_s=found.sigma_s,
+            u_sm=1.0,
+        ),
+        utilization,
+    )
+
+
+def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmParameters:
+    """The parameters with another u_SM. Raises :class:`~matmill.errors.ArgumentError` outside (0, 1]."""
+    if not 0 < utilization <= 1:
+        raise ArgumentError(
+            argument="utilization",
+            got=f"{utilization:.6g}",
+            wanted="a number above 0 and at most 1",
+            fix="It is the share of a multiprocessor that is in use: the paper has 0.27 and 0.16.",
+        )
+    return replace(parameters, u_sm=utilization)
 
 
 def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:

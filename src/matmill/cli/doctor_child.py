@@ -1,0 +1,70 @@
+"""What ``matmill doctor`` tries in a child process: a driver or compiler in trouble may hang or crash its caller."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from matmill.errors import MatmillError
+
+_PATIENCE = 60.0
+# The child gets this process's module path, so that it finds the same matmill however this one was started.
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from matmill.cli import doctor_child as d; d.answer()"
+)
+
+
+def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
+    """The answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
+    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), question]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 — ourselves
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {patience:.0f} s"}
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return {"error": f"the check ended with code {done.returncode}: {last}"}
+    return answer
+
+
+def answer() -> None:
+    """The child's side: answers the question in ``sys.argv[2]`` with one line of JSON."""
+    try:
+        found = QUESTIONS[sys.argv[2]]()
+    except (MatmillError, ImportError, OSError, RuntimeError) as error:
+        found = {"error": str(error)}
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+def _compiler() -> dict[str, Any]:
+    """NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
+    os.environ["MATMILL_CACHE"] = "off"
+    from matmill.compile import compile_source, compiler_version, targets  # noqa: PLC0415 — NVRTC may be broken
+    from matmill.source import Source  # noqa: PLC0415 — see above
+
+    version = ".".join(str(part) for part in compiler_version())
+    text = 'extern "C" __global__ void trial(float* x) { x[threadIdx.x] *= 2.0f; }\n'
+    start = time.perf_counter()
+    binary = compile_source(Source(kernel="trial", entry="trial", text=text), "sm_90a")
+    seconds = time.perf_counter() - start
+    return {"version": version, "targets": list(targets()), "trial_seconds": seconds, "trial_bytes": len(binary.cubin)}
+
+
+def _gpu() -> dict[str, Any]:
+    """The first GPU's facts, or the reason that there is none."""
+    from matmill import gpu  # noqa: PLC0415 — the driver's bindings may be broken
+
+    reason = gpu.unavailable()
+    if reason is not None:
+        return {"available": False, "reason": reason}
+    arch = gpu.GPU.get(0).arch
+    return {"available": True, "title": arch.title, "arch": arch.name, "target": arch.target, "sms": arch.sms}
+
+
+QUESTIONS = {"compiler": _compiler, "gpu": _gpu}

@@ -1,0 +1,34 @@
+"""Kernels that measure a GPU's own parameters: latencies, bandwidths, rates of arithmetic, the cost of a launch.
+
+Each folder holds the kernels of one kind of figure and the problem they take; ``bench/probe.py`` runs them all. They
+compute no product, so of :class:`~matmill.kernel.GemmOperands` they use ``a`` for what they read and ``d`` for what
+they write: :func:`buffers` makes such operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.dtypes import DType
+from matmill.execute import Pointer
+from matmill.kernel import GemmOperands, Kernel, P
+
+_UNUSED = Pointer("unused", 0)
+
+
+def buffers(read: Pointer = _UNUSED, written: Pointer = _UNUSED) -> GemmOperands:
+    """The operands of a kernel that reads one buffer and writes another."""
+    return GemmOperands(a=read, b=_UNUSED, c=_UNUSED, d=written)
+
+
+def per_lane(dtype: DType, first: float, second: float) -> NDArray[Any]:
+    """What kernels of plain arithmetic read: 32 times ``first`` and 32 times ``second``, one of each per lane."""
+    return np.repeat(np.array([first, second], dtype.numpy), 32)
+
+
+def lengths(kernel: Kernel[P]) -> tuple[Kernel[P], Kernel[P]]:
+    """The kernel with the ``LENGTH`` of its config and with twice that: what one does more is ``LENGTH`` per trip."""
+    return kernel, kernel.with_config(kernel.config.replace(LENGTH=2 * kernel.config["LENGTH"]))

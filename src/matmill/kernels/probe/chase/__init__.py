@@ -1,0 +1,100 @@
+"""Pointer chasing: the latency of a load from memory, L2, L1 and shared memory, by how large the ring is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.config import Config
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel, always
+
+Ints: TypeAlias = "NDArray[np.integer[Any]]"
+
+#: Bytes from one node of a ring in global memory to the next: a cache line, so that no load finds its neighbour's.
+LINE = 128
+#: Words of the ring in shared memory.
+WORDS = 1024
+#: Bytes of one of them.
+WORD = 4
+
+
+@dataclass(frozen=True)
+class Chase:
+    """``warm`` loads that are not timed, then ``trips`` rounds of ``LENGTH`` that are, from ``start`` bytes on.
+
+    The kernel writes two int64: the cycles, and how many bytes from the ring's first byte the chase ended.
+    """
+
+    trips: int
+    start: int = 0
+    warm: int = 0
+
+    def steps(self, config: Config) -> int:
+        """Loads in all."""
+        return self.warm + self.trips * config["LENGTH"]
+
+
+def ring(nodes: int, seed: int) -> Ints:
+    """The order in which a chase visits ``nodes`` nodes, each once before any comes again: int64[nodes], random.
+
+    >>> sorted(ring(4, seed=0).tolist())
+    [0, 1, 2, 3]
+    """
+    return np.random.default_rng(seed).permutation(nodes)
+
+
+def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
+    """What lies in global memory from ``base`` on: each node's first word is the address of its successor.
+
+    uint64[nodes, LINE / 8]; the rest of a node is 0.
+    """
+    lines = np.zeros((len(order), LINE // 8), dtype=np.uint64)
+    lines[order, 0] = base + LINE * np.roll(order, -1)
+    return lines
+
+
+def offsets(order: Ints) -> NDArray[np.uint32]:
+    """What :data:`SHARED` reads: for each word of its ring, how many bytes from the ring's start its successor lies."""
+    words = np.empty(len(order), dtype=np.uint32)
+    words[order] = WORD * np.roll(order, -1)
+    return words
+
+
+def ends_at(order: Ints, problem: Chase, config: Config, stride: int) -> int:
+    """Bytes from the ring's first byte to where the chase must end; ``stride`` is that of its nodes."""
+    (at,) = np.flatnonzero(order == problem.start // stride)
+    return int(order[(at + problem.steps(config)) % len(order)]) * stride
+
+
+def _arguments(problem: Chase, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, operands.d, np.int64(problem.start), np.int32(problem.warm), np.int32(problem.trips))
+
+
+def _alone(_problem: Chase, config: Config) -> Geometry:
+    return Geometry(grid=(1, 1, 1), block=(config["THREADS"], 1, 1))
+
+
+GLOBAL: Kernel[Chase] = Kernel(
+    entry="chase_global",
+    package=__name__,
+    config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=1, WORDS=WORDS),
+    geometry=_alone,
+    arguments=_arguments,
+    legality=always,
+)
+
+#: The same, past L1.
+BEYOND_L1: Kernel[Chase] = GLOBAL.with_config(GLOBAL.config.replace(BYPASS_L1=1))
+
+SHARED: Kernel[Chase] = Kernel(
+    entry="chase_shared",
+    package=__name__,
+    config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=128, WORDS=WORDS),
+    geometry=_alone,
+    arguments=_arguments,
+    legality=always,
+)

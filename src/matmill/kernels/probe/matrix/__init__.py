@@ -1,0 +1,88 @@
+"""Matrix multiply-adds from registers through mma.sync: the rate of the matrix units by element type.
+
+The emulator has no matrix units, so these kernels are compiled everywhere and run on a GPU alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel
+
+#: Element types of A and B, in the order of the enumeration in ``kernel.cuh``. Sums are float32, of float64 float64.
+INPUTS = ("float16", "bfloat16", "tf32", "float64")
+#: (M, N, K) of one instruction by (type, K), and the least compute capability that has it (PTX ISA, "mma").
+_SHAPES: dict[tuple[str, int], tuple[tuple[int, int, int], tuple[int, int]]] = {
+    ("float16", 8): ((16, 8, 8), (7, 5)),
+    ("float16", 16): ((16, 8, 16), (8, 0)),
+    ("bfloat16", 16): ((16, 8, 16), (8, 0)),
+    ("tf32", 8): ((16, 8, 8), (8, 0)),
+    ("float64", 4): ((8, 8, 4), (8, 0)),
+    ("float64", 16): ((16, 8, 16), (9, 0)),
+}
+
+
+@dataclass(frozen=True)
+class MatrixProducts:
+    """``trips`` rounds by ``blocks`` blocks on fragments of A and B that are the same everywhere: see :func:`words`.
+
+    Every thread writes the sum of its own accumulators: float32, or float64 where ``element`` is float64.
+    """
+
+    element: str
+    trips: int
+    blocks: int
+
+    def operations(self, config: Config) -> int:
+        """Operations of all warps, of which a multiply-add is two."""
+        (m, n, k), _ = _SHAPES[self.element, config["K"]]
+        warps = self.blocks * config["THREADS"] // 32
+        return 2 * m * n * k * self.trips * config["LENGTH"] * config["TILES"] * warps
+
+
+def words(element: str, a: float, b: float) -> NDArray[Any]:
+    """What the kernel reads: a register of A whose elements are all ``a``, and one of B: uint32[2], or float64[2].
+
+    >>> [hex(word) for word in words("float16", 1, 2)]
+    ['0x3c003c00', '0x40004000']
+    """
+    if element == "float64":
+        return np.array([a, b], np.float64)
+    if element == "tf32":
+        return np.array([a, b], np.float32).view(np.uint32)
+    halves = np.array([a, b], np.float16 if element == "float16" else ml_dtypes.bfloat16)
+    return np.repeat(halves, 2).view(np.uint32)
+
+
+def matrix(element: str, arch: Arch) -> Kernel[MatrixProducts]:
+    """The kernel for A and B of that type, with the largest shape that ``arch`` has.
+
+    Where it has none, ``why_not`` of the kernel says so.
+    """
+    shapes = [(k, least) for (name, k), (_, least) in _SHAPES.items() if name == element]
+    k = next((k for k, least in reversed(shapes) if arch.capability >= least), shapes[0][0])
+    config = Config.of(INPUT=INPUTS.index(element), K=k, TILES=8, LENGTH=8, THREADS=256)
+    return Kernel("matrix", __name__, config, _geometry, _arguments, _legality)
+
+
+def _geometry(problem: MatrixProducts, config: Config) -> Geometry:
+    return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
+
+
+def _arguments(problem: MatrixProducts, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, operands.d, np.int32(problem.trips))
+
+
+def _legality(problem: MatrixProducts, config: Config, arch: Arch) -> str | None:
+    _, least = _SHAPES[problem.element, config["K"]]
+    if arch.capability < least:
+        return f"mma.sync of {problem.element} needs compute capability {least[0]}.{least[1]}"
+    return None

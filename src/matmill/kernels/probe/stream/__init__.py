@@ -1,0 +1,57 @@
+"""Reading, copying and writing long buffers: the bandwidth of memory, and of L2 where the buffer fits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from matmill.config import Config
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel, always
+
+#: Bytes that one access of a thread moves.
+VECTOR = 16
+
+
+@dataclass(frozen=True)
+class Stream:
+    """``vectors`` of 16 bytes, ``passes`` times over, by ``blocks`` blocks.
+
+    Reading writes the sum of each thread's words as uint32, modulo 2**32. Writing fills all words with ``value``.
+    """
+
+    vectors: int
+    blocks: int
+    passes: int = 1
+    value: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer, times ``passes``."""
+        return VECTOR * self.vectors * self.passes
+
+
+def _geometry(problem: Stream, config: Config) -> Geometry:
+    return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
+
+
+def _read(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, operands.d, np.int64(problem.vectors), np.int32(problem.passes))
+
+
+def _copy(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, operands.d, np.int64(problem.vectors))
+
+
+def _write(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.d, np.int64(problem.vectors), np.uint32(problem.value))
+
+
+_CONFIG = Config.of(THREADS=256, DEPTH=4, BYPASS_L1=0)
+
+READ: Kernel[Stream] = Kernel("stream_read", __name__, _CONFIG, _geometry, _read, always)
+#: The same, past L1: what L2 gives where the buffer fits it.
+READ_L2: Kernel[Stream] = READ.with_config(_CONFIG.replace(BYPASS_L1=1))
+COPY: Kernel[Stream] = Kernel("stream_copy", __name__, _CONFIG, _geometry, _copy, always)
+WRITE: Kernel[Stream] = Kernel("stream_write", __name__, _CONFIG, _geometry, _write, always)

@@ -1,0 +1,55 @@
+"""The probe on the GPU present: figures in the ranges of all GPUs since Turing, and what the matrix kernels compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from matmill import cli
+from matmill.arch import load
+from matmill.bench.probe import data_sheet, probe
+from matmill.bench.probe_runs import Runs
+from matmill.cli import main
+from matmill.gpu import GPU
+from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
+
+
+@pytest.mark.parametrize("element", INPUTS)
+def test_matrix_units_compute_every_product(device: GPU, element: str) -> None:
+    kernel, problem = matrix(element, device.arch), MatrixProducts(element, trips=3, blocks=2)
+    reason = kernel.why_not(problem, device.arch)
+    if reason is not None:
+        pytest.skip(reason)
+    with Runs(device) as runs, device.upload(words(element, 2.0, 0.5), "words") as values:
+        runs.seconds(kernel, problem, values)
+        threads = problem.blocks * kernel.config["THREADS"]
+        found = runs.results(threads, np.float64 if element == "float64" else np.float32)
+    # Every operation counted is half a multiply-add of 2 and 0.5, that is of 1, and whole numbers add up exactly.
+    assert (found == problem.operations(kernel.config) / 2 / threads).all()
+
+
+def test_a_probe_finds_plausible_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "this.json"
+    assert main(["probe", "--out", str(path)]) == cli.OK
+    assert f"Written: {path}" in capsys.readouterr().out
+    found = load(path)
+    for name in ("sigma_add", "sigma_mul", "sigma_fma"):
+        assert 2 < getattr(found, name) < 10
+    assert 2 < found.sigma_fma64 < 100
+    assert 10 < found.sigma_s < 60
+    assert found.sigma_s < found.sigma_l2 < found.sigma_g
+    assert 15 < found.sigma_l1 < found.sigma_l2 < 500
+    assert 200 < found.sigma_g < 2500
+    assert 2e-7 < found.launch_seconds < 5e-5
+    assert 2e-7 < found.enqueue_seconds < 1e-3
+    assert found.l2_bytes_per_s > found.read_bytes_per_s
+
+
+def test_rates_come_near_the_data_sheet(device: GPU) -> None:
+    found, sheet = probe(device), data_sheet(device.arch)
+    for name in ("clock_hz", "fma_flops", "fma64_flops", "read_bytes_per_s", "write_bytes_per_s", "copy_bytes_per_s"):
+        best = sheet[name]
+        if best:
+            assert found.spreads[name].median > 0.5 * best, name
