@@ -5,39 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic
 
 from matmill.arch import Arch
 from matmill.errors import IllegalConfigError
-from matmill.kernel import Kernel
-from matmill.problem import Gemm
-from matmill.registry import PRODUCTION, Production
+from matmill.kernel import Kernel, P
+from matmill.problem import Geam, Gemm
+from matmill.registry import PRODUCTION, SUMS, Production
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[P]):
     """A kernel with its constants; ``reasons`` say what was ruled out and why this one was taken.
 
     ``predicted_seconds`` is the cost model's figure, which ranked the candidates.
     """
 
-    kernel: Kernel[Gemm]
+    kernel: Kernel[P]
     reasons: tuple[str, ...]
     predicted_seconds: float
 
 
 @lru_cache(maxsize=1024)
-def choose(problem: Gemm, arch: Arch) -> Choice:
-    """The best legal production kernel for ``problem`` on ``arch``.
+def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
+    """The best legal production kernel for a product on ``arch``.
 
     Raises :class:`~matmill.errors.IllegalConfigError`, with every reason, where none is legal.
     """
     return choose_from(PRODUCTION, problem, arch)
 
 
-def choose_from(candidates: Sequence[Production], problem: Gemm, arch: Arch) -> Choice:
+@lru_cache(maxsize=1024)
+def choose_sum(problem: Geam, arch: Arch) -> Choice[Geam]:
+    """:func:`choose` for a sum of two matrices that lie any way."""
+    return choose_from(SUMS, problem, arch)
+
+
+def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
     """:func:`choose` among given kernels: the legal configuration that the cost model predicts to be fastest."""
     reasons: list[str] = []
-    legal: list[Choice] = []
+    legal: list[Choice[P]] = []
     for candidate in candidates:
         for config in candidate.space(problem, arch):
             kernel = candidate.kernel.with_config(config)

@@ -37,7 +37,9 @@ class DType:
         return self.wider or self
 
     def scalar(self, value: float) -> np.generic:
-        """``value`` as a kernel argument of exactly this type; infinite where it is too large, as in C."""
+        """``value`` as a kernel argument of exactly this type: too large is infinite, and integers wrap, as in C."""
+        if self.numpy.kind in "iu":
+            return np.array(int(value) & (1 << 8 * self.itemsize) - 1, np.uint64).astype(self.numpy)[()]
         if self.itemsize < 8 and abs(value) > 1e4:  # cheaper than to ask NumPy not to warn of small values
             with np.errstate(over="ignore"):
                 return self.numpy.type(value)
@@ -58,8 +60,21 @@ _HALVES = "matmill/dtype/half.cuh"
 F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
 BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
 
+_UNSIGNED = DType("uint32", np.dtype(np.uint32), "unsigned", 4, 0.0, 0.0)
+# Sums of integers wrap around, which C++ defines for unsigned numbers alone.
+I8 = DType("int8", np.dtype(np.int8), "signed char", 1, 0.0, 0.0, _UNSIGNED)
+I32 = DType("int32", np.dtype(np.int32), "int", 4, 0.0, 0.0, _UNSIGNED)
+#: What is moved without a look at it, by size in bytes.
+BITS: dict[int, DType] = {
+    1: I8,
+    2: DType("bits16", np.dtype(np.int16), "short", 2, 0.0, 0.0),
+    4: I32,
+    8: DType("bits64", np.dtype(np.int64), "long long", 8, 0.0, 0.0),
+}
+
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
+ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
 
 
 def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:

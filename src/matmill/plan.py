@@ -35,7 +35,7 @@ class Ready:
     """One stage of a product with the kernel chosen and compiled for it."""
 
     stage: Stage
-    choice: Choice
+    choice: Choice[Gemm]
     binary: Binary
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matmill.dtypes import F32, DType
 
@@ -105,3 +105,64 @@ class Gemm:
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""
         return f"{times}{self.m}x{self.n}x{self.k} {self.dtype.name}"
+
+
+@dataclass(frozen=True)
+class View:
+    """How one operand of a :class:`Geam` lies: (row, column) strides in elements as the result counts rows and columns.
+
+    ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
+    16) that divides the address of every line along the dimension in which elements are neighbours, ``beside`` that of
+    the distance from the result's element of the same row and column to this operand's, for every element.
+    """
+
+    strides: Strides
+    batch: int = 0
+    align: int = 16
+    beside: int = 16
+
+    @property
+    def crossed(self) -> bool:
+        """Whether elements are nearer to each other down the columns than along the rows."""
+        row, column = self.strides
+        return abs(row) < abs(column)
+
+    def swapped(self) -> View:
+        """The same operand of the transposed result."""
+        row, column = self.strides
+        return View((column, row), self.batch, self.align, self.beside)
+
+
+@dataclass(frozen=True)
+class Geam:
+    """D = alpha * X + beta * Y, element by element, for ``batch`` matrices of m rows and n columns.
+
+    X and Y lie any way: a transposed operand is one with swapped strides. ``y`` is None where beta is 0. ``plain`` says
+    that there is no Y and alpha is 1: D is then X bit by bit. BLAS extensions call the operation geam.
+
+    >>> Geam(4, 6, F32, View((1, 4)), View((6, 1)), View((6, 1))).least_bytes
+    288
+    """
+
+    m: int
+    n: int
+    dtype: DType
+    x: View
+    y: View | None
+    d: View
+    batch: int = 1
+    plain: bool = False
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes that must move at the least: every operand once."""
+        return (2 if self.y is None else 3) * self.batch * self.m * self.n * self.dtype.itemsize
+
+    def swapped(self) -> Geam:
+        """The same elements with rows and columns changed over."""
+        y = None if self.y is None else self.y.swapped()
+        return replace(self, m=self.n, n=self.m, x=self.x.swapped(), y=y, d=self.d.swapped())
+
+    def __str__(self) -> str:
+        times = f"{self.batch} x " if self.batch != 1 else ""
+        return f"{times}{self.m}x{self.n} {self.dtype.name}"

@@ -7,38 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import inner as inner_cost
-from matmill.kernel import Kernel, Rung
+from matmill.cost import transpose_add as transpose_add_cost
+from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.inner.space import space_where_long
+from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.kernels.transpose_add.space import space as transpose_add_space
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
-from matmill.problem import Gemm
+from matmill.problem import Geam, Gemm
 from matmill.tiles import space as gemm_space
 
 
 @dataclass(frozen=True)
-class Production:
+class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
     ``predict`` gives seconds for a problem with one of these configurations on an arch.
     """
 
-    kernel: Kernel[Gemm]
-    space: Callable[[Gemm, Arch], tuple[Config, ...]]
-    predict: Callable[[Gemm, Config, Arch], float]
+    kernel: Kernel[P]
+    space: Callable[[P, Arch], tuple[Config, ...]]
+    predict: Callable[[P, Config, Arch], float]
 
 
-PRODUCTION: tuple[Production, ...] = (
+#: Kernels of products.
+PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, gemm_space, gemm_cost.predict),
     Production(INNER_KERNEL, space_where_long, inner_cost.predict),
 )
+
+#: Kernels of sums of matrices that lie any way.
+SUMS: tuple[Production[Geam], ...] = (Production(TRANSPOSE_ADD, transpose_add_space, transpose_add_cost.predict),)
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,

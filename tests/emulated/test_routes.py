@@ -244,7 +244,7 @@ def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inner kernel on a GPU so small that three blocks are its whole grid, whatever the problem."""
     real = choose
 
-    def chosen(problem: Gemm, on: arch.Arch) -> Choice:
+    def chosen(problem: Gemm, on: arch.Arch) -> Choice[Gemm]:
         choice = real(problem, on)
         if choice.kernel.entry != "inner":
             return choice

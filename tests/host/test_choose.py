@@ -32,7 +32,7 @@ def _predict(problem: Gemm, config: Config, _arch: arch.Arch) -> float:
     return 1.0 + abs(problem.m / 10 - config["BM"])
 
 
-def _production(*configs: Config) -> Production:
+def _production(*configs: Config) -> Production[Gemm]:
     kernel = Kernel("toy", "matmill.kernels.toy", configs[0], _geometry, _arguments, _legality)
     return Production(kernel, lambda _problem, _arch: configs, _predict)
 

@@ -210,7 +210,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gemm_rows(production: Production, problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
+def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
     """Every tile shape considered: its terms where it is legal, the reason against it where it is not.
 
     Raises :class:`~matmill.errors.ArgumentError`, with the reasons, where none is legal.

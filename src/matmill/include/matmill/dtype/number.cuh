@@ -20,6 +20,18 @@ struct Narrow {
   static __device__ __forceinline__ T down(float x) { return T::rounded(x); }
 };
 
+// Integers wrap around, as unsigned arithmetic does by definition.
+template <class T>
+struct Wrapping {
+  using Acc = unsigned;
+  static __device__ __forceinline__ unsigned up(T x) { return unsigned(int(x)); }
+  static __device__ __forceinline__ T down(unsigned x) { return T(x); }
+};
+
+template <>
+struct NumberOf<signed char> : Wrapping<signed char> {};
+template <>
+struct NumberOf<int> : Wrapping<int> {};
 template <>
 struct NumberOf<Half> : Narrow<Half> {};
 template <>

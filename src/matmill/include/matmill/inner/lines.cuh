@@ -92,13 +92,6 @@ struct Lines {
       }
     }
   }
-
- private:
-  template <int WIDTH>
-  static __device__ __forceinline__ void copy(T* to, const T* from) {
-    using Bits = typename Word<WIDTH * sizeof(T)>::Type;
-    *reinterpret_cast<Bits*>(to) = *reinterpret_cast<const Bits*>(from);
-  }
 };
 
 }  // namespace matmill

@@ -5,28 +5,11 @@
 //   STRIDED  anything else: V * T loads of one element
 #pragma once
 
+#include "matmill/word.cuh"
+
 namespace matmill {
 
 enum { ALONG_K, PACKED, STRIDED };
-
-template <int BYTES>
-struct Word;
-template <>
-struct Word<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using Type = unsigned;
-};
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
 
 // WIDTH elements from p in one load. Nothing is read twice: the hint keeps L2 for what is.
 template <int WIDTH, class T>
