@@ -15,8 +15,8 @@ ALONG, CROSSED, ABSENT = range(3)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
 _THREADS = (128, 256)
-#: Vectors of 16 bytes along each side of a tile: 128 or 256 bytes of a line.
-_SIDES = (8, 16)
+#: Vectors of 16 bytes along each side of a tile: 64 to 256 bytes of a line.
+_SIDES = (4, 8, 16)
 #: Registers that what a thread has under way takes at most, and those for addresses and counters.
 _MOST_LOADED, _OTHERS = 80, 46
 
