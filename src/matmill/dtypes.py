@@ -1,11 +1,12 @@
 """The element types matmill computes with: one table, read by arrays, sources and error bounds alike.
 
-``ALL`` are those that arrays may have. Products of ``DTYPES`` may be of any size; the others, of 16 bits, are summed in
-float32, and their products are narrow ones.
+``ELEMENTWISE`` are those that arrays may have, ``ALL`` those of products. Products of ``DTYPES`` may be of any size; the
+others, of 16 bits, are summed in float32, and their products are narrow ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -39,7 +40,8 @@ class DType:
     def scalar(self, value: float) -> np.generic:
         """``value`` as a kernel argument of exactly this type: too large is infinite, and integers wrap, as in C."""
         if self.numpy.kind in "iu":
-            return np.array(int(value) & (1 << 8 * self.itemsize) - 1, np.uint64).astype(self.numpy)[()]
+            wrapped: np.generic = np.uint64(int(value) & (1 << 8 * self.itemsize) - 1).astype(self.numpy)
+            return wrapped
         if self.itemsize < 8 and abs(value) > 1e4:  # cheaper than to ask NumPy not to warn of small values
             with np.errstate(over="ignore"):
                 return self.numpy.type(value)
@@ -77,7 +79,7 @@ ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
 
 
-def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:
+def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DType] = ALL) -> DType:
     """The table's row for a NumPy dtype.
 
     Raises :class:`~matmill.errors.DTypeError` for a type outside the table or one in foreign byte order.
@@ -92,16 +94,22 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str) -> DType:
             wanted="native byte order",
             fix=f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
         )
-    return named(dtype.name, argument, fix=f"Convert it first, for example {argument}.astype('float32').")
+    return named(dtype.name, argument, table, fix=f"Convert it first, for example {argument}.astype('float32').")
 
 
-def named(name: str, argument: str, *, fix: str = "Convert it first, for example to float32.") -> DType:
+def named(
+    name: str,
+    argument: str,
+    table: Mapping[str, DType] = ALL,
+    *,
+    fix: str = "Convert it first, for example to float32.",
+) -> DType:
     """The table's row of that name, which an array called ``argument`` has.
 
     Raises :class:`~matmill.errors.DTypeError` with ``fix`` for a type outside the table.
     """
-    found = ALL.get(name)
+    found = table.get(name)
     if found is None:
-        *others, last = ALL
+        *others, last = table
         raise DTypeError(argument=argument, got=f"dtype {name}", wanted=f"{', '.join(others)} or {last}", fix=fix)
     return found

@@ -19,12 +19,12 @@ from matmill.kernels.gemm import GEMM
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.kernels.transpose_add.space import space as transpose_add_space
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Geam, Gemm
 from matmill.tiles import space as gemm_space
+from matmill.turns import space as turn_space
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
 )
 
 #: Kernels of sums of matrices that lie any way.
-SUMS: tuple[Production[Geam], ...] = (Production(TRANSPOSE_ADD, transpose_add_space, transpose_add_cost.predict),)
+SUMS: tuple[Production[Geam], ...] = (Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.predict),)
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,

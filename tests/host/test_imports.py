@@ -19,7 +19,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "cache", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("execute", "frame", "kernel", "partials", "tiles", "layout", "cost"),
+    ("execute", "frame", "kernel", "partials", "tiles", "turns", "layout", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "source", "compile", "gpu", "emulator"),
