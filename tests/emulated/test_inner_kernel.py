@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
 from emulated.inner_trial import H200, TARGET, Array, Case, Trial, without
 from matmill.arch import Arch
@@ -16,7 +18,7 @@ from matmill.choose import choose_from
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.dtypes import F64
+from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.inner import INNER, piece, total
@@ -180,6 +182,21 @@ def _run_all(
     ptx = compile_source(generate(kernel, problem.dtype), TARGET).ptx
     for launch in kernel.launches(problem, operands):
         assert not run(ptx, launch, memory, races=True).hazards
+
+
+@pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
+def test_offsets_beyond_32_bits(subject: Picked, tmp_path: Path) -> None:
+    # Rows of E so far apart that their offsets in elements take 33 bits; the file is almost all holes.
+    rows, columns, k, e_row = 8, 8, 2600, 2**29 + 8
+    file = np.memmap(tmp_path / "E", np.float16, "w+", shape=((rows - 1) * e_row + k,))
+    e = as_strided(file, (rows, k), (2 * e_row, 2))
+    e[:] = np.random.default_rng(k).integers(-2, 3, e.shape)
+    f = np.random.default_rng(e_row).integers(-2, 3, (k, columns)).astype(np.float16)
+    problem = Gemm(rows, columns, k, F16, a_strides=(e_row, 1))
+    kernel = subject.kernel_for(problem, H200)
+    d = np.full((rows, columns), np.nan, np.float16)
+    _run_all(kernel, problem, (e, f, d), np.zeros(kernel.workspace(problem), np.uint8))
+    assert np.array_equal(d.astype(np.float64), e.astype(np.float64) @ f.astype(np.float64))
 
 
 PLANTED = [
