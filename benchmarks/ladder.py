@@ -18,12 +18,12 @@ from typing import Any
 from matmill.arch import get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
+from matmill.bench.production import rows_of
 from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.results import Outcome
 from matmill.bench.selection import for_emulator, pick
 from matmill.bench.transfers import measure_transfers
 from matmill.dtypes import ALL
-from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
@@ -43,6 +43,9 @@ def main() -> None:
     parser.add_argument("--inner", nargs="+", default=[], metavar="CASE", help="measure the inner ladder at cases")
     parser.add_argument("--dtype", default="float32", choices=ALL, help="element type of --inner (default: float32)")
     parser.add_argument("--layout", default="row", choices=LAYOUTS, help="layout of F of --inner (default: row)")
+    parser.add_argument(
+        "--emulate", choices=("sgemm", "inner", "all"), default="all", help="what is emulated where nothing is measured"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder to write to")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -52,16 +55,18 @@ def main() -> None:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     for name in args.inner:
         problem = inner_product(*case(name), ALL[args.dtype], args.layout)
-        record(args.out, measure("inner", INNER, problem, None, seed=SEED))
+        record(args.out, measure("inner", rows_of("inner"), problem, None, seed=SEED))
     if not args.gpu and not args.memory and not args.inner:
-        record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
-        record(args.out, emulated_inner())
+        if args.emulate in {"sgemm", "all"}:
+            record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
+        if args.emulate in {"inner", "all"}:
+            record(args.out, emulated_inner())
 
 
 def emulated_inner() -> Outcome:
-    """The inner ladder as ``matmill ladder inner --on emulator`` runs it."""
+    """The inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
     problem = inner_product(3, 3, EMULATED_K)
-    rungs, said = for_emulator(INNER)
+    rungs, said = for_emulator(rows_of("inner"))
     found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
     return replace(found, notes=(*found.notes, said))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matmill.bench.inner_report import page, recorded_groups
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page
 from matmill.cli.readme import with_output
 from matmill.ladder.inner import INNER
@@ -21,6 +22,7 @@ def main() -> None:
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
+        ROOT / "docs" / "inner-results.md": page(recorded_groups(results)),
         ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
     }
     for path, text in pages.items():

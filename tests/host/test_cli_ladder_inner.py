@@ -21,6 +21,7 @@ from matmill.bench import measure, peers, sums
 from matmill.bench.clock import Clock, StreamHandle
 from matmill.bench.inputs import Inputs, InputsBySize
 from matmill.bench.plots import draw
+from matmill.bench.production import rows_of
 from matmill.bench.products import CASES, case, gram_of, inner_product
 from matmill.bench.randoms import uniform
 from matmill.bench.results import Outcome
@@ -223,28 +224,33 @@ class InnerGPU(FakeGPU):
         assert stream is None or hasattr(stream, "__cuda_stream__")
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)
+        args: tuple[Any, ...] = launch.args
         if launch.entry not in {"clear", "finish"}:
-            self.pending = (launch.entry, *launch.args)
+            self.pending = (launch.entry, *args)
         elif launch.entry == "finish":
-            self._finish(launch.args)
+            d, d_row, d_column, _d_batch, m, n = args[6:12]
+            assert (int(d_row), int(d_column)) == (int(n), 1)
+            self._multiply(d, int(m), int(n))
+        if launch.entry == "inner" and not args[2].address:  # no workspace: one block makes D itself
+            d, d_row = args[14:16]
+            self._multiply(d, self.live[d.address].nbytes // (4 * int(d_row)), int(d_row))
 
-    def _finish(self, args: tuple[Any, ...]) -> None:
+    def _multiply(self, d: Pointer, m: int, n: int) -> None:
         entry, *given = self.pending
-        d, d_row, d_column, _d_batch, m, n = args[6:12]
-        assert (int(d_row), int(d_column)) == (int(n), 1)
         numbers = [int(x) for x in given if not isinstance(x, Pointer)]
         if entry in {"basic", "phvm"}:  # which take m and n
-            assert numbers[:2] == [int(m), int(n)]
+            assert numbers[:2] == [m, n]
             numbers = numbers[2:]
         k, e_row, *f = numbers
-        e = _strided(given[0], (int(m), k), (e_row, 1))
-        right = e.T if entry == "gram" else _strided(given[1], (k, int(n)), (f[1], f[2]))
+        at = 2 if entry == "inner" else 1  # a batch stride of E comes before
+        e = _strided(given[0], (m, k), (e_row, 1))
+        right = e.T if entry == "gram" else _strided(given[1], (k, n), (f[at], f[at + 1]))
         product = e @ right
         self.products += 1
         if entry == self.wrong:
             product[0, 0] += 1
         product[-1, -1] *= np.float32(1 + self.drift * self.products)
-        _strided(d, (int(m), int(n)), (int(n), 1))[:] = product
+        _strided(d, (m, n), (n, 1))[:] = product
 
 
 def _strided(where: object, shape: tuple[int, int], strides: tuple[int, int]) -> NDArray[np.float32]:
@@ -299,7 +305,7 @@ def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.Ca
     assert code == cli.OK, found
     assert (found["on"], found["problem"]["layout"]) == ("gpu", layout)
     rows = {row["rung"]: row for row in found["rows"]}
-    assert list(rows) == list(BY_LABEL)
+    assert list(rows) == [*BY_LABEL, "production"]
     for row in rows.values():
         moved = 4 * ((1 if row["rung"] == "gram" else 2) * 3 * 4096 + 9)
         assert row["ok"] is True, row
@@ -309,7 +315,7 @@ def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.Ca
         assert row["bandwidth_fraction"] == pytest.approx(moved / 2e-3 / 4.8e12)
         assert row["tflops"] == pytest.approx(2 * 9 * 4096 / 2e-3 / 1e12)
         assert row["library_fraction"] == pytest.approx(1.0)  # the same product in the same time, Gram or not
-    assert rows["two-stage"]["note"] == "two runs gave the same bits"
+    assert rows["two-stage"]["note"] == rows["production"]["note"] == "two runs gave the same bits"
     names = [base["name"] for base in found["baselines"]]
     assert names == ["torch.mm", "torch einsum", "CPU BLAS (NumPy)"]
     assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in found["baselines"])
@@ -336,6 +342,21 @@ def test_results_that_differ_from_run_to_run_are_seen(gpu: InnerGPU, capsys: pyt
     assert (vectorized["ok"], vectorized["note"]) == (True, "")
     assert two_stage["ok"] is False
     assert two_stage["note"] == "two runs gave different bits"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = _json(["--k", "40000", "--rungs", "two-stage,production"], capsys)
+    assert [row["rung"] for row in found["rows"]] == ["two-stage", "production"]
+    assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in found["rows"])
+    wide = rows_of("inner")[-1]
+    asked = inner_product(200, 3, 5000)
+    assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the GEMM kernel takes it
+    refused = inner_product(200, 3, 5000, F16)
+    size, reason = nearest(wide, refused, get("h200"), TRAFFIC)
+    assert size is not None
+    assert size.m == 128
+    assert "200 x 3 outputs are more than 128 x 128" in reason
 
 
 @pytest.mark.usefixtures("gpu")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from matmill.bench.inner_report import page, recorded_groups
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page
+from matmill.bench.production import rows_of
 from matmill.cli.readme import with_output
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
@@ -91,10 +93,15 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     assert committed == made, "run `make docs`"
 
 
+def test_the_page_of_inner_products_is_up_to_date() -> None:
+    committed = (ROOT / "docs" / "inner-results.md").read_text(encoding="utf-8")
+    assert committed == page(recorded_groups(RESULTS)), "run `make docs`"
+
+
 @pytest.mark.parametrize("ladder", ["sgemm", "inner"])
 def test_the_recorded_emulation_covers_today_s_ladder(ladder: str) -> None:
     emulated = next(r for r in recorded(RESULTS, ladder) if r["on"] == "emulator")
-    assert [row["rung"] for row in emulated["rows"]] == [rung.label for rung in LADDERS[ladder]]
+    assert [row["rung"] for row in emulated["rows"]] == [rung.label for rung in rows_of(ladder)]
     assert all(row["ok"] for row in emulated["rows"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ import matmill
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_digits() -> None:
+def _run(name: str, *arguments: str) -> list[str]:
+    """What an example prints, line by line."""
     pytest.importorskip("sklearn")
     environment = {**os.environ, "PYTHONPATH": str(Path(matmill.__file__).parent.parent)}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "digits.py")],
+        [sys.executable, str(EXAMPLES / name), *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -26,7 +28,22 @@ def test_digits() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_digits() -> None:
+    lines = _run("digits.py")
     assert lines[0].startswith("Gram matrix 64 x 64 of 1797 digits")
     assert lines[1] == "10 of 64 axes keep 74% of the variance"
     assert lines[2].startswith("nearest centre")
+
+
+def test_k_means_gives_numpy_s_groups() -> None:
+    lines = _run("digits_kmeans.py", "--executor", "cpu")
+    assert lines[0].startswith("1797 digits in 10 groups, the same as NumPy's")
+    assert re.fullmatch(r"naming each group .* names (7|8)\d% rightly", lines[2])
+
+
+def test_k_means_runs_the_gpu_s_own_kernels_in_the_emulator() -> None:
+    lines = _run("digits_kmeans.py", "--executor", "emulator", "--images", "60", "--rounds", "2")
+    assert lines[0].startswith("60 digits in 10 groups, the same as NumPy's")

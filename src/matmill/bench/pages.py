@@ -34,7 +34,8 @@ _FORUM_PRINTED = {
 
 _INNER_UNITS = (
     "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
-    "percentages refer to the memory bandwidth of the GPU's data sheet.\n"
+    "percentages refer to the memory bandwidth of the GPU's data sheet. Last in the tables stands `production`, which\n"
+    "is no rung: what `matmill.inner` runs, as the cost model chooses it for the product.\n"
 )
 _UNMEASURED = "No run on a GPU is recorded yet.\n"
 
@@ -206,7 +207,11 @@ def _overview(rungs: Sequence[Step], measured: Sequence[Record]) -> Iterable[str
 
 
 def _where(measured: Sequence[Record]) -> str:
-    record = measured[-1]
+    return environment_of(measured[-1])
+
+
+def environment_of(record: Record) -> str:
+    """Where and when a run on a GPU was recorded, as a sentence."""
     environment = record["environment"]
     gpus = environment.get("gpus") or [{}]
     driver = gpus[0].get("driver_version", "unknown")

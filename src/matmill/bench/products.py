@@ -61,7 +61,7 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
     (1, 1000)
     """
     row = layout == "row"
-    lines, length = (k, n) if row else (n, k)
+    lines, length = (k, n) if row and n > 1 else (n, k)  # one column is contiguous along k either way
     return Gemm(
         m=m,
         n=n,

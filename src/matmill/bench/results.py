@@ -105,7 +105,7 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON holds it; numbers that are not finite become null, which JSON can say."""
         subject = subject_of(self.ladder)
-        found: dict[str, Any] = _finite(
+        found: dict[str, Any] = finite(
             {
                 "ladder": self.ladder,
                 "on": self.on,
@@ -125,11 +125,12 @@ class Outcome:
         return found
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """``value`` as JSON can hold it: numbers that are not finite become null, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

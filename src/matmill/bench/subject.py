@@ -106,7 +106,7 @@ TRAFFIC = replace(
     problem=restored,
     own=("bytes", "tbytes_per_second", "bandwidth_fraction"),
     instead=_gram_instead,
-    same_bits=frozenset({"two-stage", "gram"}),
+    same_bits=frozenset({"two-stage", "gram", "production"}),
     cpu_patience=2.0,
 )
 

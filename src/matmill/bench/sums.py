@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.dtypes import ALL
+from matmill.dtypes import ALL, DType
 from matmill.reference import answer, bound
 
 Array = NDArray[Any]
@@ -44,20 +44,23 @@ def random_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
     The inputs are read in blocks along k, so that no float64 copy of them is needed.
     """
-    dtype = ALL[a.dtype.name]
-    k = a.shape[1]
     total, size = _summed(a, b)
+    return total, random_limit(total, size, a.shape[1], ALL[a.dtype.name])
+
+
+def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
+    """The bound of :func:`random_sum` from its product and |A| @ |B|, both in float64."""
     roundoff = dtype.accumulator.roundoff
     terms = (k + _EPILOGUE) * roundoff
     worst = terms / (1 - terms) if terms < 1 else inf
     double = dtype.accumulator.itemsize == 8
-    limit = np.minimum(worst * size, _SPREAD * roundoff * (size + sqrt(k) * np.abs(total)))
+    limit: Array = np.minimum(worst * size, _SPREAD * roundoff * (size + sqrt(k) * np.abs(total)))
     limit += (k + _EPILOGUE) * float(np.finfo(np.float64 if double else np.float32).tiny)
     if dtype.wider is not None:
-        limit += dtype.roundoff * (np.abs(total) + limit) + _smallest(a.dtype)
+        limit += dtype.roundoff * (np.abs(total) + limit) + _smallest(dtype.numpy)
     elif double:
         limit *= 2
-    return total, limit
+    return limit
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:

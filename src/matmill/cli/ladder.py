@@ -13,6 +13,7 @@ from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
 from matmill.bench.memory import emulate_transfers
 from matmill.bench.plots import draw, drawable
+from matmill.bench.production import rows_of
 from matmill.bench.progress import Progress
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
@@ -85,7 +86,7 @@ def _run(args: argparse.Namespace) -> Outcome:
     """The outcome of the run that the arguments describe."""
     name, on = _ladder(args.ladder), _on(args.on)
     arch = get(args.arch, "--arch") if args.arch is not None else None
-    rungs: Sequence[Any] = pick(LADDERS[name], args.rungs)
+    rungs: Sequence[Any] = pick(rows_of(name), args.rungs)
     notes: tuple[str, ...] = ()
     if name == ladder_inner.NAME:
         problem = ladder_inner.problem(args, on)

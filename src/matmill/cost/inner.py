@@ -2,51 +2,102 @@
 
 While the kernel runs, four things happen at once, and the slowest decides: bytes arrive from memory, as fast as the
 bytes in flight over the latency allow (Little's law) and no faster than memory reads at best, with a smooth passage
-between the two; instructions are issued;
-multiply-adds are done, those on padding included; shared memory, or L1, hands operands to threads. Blocks take portions
-of k in turns, so the busiest multiprocessor decides, and the last portion is short. Launching, the first loads'
-latency, the block's own sum and, with more than one block, the second launch come on top.
+between the two; instructions are issued; multiply-adds are done, those on padding included; shared memory, or L1, hands
+operands to threads. Blocks take portions of k in turns, so the busiest multiprocessor decides, and the last portion is
+short. Launching, the first loads' latency, the block's own sum and, with more than one block, the second launch come on
+top.
 
-The constants below are first estimates and have not been fitted to a GPU yet; each says where it comes from.
+What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
+:class:`Constants`, which ``benchmarks/fit_inner.py`` fits to times measured by ``benchmarks/inner_search.py``. The
+defaults are first estimates that have not been fitted to a GPU yet; each says where it comes from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
-#: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
-READ_SHARE = 0.906
-#: Seconds from a request under load to its data. 23 KB in flight on each of an H200's SMs are then bandwidth times
-#: latency, with which 71% of the bandwidth is reached; 95% take three times as much.
-LATENCY = 0.7e-6
-#: Seconds from launch to the first instruction and from the last to the end of the kernel: of the GEMM model.
-LAUNCH = 3.57e-6
-#: Seconds that a second launch right behind the first adds, without its own traffic.
-SECOND = 1.5e-6
-#: Issue slots per copy: instruction, bounds check, pointer. Of the GEMM model.
-COPY_SLOTS = 4.0
-#: Issue slots of a thread per portion of k besides loads and multiply-adds: loop, addresses, waiting.
-PORTION_SLOTS = 20.0
-#: The same where there is a barrier: the warps wait for each other as well.
-STAGE_SLOTS = 60.0
-#: Bytes per cycle that a multiprocessor's L1 or shared memory hands to registers (CUDA programming guide: 32 banks).
-L1_BYTES = 128
-#: Passes of an access to shared memory over the least, where lanes want the same words.
-SHARED_PASSES = 2.0
-#: Cycles per output and thread of the sum over a block.
-SUM_CYCLES = 4.0
-#: Warps per multiprocessor that would fill half of its issue slots. Of the GEMM model.
-WARPS_HALF = 0.90
-#: The four times overlap in part: the p-norm of them with this p.
-OVERLAP = 4.0
-#: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-L2_BYTES = 32.0
+_LANES, _SECTOR_LINE = 32, 128
+#: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
+_WAYS, _UNROLLED = 16, 4
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+
+    #: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
+    read_share: float = 0.906
+    #: From a request under load to its data. 23 KB in flight on each of an H200's SMs are then bandwidth times latency,
+    #: with which 71% of the bandwidth is reached; 95% take three times as much.
+    latency: float = 0.7e-6
+    #: From launch to the first instruction and from the last to the end of the kernel: of the GEMM model.
+    launch: float = 3.57e-6
+    #: What a second launch right behind the first adds, without its own work: an estimate.
+    second: float = 1.5e-6
+    #: Of each step of the second launch, in which a thread adds four partial sums: L2's latency.
+    second_step: float = 0.3e-6
+    #: Share of the data sheet's multiply-adds that are reached: 51 of 67 TFLOP/s, by cuBLAS on an H200.
+    fma_share: float = 0.76
+    #: Slots per copy: the instruction, its bounds check, its pointer. Of the GEMM model.
+    copy_slots: float = 4.0
+    #: Slots per load, and per element of 16 bits that is widened.
+    load_slots: float = 1.0
+    widen_slots: float = 1.0
+    #: Slots of a thread per portion of k besides loads and multiply-adds: loop and addresses. Estimates.
+    portion_slots: float = 20.0
+    #: The same where there is a barrier: the warps wait for each other as well.
+    stage_slots: float = 60.0
+    #: Cycles per 128-byte line that a load touches in L1: one, if nothing else used it.
+    line_cycles: float = 1.0
+    #: Cycles per 128 bytes from or to shared memory: more than one, where lanes want different words of a bank.
+    shared_cycles: float = 1.5
+    #: Cycles per output and thread of the sum over a block.
+    sum_cycles: float = 4.0
+    #: Warps per multiprocessor that would fill half of its issue slots. Of the GEMM model.
+    warps_half: float = 0.90
+    #: The four times overlap in part: the p-norm of them with this p.
+    overlap: float = 4.0
+    #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
+    l2_bytes: float = 32.0
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration, whatever that costs.
+
+    ``bytes``, ``flight`` (bytes under way at a time), and the seconds that multiply-adds take at the data sheet's rate
+    (``multiply_seconds``) are of the whole GPU; instructions, per thread added up, ``lines`` of 128 bytes touched in L1
+    and ``shared_lines`` of 128 bytes through shared memory are of the busiest multiprocessor. ``sums`` are outputs per
+    thread times warps of a block. ``parted`` is 1 where there is a second launch, else 0.
+    """
+
+    bytes: float
+    flight: float
+    multiply_seconds: float
+    multiplies: float
+    loads: float
+    widened: float
+    copies: float
+    portions: float
+    stages: float
+    warps: float
+    lines: float
+    shared_lines: float
+    sums: float
+    parted: float
+    partial_bytes: float
+    steps: float
+    read_bytes_per_s: float
+    hz: float
+    sms: float
 
 
 @dataclass(frozen=True)
@@ -62,79 +113,117 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The slowest of the four."""
-        times = {name: getattr(self, name) for name in ("memory", "issue", "arithmetic", "operands")}
+        """The slowest of the four, or ``overhead`` where that takes longer than any of them."""
+        times = {name: getattr(self, name) for name in ("memory", "issue", "arithmetic", "operands", "overhead")}
         return max(times, key=times.__getitem__)
 
 
-def predict(problem: Gemm, config: Config, arch: Arch) -> float:
+def predict(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> float:
     """Seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return explain(problem, config, arch).seconds
+    return times(demand(problem, config, arch), constants).seconds
 
 
-def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """The terms behind :func:`predict`."""
-    portion = config["BK"] or config["V"] * config["BS"] // config["S"] * config["U"]
-    blocks = config["GS"] * problem.batch
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. The fields of ``asked`` may also be arrays of one shape; those of the result then are."""
+    c = constants
+    most = c.read_share * asked.read_bytes_per_s
+    memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
+    arithmetic = asked.multiply_seconds / c.fma_share
+
+    slots = asked.multiplies + c.load_slots * asked.loads + c.widen_slots * asked.widened + c.copy_slots * asked.copies
+    slots += c.portion_slots * asked.portions + c.stage_slots * asked.stages
+    filled = asked.warps / (asked.warps + c.warps_half)
+    issue = slots / (4 * _LANES * filled) / asked.hz
+    operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.shared_lines) / asked.hz
+
+    p = c.overlap
+    together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
+    overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
+    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
+    overhead += asked.parted * (c.second + c.second_step * asked.steps + traffic)
+    return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["GS"]
+    portion = config["BK"] if staged else v * (bs // s) * config["U"]
+    blocks = gs * problem.batch
     slots = arch.sms * config["BLOCKS_PER_SM"]
-    portions = ceil_div(ceil_div(problem.k, portion), config["GS"]) * ceil_div(blocks, slots)
+    portions = ceil_div(ceil_div(problem.k, portion), gs) * ceil_div(blocks, slots)
     resident = min(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms))
     busy = min(arch.sms, blocks)
     terms = portions * portion * resident  # of k, that the busiest multiprocessor works through
 
     size = problem.dtype.itemsize
-    lines = problem.m if problem.gram else problem.m + problem.n
-    flight = (config["STAGES"] - 1 if config["BK"] else 1) * portion * lines * size * resident
-    most = READ_SHARE * arch.dram_bytes_per_s
-    rate = most / sqrt(1 + (most * LATENCY / (busy * flight)) ** 2)
-    memory = terms * busy * lines * size / rate
+    row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
+    under_way = config["STAGES"] - 1 if staged else 1
+    alone = bool(config["GRAM"]) and config["DOWN"] == 1
+    tm, tn = config["TM"], 0 if alone else config["TN"]
+    products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
+    lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
 
-    per_cycle = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
-    products, reads, copies = _instructions(problem, config)
-    threads = config["S"]
-    arithmetic = terms * threads * products / per_cycle / arch.boost_hz
-    fixed = STAGE_SLOTS if config["BK"] else PORTION_SLOTS
-    outside = fixed * config["BS"] / portion
-    warps = resident * config["BS"] / 32
-    filled = warps / (warps + WARPS_HALF)
-    issue = terms * (threads * (products + reads) + copies * COPY_SLOTS + outside) / (128 * filled) / arch.boost_hz
-    operands = terms * _operand_bytes(problem, config) / L1_BYTES / arch.boost_hz
+    loads = sum(count / _loaded_at_once(name, config) for name, count in (("E", tm), ("F", tn)))
+    copied, lines, shared_lines = 0.0, 0.0, 0.0
+    if staged:
+        copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
+        # Neighbouring lanes that have the same rows or columns get them in one pass.
+        merged = 2 if config["DOWN"] > 1 and config["ACROSS"] > 1 else 1
+        lines = row_bytes / _SECTOR_LINE
+        shared_lines = (s * (tm + tn) * size / merged + row_bytes) / _SECTOR_LINE
+    else:
+        lines = _lines(problem, config, "E", tm, config["DOWN"]) + _lines(problem, config, "F", tn, config["ACROSS"])
 
-    norm = sum(t**OVERLAP for t in (memory, issue, arithmetic, operands)) ** (1 / OVERLAP)
-    overhead = LAUNCH + LATENCY + config["TM"] * config["TN"] * SUM_CYCLES * config["BS"] / 32 / arch.boost_hz
-    if config["GS"] > 1:
-        sums = config["GS"] * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-        overhead += SECOND + LATENCY + 2 * sums / (L2_BYTES * arch.sms * arch.boost_hz)
-    return Prediction(norm + overhead, memory, issue, arithmetic, operands, overhead)
-
-
-def _instructions(problem: Gemm, config: Config) -> tuple[float, float, float]:
-    """Per k: multiply-adds and loads (conversions among them) of each of the S threads, and copies of all together."""
-    tm, tn, v = config["TM"], config["TN"], config["V"]
-    alone = config["GRAM"] and config["DOWN"] == 1
-    products = tm * (tm + 1) / 2 if alone else tm * tn
-    reads = 0.0
-    copies = 0.0
-    for name, count in (("E", tm), ("F", 0 if alone else tn)):
-        width = config[f"{name}_WIDTH"]
-        if config["BK"]:
-            wide = v if config[f"{name}_MODE"] == 0 else config[f"{name}_GROUP"]
-            lines = {"E": problem.m, "F": 0 if config["GRAM"] else problem.n}[name]
-            copies += lines / width
-        else:
-            wide = width
-        reads += count / wide
-        if problem.dtype.wider is not None:
-            reads += count  # each element is converted
-    return products, reads, copies
+    parted = gs > 1
+    sum_bytes = gs * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    rounds = portions * resident * bs
+    return Demand(
+        bytes=float(terms * busy * row_bytes),
+        flight=float(under_way * portion * row_bytes * resident * busy),
+        multiply_seconds=terms * s * products / lanes / arch.boost_hz,
+        multiplies=terms * s * products,
+        loads=terms * s * loads,
+        widened=float(terms * s * (tm + tn)) if problem.dtype.wider is not None else 0.0,
+        copies=terms * copied,
+        portions=0.0 if staged else float(rounds),
+        stages=float(rounds) if staged else 0.0,
+        warps=resident * bs / _LANES,
+        lines=terms * lines,
+        shared_lines=terms * shared_lines,
+        sums=config["TM"] * config["TN"] * bs / _LANES,
+        parted=float(parted),
+        partial_bytes=2.0 * sum_bytes if parted else 0.0,
+        steps=float(ceil_div(gs, _WAYS * _UNROLLED)) if parted else 0.0,
+        read_bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
 
 
-def _operand_bytes(problem: Gemm, config: Config) -> float:
-    """Bytes per k that L1 or shared memory moves: to all threads, and with stages into shared memory as well."""
-    size = problem.dtype.itemsize
-    lines = config["TM"] + (0 if config["GRAM"] and config["DOWN"] == 1 else config["TN"])
+def _loaded_at_once(name: str, config: Config) -> int:
+    """Elements that a thread loads at once from global memory or, where that is staged, from shared memory."""
     if not config["BK"]:
-        return float(config["S"] * lines * size)
-    whole = problem.m if problem.gram else problem.m + problem.n
-    merged = SHARED_PASSES / 4 if config["DOWN"] > 1 and config["ACROSS"] > 1 else 1.0
-    return config["S"] * lines * size * merged + whole * size
+        return config[f"{name}_WIDTH"]
+    return config["V"] if config[f"{name}_MODE"] == 0 else config[f"{name}_GROUP"]
+
+
+def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) -> float:
+    """128-byte lines of L1 that loads of one matrix touch per k, straight into the registers of S threads per k."""
+    size, s, v = problem.dtype.itemsize, config["S"], config["V"]
+    width, mode = config[f"{name}_WIDTH"], config[f"{name}_MODE"]
+    sharing = min(s, _LANES)
+    pieces = _LANES // sharing  # of a warp's request, each of V k's
+    apart = min(takers, sharing)  # lanes of a piece that read different places
+    if mode == 0:  # along k: a run per line
+        touched = apart * max(1.0, pieces * v * size / _SECTOR_LINE)
+    else:
+        whole = problem.m if name == "E" else problem.n
+        spanned = pieces * v * whole * size / _SECTOR_LINE
+        touched = min(float(pieces * max(1.0, apart * width * size / _SECTOR_LINE)), max(1.0, spanned))
+    requests = count / width * s / sharing  # of warps, per k of one piece
+    return requests * touched / pieces

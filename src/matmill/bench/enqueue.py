@@ -1,0 +1,29 @@
+"""What enqueues all launches of a kernel, ready beforehand, so that the host takes a few microseconds to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from matmill.bench.clock import StreamHandle
+from matmill.compile import Binary
+from matmill.execute import Launch
+from matmill.frame import Frame
+from matmill.gpu import GPU
+
+
+def enqueuer(gpu: GPU, binary: Binary, launches: Sequence[Launch]) -> Callable[[StreamHandle], None]:
+    """A function that enqueues ``launches``, whose entry points are all in ``binary``, on the stream it is given."""
+    prepared = [gpu.prepare(binary, launch) for launch in launches]
+    frame = Frame(launches)
+
+    def run(stream: StreamHandle) -> None:
+        frame.aim((), stream.address)
+        entered = gpu.enter()
+        try:
+            for kernel, (config, parameters) in zip(prepared, frame.calls, strict=True):
+                kernel(config, parameters)
+        finally:
+            if entered:
+                gpu.leave()
+
+    return run

@@ -1,0 +1,222 @@
+"""One inner product by ``matmill.inner`` and by what users have instead, timed in turns and checked against float64.
+
+All take the same tensors of torch, so that what is timed is what a user of torch gets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from numpy.typing import NDArray
+
+from matmill.arch import Arch
+from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
+from matmill.bench.clock import Competitor, StreamHandle
+from matmill.bench.enqueue import enqueuer
+from matmill.bench.inner_entry import LIBRARY, OURS, WAYS
+from matmill.bench.probe_runs import Runs
+from matmill.bench.products import described
+from matmill.bench.torch_matrices import TorchMatrices
+from matmill.choose import choose
+from matmill.errors import ArgumentError
+from matmill.execute import Pointer
+from matmill.gpu import Allocation
+from matmill.kernels.probe import buffers
+from matmill.kernels.probe.stream import READ, VECTOR, Stream
+from matmill.ops import inner
+from matmill.problem import Gemm
+
+READ_NAME = "read"
+_REPLAYED, _LOOP, _ROUNDS = 20, 200, 7
+
+
+class OwnProduct:
+    """``matmill.inner`` of two tensors of torch into a third, on torch's current stream."""
+
+    name = OURS
+    version = "matmill"
+
+    def __init__(self, matrices: TorchMatrices) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._matrices = matrices
+
+    def call(self) -> None:
+        """Enqueues the product on torch's current stream."""
+        inner(self._matrices.e, self._matrices.f, out=self._matrices.d)
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues it on the caller's stream."""
+        with self._torch.cuda.stream(self._torch.cuda.ExternalStream(stream.address)):
+            self.call()
+
+    def result(self) -> NDArray[Any]:
+        """The product, on the host."""
+        self._matrices.synchronize()
+        return self._matrices.result()
+
+
+class Reading:
+    """A long buffer and the kernel that reads it: the bandwidth that percentages refer to."""
+
+    name = READ_NAME
+    #: Bytes that are read.
+    nbytes = 4 * 2**30
+
+    def __init__(self, runs: Runs) -> None:
+        self._buffer: Allocation = runs.gpu.empty(self.nbytes)
+        self._sums = runs.gpu.empty(4 * runs.arch.sms * runs.arch.threads_per_sm)
+        problem = Stream(self.nbytes // VECTOR, runs.resident(READ))
+        operands = buffers(self._buffer.pointer("read"), Pointer("sums", self._sums.address))
+        self.run: Callable[[StreamHandle], None] = enqueuer(
+            runs.gpu, runs.binary(READ), READ.launches(problem, operands)
+        )
+
+    def close(self) -> None:
+        """Frees the buffer."""
+        self._buffer.close()
+        self._sums.close()
+
+
+def products(matrices: TorchMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
+    """What multiplies ``matrices``, ours first, each run once; and why others do not."""
+    e, f, kind = matrices.e, matrices.f, matrices.problem.dtype.numpy
+    makers: dict[str, Callable[[], LibraryProduct]] = {
+        OURS: lambda: OwnProduct(matrices),
+        LIBRARY: lambda: TorchProduct(LIBRARY, e, f, kind),
+        "torch einsum": lambda: TorchProduct("torch einsum", e, f, kind, einsum=True),
+    }
+    if "cupy" in installed() and kind.name != "bfloat16":  # which CuPy does not have
+        makers["CuPy matmul"] = lambda: _cupy(e, f)
+    found: list[LibraryProduct] = []
+    absent: list[str] = []
+    for name, make in makers.items():
+        try:
+            made = make()
+            made.run(stream)
+            made.result()
+        except Exception as error:
+            if name in {OURS, LIBRARY}:
+                raise
+            absent.append(f"{name}: {next(iter(str(error).splitlines()), type(error).__name__)}")
+        else:
+            found.append(made)
+    return found, absent
+
+
+def _cupy(e: Any, f: Any) -> CupyProduct:
+    cupy: Any = importlib.import_module("cupy")
+    return CupyProduct("CuPy matmul", cupy.from_dlpack(e), cupy.from_dlpack(f))
+
+
+def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seconds_each: float) -> dict[str, Any]:
+    """Events around single calls, cold L2, in turns with ``reading``; gives the product's entry of a record."""
+    clock = runs.cold
+    matrices = TorchMatrices(problem, seed)
+    made, absent = products(matrices, clock.stream)
+    competitors = [Competitor(one.name, one.run) for one in made]
+    competitors.append(Competitor(READ_NAME, reading.run))
+    timings = clock.compare(competitors, seconds_each=seconds_each, most_rounds=15, settle=0.05, seed=seed)
+    rate = reading.nbytes / timings[-1].median
+    rows = []
+    for one, timing in zip(made, timings, strict=False):
+        errors = matrices.errors(one.result())
+        rows.append({"name": one.name, "version": one.version, **asdict(errors), **asdict(timing)})
+    return {**_known(problem, runs.arch), "read_bytes_per_s": rate, "rows": rows, "absent": absent}
+
+
+def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:
+    """Replays of a graph of 20 calls, and loops of 200 plain calls with one wait, ours and torch.mm in turns."""
+    torch: Any = importlib.import_module("torch")
+    matrices = TorchMatrices(problem, seed)
+    own = OwnProduct(matrices)
+    out = torch.empty_like(matrices.d)
+    calls: dict[str, Callable[[], object]] = {
+        OURS: own.call,
+        LIBRARY: lambda: torch.mm(matrices.e, matrices.f, out=out),
+    }
+    own.call()
+    errors = {OURS: matrices.errors(own.result())}
+    theirs = TorchProduct(LIBRARY, matrices.e, matrices.f, problem.dtype.numpy)
+    theirs.run(runs.warm.stream)
+    errors[LIBRARY] = matrices.errors(theirs.result())
+    ways = {way: {name: timer(torch, call) for name, call in calls.items()} for way, timer in _TIMERS.items()}
+    timed: dict[str, dict[str, float]] = {name: {} for name in calls}
+    for way, timers in ways.items():
+        samples: dict[str, list[float]] = {name: [] for name in timers}
+        for _ in range(_ROUNDS):
+            for name, timer in timers.items():
+                samples[name].append(timer())
+        for name, seconds in samples.items():
+            timed[name][way] = statistics.median(seconds)
+    rows = [{"name": name, **asdict(errors[name]), **timed[name]} for name in calls]
+    return {**_known(problem, runs.arch), "rows": rows, "absent": []}
+
+
+def _graph(torch: Any, call: Callable[[], object]) -> Callable[[], float]:
+    """A timer of one call, by replays of a graph of many."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_REPLAYED):
+            call()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def timer() -> float:
+        graph.replay()  # so that the timed one starts behind work that keeps the GPU busy
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3 / _REPLAYED
+
+    return timer
+
+
+def _loop(torch: Any, call: Callable[[], object]) -> Callable[[], float]:
+    """A timer of one call, by a loop of many and one wait."""
+
+    def timer() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(_LOOP):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / _LOOP
+
+    return timer
+
+
+_TIMERS: dict[str, Callable[[Any, Callable[[], object]], Callable[[], float]]] = dict(
+    zip(WAYS, (_graph, _loop), strict=True)
+)
+
+
+def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:
+    choice = choose(problem, arch)
+    return {
+        "problem": described(problem),
+        "bytes": problem.least_bytes,
+        "flops": problem.flops,
+        "fma_flops": arch.peak(problem.dtype.name),
+        "kernel": choice.kernel.entry,
+        "config": str(choice.kernel.config),
+        "predicted_seconds": choice.predicted_seconds,
+    }
+
+
+def needs_torch() -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where torch is not installed."""
+    if LIBRARY.split(".", maxsplit=1)[0] not in installed():
+        raise ArgumentError(
+            argument="torch",
+            got="not installed",
+            wanted="torch with CUDA, whose tensors are the inputs",
+            fix="Install it.",
+        )

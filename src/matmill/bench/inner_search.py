@@ -1,0 +1,240 @@
+"""Times configurations of the inner kernel on one product, beside torch.mm: what its cost model is fitted on.
+
+A record is a file of JSON lines. The first says where it was measured and names the constants of a configuration; each
+other holds one product, its configurations as rows of numbers, and their seconds. Lines are appended as they come, so
+that a run which is stopped leaves all that it has measured, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from matmill.arch import Arch
+from matmill.bench.baselines import TorchProduct
+from matmill.bench.clock import Clock, Competitor
+from matmill.bench.contest import Rules, contest
+from matmill.bench.enqueue import enqueuer
+from matmill.bench.inner_compiler import InnerCompiler
+from matmill.bench.products import described, restored
+from matmill.bench.results import finite
+from matmill.bench.torch_matrices import TorchMatrices
+from matmill.config import Config
+from matmill.cost import inner as cost
+from matmill.errors import ArgumentError
+from matmill.gpu import GPU
+from matmill.kernels.inner import INNER
+from matmill.kernels.inner.space import space
+from matmill.problem import Gemm
+
+LIBRARY = "torch.mm"
+PARTS = ("fit", "judge")
+#: Of a search that is not exhaustive: the best by the model, and this share of all others.
+_BEST, _SHARE = 10, 0.25
+#: What the model predicts to be this many times slower than its choice is not run at all: one block for a k of 1e7
+#: would take a thousand times as long as all.
+_HOPELESS = 5.0
+_EVERY = 3  # product of the fit grid that is searched exhaustively
+
+
+@dataclass(frozen=True)
+class Task:
+    """One product to time: which grid it is of, and whether with every configuration or with some.
+
+    Where not with every one, with the model's ten best and ``share`` of the others.
+    """
+
+    problem: Gemm
+    part: str
+    exhaustive: bool
+    share: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What tells it apart in a record."""
+        return json.dumps(described(self.problem)), self.exhaustive
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured of one product: seconds of each configuration, of which the first is the model's choice."""
+
+    problem: Gemm
+    part: str
+    exhaustive: bool
+    configs: tuple[Config, ...]
+    seconds: tuple[float, ...]
+    library: float | None
+
+
+def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
+    """All there is to do, what matters most first: a run may end before its end.
+
+    Every third product of ``fit`` is searched exhaustively, of the others a part. ``judge`` is gone through quickly,
+    then exhaustively, every third product first.
+    """
+    found = [
+        Task(p, "fit", exhaustive=i % _EVERY == 0, share=0.0 if i % _EVERY == 0 else _SHARE) for i, p in enumerate(fit)
+    ]
+    found += [Task(p, "judge", exhaustive=False) for p in judge]
+    return found + [Task(p, "judge", exhaustive=True) for first in range(_EVERY) for p in judge[first::_EVERY]]
+
+
+def candidates(task: Task, arch: Arch, seed: int) -> list[Config]:
+    """The legal configurations to time, best first by the model; hopeless ones are left out."""
+    problem = task.problem
+    predicted = {
+        config: cost.predict(problem, config, arch)
+        for config in space(problem, arch)
+        if INNER.with_config(config).why_not(problem, arch) is None
+    }
+    most = _HOPELESS * min(predicted.values())
+    legal = sorted((config for config, time in predicted.items() if time <= most), key=predicted.__getitem__)
+    if task.exhaustive:
+        return legal
+    others = legal[_BEST:]
+    draw = random.Random(f"{seed} {task.key}")  # noqa: S311 — which configurations, not a secret
+    return legal[:_BEST] + draw.sample(others, round(task.share * len(others)))
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a search works with; ``seed`` is that of the matrices and of the order of turns."""
+
+    gpu: GPU
+    clock: Clock
+    compiler: InnerCompiler
+    rules: Rules
+    seed: int
+
+
+def search(tools: Tools, task: Task, configs: Sequence[Config]) -> dict[str, Any]:
+    """Times ``configs``, the first of them checked, and torch.mm, in turns; gives the line of the record."""
+    problem, gpu, clock = task.problem, tools.gpu, tools.clock
+    matrices = TorchMatrices(problem, tools.seed)
+    kernels = [INNER.with_config(config) for config in configs]
+    room = matrices.room(max(kernel.workspace(problem) for kernel in kernels))
+    operands = matrices.operands(room)
+    runs = []
+    warm = set()
+    for kernel in kernels:
+        binary = tools.compiler.binary(kernel.config, problem.dtype)
+        run = enqueuer(gpu, binary, kernel.launches(problem, operands))
+        if kernel.config.constants not in warm:  # a kernel's first launch loads it, which takes long
+            warm.add(kernel.config.constants)
+            run(clock.stream)
+        runs.append(run)
+    gpu.synchronize()
+    matrices.poison()
+    runs[0](clock.stream)
+    gpu.synchronize()
+    errors = matrices.errors(matrices.result())
+    library = TorchProduct(LIBRARY, matrices.e, matrices.f, problem.dtype.numpy)
+    library.run(clock.stream)
+    theirs = matrices.errors(library.result())
+    competitors = [Competitor(str(place), run) for place, run in enumerate(runs)]
+    competitors.append(Competitor(LIBRARY, library.run))
+    samples = contest(clock.once, competitors, tools.rules, tools.seed, always={LIBRARY})
+    timed = [samples[str(place)] for place in range(len(runs))]
+    return {
+        "problem": described(problem),
+        "part": task.part,
+        "exhaustive": task.exhaustive,
+        "space": len(space(problem, gpu.arch)),
+        "errors": {"chosen": asdict(errors), LIBRARY: asdict(theirs)},
+        LIBRARY: statistics.median(samples[LIBRARY]),
+        "configs": [
+            [*_numbers(config), statistics.median(seconds), len(seconds)]
+            for config, seconds in zip(configs, timed, strict=True)
+        ],
+    }
+
+
+def _numbers(config: Config) -> list[int]:
+    return [value for _, value in (*config.constants, *config.launch)]
+
+
+class Record:
+    """A file of what was searched; what is in it already is read, what comes is appended.
+
+    Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
+    """
+
+    def __init__(self, path: Path, seed: int, environment: dict[str, Any]) -> None:
+        self.path = path
+        self.done: set[tuple[str, bool]] = set()
+        if path.is_file() and path.stat().st_size:
+            header, *lines = _lines(path)
+            if header.get("seed") != seed:
+                raise _wrong(path, f"seed {header.get('seed')!r}, and {seed} was asked for")
+            self.done = {(json.dumps(line["problem"]), line["exhaustive"]) for line in lines}
+            return
+        config = INNER.config
+        names = {
+            "constants": [name for name, _ in config.constants],
+            "launch": [name for name, _ in config.launch],
+        }
+        self._append({"record": "inner search", "seed": seed, "environment": environment, **names})
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Appends what :func:`search` found of one product."""
+        self._append(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite(line)) + "\n")
+
+
+def read(paths: Sequence[Path]) -> list[Found]:
+    """The products of several records, each once: where it was searched exhaustively too, that counts."""
+    found: dict[Gemm, Found] = {}
+    for path in paths:
+        header, *lines = _lines(path)
+        for line in lines:
+            one = _found(header, line)
+            known = found.get(one.problem)
+            if known is None or one.exhaustive >= known.exhaustive:
+                # A product of the fit grid stays one, whoever else met it.
+                found[one.problem] = replace(one, part=known.part) if known is not None else one
+    return list(found.values())
+
+
+def _found(header: dict[str, Any], line: dict[str, Any]) -> Found:
+    constants, launch = header["constants"], header["launch"]
+    configs, seconds = [], []
+    for *numbers, median, _rounds in line["configs"]:
+        values = dict(zip((*constants, *launch), numbers, strict=True))
+        made = Config.of(**{name: values[name] for name in constants})
+        configs.append(made.launched(**{name: values[name] for name in launch}))
+        seconds.append(median)
+    problem = restored(line["problem"])
+    return Found(problem, line["part"], line["exhaustive"], tuple(configs), tuple(seconds), line[LIBRARY])
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines: one that a stopped run left half-written is dropped, from the file as well."""
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    try:
+        lines = [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise _wrong(path, f"a line that is not JSON ({error})") from None
+    if not lines or lines[0].get("record") != "inner search":
+        raise _wrong(path, "no header of a search")
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    return lines
+
+
+def _wrong(path: Path, got: str) -> ArgumentError:
+    return ArgumentError(
+        argument=f"record {path}",
+        got=got,
+        wanted="what benchmarks/inner_search.py wrote with the same seed",
+        fix="Name another file.",
+    )

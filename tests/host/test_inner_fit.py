@@ -1,0 +1,197 @@
+"""The inner kernel's cost model: what it says, and that a fit finds the constants behind measured times."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from matmill.arch import get
+from matmill.bench.fitting import least
+from matmill.bench.inner_fit import NAMES, Samples, Verdict, fit, grouped, judge, written
+from matmill.bench.inner_grids import fit_grid, judge_grid
+from matmill.bench.inner_search import Found, Record, Task, candidates
+from matmill.bench.products import described, gram_of, inner_product
+from matmill.cost import inner as cost
+from matmill.cost.inner import Constants
+from matmill.dtypes import BF16, F64
+from matmill.kernels.inner.space import space
+from matmill.problem import Gemm
+
+H200 = get("h200")
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fit_inner.py"
+#: A GPU unlike the one that the estimates are for.
+TRUTH = replace(
+    Constants(),
+    read_share=0.96,
+    latency=1.1e-6,
+    launch=5.5e-6,
+    second=2.6e-6,
+    fma_share=0.9,
+    copy_slots=9.0,
+    load_slots=2.2,
+    stage_slots=190.0,
+    warps_half=2.5,
+    overlap=2.5,
+)
+_NOISE = 0.02
+
+
+def _measured(problems: list[Gemm], part: str) -> list[Found]:
+    """What a search would find on that GPU."""
+    noise = np.random.default_rng(3)
+    found = []
+    for problem in problems:
+        task = Task(problem, part, exhaustive=True)
+        configs = candidates(task, H200, 1)
+        seconds = [cost.predict(problem, c, H200, TRUTH) * float(np.exp(noise.normal(0, _NOISE))) for c in configs]
+        found.append(Found(problem, part, task.exhaustive, tuple(configs), tuple(seconds), None))
+    return found
+
+
+# The model
+
+
+def _best(problem: Gemm, constants: Constants = cost.DEFAULT) -> cost.Prediction:
+    made = [cost.explain(problem, config, H200, constants) for config in space(problem, H200)]
+    return min(made, key=lambda prediction: prediction.seconds)
+
+
+def test_long_products_of_few_outputs_are_bound_by_memory_at_nearly_its_rate() -> None:
+    problem = inner_product(3, 3, 50_000_000)
+    found = _best(problem)
+    assert found.bound == "memory"
+    assert 0.8 < problem.least_bytes / found.seconds / H200.dram_bytes_per_s < cost.DEFAULT.read_share
+    gram = _best(gram_of(problem))
+    assert gram.seconds == pytest.approx(found.seconds / 2, rel=0.1)
+
+
+def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes_on_top() -> None:
+    wide = inner_product(128, 128, 1_000_000)
+    assert _best(wide).bound in {"arithmetic", "issue"}
+    assert wide.flops / _best(wide).seconds < cost.DEFAULT.fma_share * H200.fp32_flops
+    assert _best(inner_product(3, 3, 10_000)).bound == "overhead"
+    # 16-bit elements are half the bytes, and widening them costs instructions.
+    narrow, plain = (_best(inner_product(16, 16, 10**7, dtype)) for dtype in (BF16, F64))
+    assert narrow.memory < plain.memory / 3
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "overlap"])
+def test_every_constant_matters_to_some_configuration_in_the_direction_it_should(name: str) -> None:
+    better = name in {"read_share", "fma_share", "l2_bytes"}  # more of it is faster
+    more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
+    problems = [inner_product(3, 3, 30_000), inner_product(40, 40, 10**6), inner_product(12, 12, 10**7, BF16)]
+    changes = [
+        cost.predict(p, config, H200, more) - cost.predict(p, config, H200)
+        for p in problems
+        for config in space(p, H200)
+    ]
+    assert any(changes)
+    assert all(change <= 0 if better else change >= 0 for change in changes)
+
+
+# Fitting
+
+
+def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> None:
+    def crooked(x: np.ndarray) -> float:
+        return float(abs(x[0] - 2) + abs(x[1] - x[0]) + 0.1 * abs(x[2]))
+
+    low, high = np.full(3, -5.0), np.array([5.0, 1.5, 5.0])
+    place, value = least(crooked, np.array([-4.0, 4.0, 4.0]), (low, high), shortest=1e-4)
+    assert place[1:] == pytest.approx([1.5, 0], abs=0.01)
+    assert 1.49 < place[0] < 2.01  # all of these are as low
+    assert value == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
+    grid = fit_grid(1)
+    samples = Samples(_measured(grid[:48], "fit"), H200)
+    found = fit(samples, seed=1, starts=1)
+    assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.15 * samples.loss(cost.DEFAULT)
+    for name in ("read_share", "launch", "latency", "fma_share"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
+    others = judge(_measured(judge_grid(1, grid)[:30], "judge"), H200, found)
+    verdict = Verdict.of(others)
+    assert (verdict.products, verdict.searched) == (30, 30)
+    assert verdict.error < 2 * _NOISE
+    assert verdict.every_error < 2 * _NOISE
+    assert verdict.regret is not None
+    assert verdict.tenth is not None
+    assert 1 <= verdict.regret < 1.03
+    assert verdict.regret <= verdict.tenth < 1.1
+    before = Verdict.of(judge([one.found for one in others], H200, cost.DEFAULT))
+    assert before.error > 4 * verdict.error
+
+
+def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
+    problem = inner_product(3, 3, 10**6)
+    configs = tuple(candidates(Task(problem, "judge", exhaustive=True), H200, 1)[:3])
+    predicted = [cost.predict(problem, config, H200) for config in configs]
+    seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
+    whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
+    (judged,) = judge([whole], H200, cost.DEFAULT)
+    assert judged.error == pytest.approx(-0.5)
+    assert judged.regret == pytest.approx(seconds[0] / min(seconds))
+    part = judge([replace(whole, exhaustive=False)], H200, cost.DEFAULT)
+    assert Verdict.of(part).regret is None
+    assert Verdict.of([judged, *part]).searched == 1
+    assert list(grouped([judged, *part], lambda one: one.bound)) == [judged.bound]
+
+
+def test_constants_are_written_where_they_stand() -> None:
+    path = Path(cost.__file__)
+    source = path.read_text(encoding="utf-8")
+    made = written(source, TRUTH)
+    scope: dict[str, object] = {"__name__": "matmill.cost.inner"}
+    exec(compile(made, str(path), "exec"), scope)  # noqa: S102 — our own model with other numbers
+    default = scope["DEFAULT"]
+    assert {f.name: getattr(default, f.name) for f in fields(Constants)} == {n: getattr(TRUTH, n) for n in NAMES}
+    assert len(made.splitlines()) == len(source.splitlines())
+    with pytest.raises(ValueError, match="0 lines for read_share"):
+        written("nothing", TRUTH)
+
+
+def test_the_script_fits_prints_and_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = Record(tmp_path / "record.jsonl", 1, {})
+    grid = fit_grid(1)
+    for found in [*_measured(grid[:8], "fit"), *_measured(judge_grid(1, grid)[:6], "judge")]:
+        rows = [
+            [*(value for _, value in (*config.constants, *config.launch)), seconds, 3]
+            for config, seconds in zip(found.configs, found.seconds, strict=True)
+        ]
+        record.add(
+            {
+                "problem": described(found.problem),
+                "part": found.part,
+                "exhaustive": True,
+                "torch.mm": 1,
+                "configs": rows,
+            }
+        )
+    model = tmp_path / "inner.py"
+    model.write_text(Path(cost.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(cost, "__file__", str(model))
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(record.path), "--write"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert any(line.startswith("fit grid") for line in lines)
+    assert any(line.startswith("judge grid") for line in lines)
+    assert any(line.startswith("bound by memory") for line in lines)
+    shown = [line for line in lines if line.startswith("    read_share: float = ")]
+    assert len(shown) == 1
+    assert shown[0] in model.read_text(encoding="utf-8").splitlines()
+    before, after = (float(word) for word in (lines[0].split()[1], lines[0].split()[3]))
+    assert after < 0.3 * before
+    json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(record.path), "--judge-only"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out

@@ -1,0 +1,361 @@
+"""The search over configurations of the inner kernel: grids, rounds and record, on stand-ins for GPU and torch."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from host.test_cli_gpu import FakeGPU
+from matmill.arch import get
+from matmill.bench import inner_search
+from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.contest import Rules, contest
+from matmill.bench.inner_compiler import InnerCompiler
+from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
+from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks
+from matmill.bench.phvm_curve import read_measured
+from matmill.bench.products import described, gram_of, inner_product, layout_of
+from matmill.bench.sums import random_sum
+from matmill.bench.torch_matrices import TorchMatrices
+from matmill.compile import Binary
+from matmill.cost import inner as cost
+from matmill.dtypes import ALL, BF16, F16, F32, F64
+from matmill.errors import ArgumentError
+from matmill.execute import Launch
+from matmill.kernels.inner import INNER
+from matmill.kernels.inner.space import space
+from torch_stand_in import product, stand_in
+
+H200 = get("h200")
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_search.py"
+
+
+# Grids
+
+
+def test_the_grids_cover_what_the_model_must_predict() -> None:
+    fit = fit_grid(1)
+    judge = judge_grid(1, fit)
+    assert (len(fit), len(judge)) == (120, 200)
+    assert not set(fit) & set(judge)
+    for grid in (fit, judge):
+        assert len(set(grid)) == len(grid)
+        assert {p.dtype.name for p in grid} == set(ALL)
+        assert set(Counter(layout_of(p) for p in grid)) == {"row", "column", "gram"}
+        assert min(Counter(p.dtype.name for p in grid).values()) >= 25
+        assert all(1 <= p.m <= 128 and 1 <= p.n <= 128 and LEAST_K <= p.k <= MOST_K for p in grid)
+        assert all(p.least_bytes < MOST_BYTES * 1.001 for p in grid)
+        assert {len(str(p.k)) for p in grid} >= {5, 6, 7, 8, 9}
+        assert 0.25 < sum(p.k % 2 for p in grid) / len(grid) < 0.75
+    small = sum(max(p.m, p.n) <= 32 for p in judge)
+    assert small > 100
+    assert judge_grid(2, fit) != judge
+    assert judge_grid(1, fit) == judge
+
+
+def test_a_part_of_the_fit_grid_is_searched_exhaustively_and_all_judges_come_before_any_twice() -> None:
+    fit = fit_grid(1)
+    judge = judge_grid(1, fit)
+    todo = tasks(fit, judge)
+    assert sum(task.exhaustive for task in todo if task.part == "fit") == 40
+    judged = [task for task in todo if task.part == "judge"]
+    assert [task.problem for task in judged[:200]] == judge
+    assert not any(task.exhaustive for task in judged[:200])
+    assert all(task.exhaustive for task in judged[200:])
+    assert {task.problem for task in judged[200:]} == set(judge)
+    assert {task.problem.dtype.name for task in todo[:20] if task.exhaustive} == set(ALL)
+
+
+def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> None:
+    problem = inner_product(3, 3, 10**7)
+    everything = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
+    predicted = [cost.predict(problem, config, H200) for config in everything]
+    assert predicted == sorted(predicted)
+    assert predicted[0] == min(cost.predict(problem, config, H200) for config in space(problem, H200))
+    assert predicted[-1] <= 5 * predicted[0]
+    assert not any(config["GS"] == 1 for config in everything)
+    some = candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 1)
+    assert some[:10] == everything[:10]
+    assert len(some) == 10 + round(0.25 * (len(everything) - 10))
+    assert len(candidates(Task(problem, "judge", exhaustive=False), H200, 1)) == 10
+    assert candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 2) != some
+
+
+# Rounds
+
+
+class Times:
+    """A clock by which every competitor takes a time of its own."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+        self.ran: list[str] = []
+
+    def competitors(self) -> list[Competitor]:
+        """One per time."""
+
+        def run(name: str) -> Callable[[StreamHandle], None]:
+            return lambda _stream: self.ran.append(name)
+
+        return [Competitor(name, run(name)) for name in self.seconds]
+
+    def once(self, run: Callable[[StreamHandle], None]) -> float:
+        """Runs, and says how long it took."""
+        run(StreamHandle(1))
+        return self.seconds[self.ran[-1]]
+
+
+def test_what_is_slow_is_timed_once_and_others_in_every_round() -> None:
+    times = Times(best=1e-3, near=1.4e-3, far=1.6e-3, library=9e-3)
+    samples = contest(times.once, times.competitors(), Rules(rounds=5), 1, always={"library"})
+    assert {name: len(found) for name, found in samples.items()} == {"best": 5, "near": 5, "far": 1, "library": 5}
+    assert samples["near"] == [1.4e-3] * 5
+    turns = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
+    assert all(sorted(turn) == ["best", "library", "near"] for turn in turns)
+    assert len({tuple(turn) for turn in turns}) > 1
+
+
+def test_long_runs_get_few_rounds_and_none_begins_after_the_deadline() -> None:
+    times = Times(long=0.03, longer=0.04)
+    rules = Rules(rounds=6, few=3, long=0.02)
+    assert [len(s) for s in contest(times.once, times.competitors(), rules, 1).values()] == [3, 3]
+    late = Rules(rounds=6, deadline=0.0)
+    assert [len(s) for s in contest(times.once, times.competitors(), late, 1).values()] == [1, 1]
+
+
+# Matrices
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = stand_in()
+    monkeypatch.setitem(sys.modules, "torch", made)
+    return made
+
+
+@pytest.mark.usefixtures("torch")
+@pytest.mark.parametrize("layout", ["row", "column", "gram"])
+@pytest.mark.parametrize("dtype", ALL.values(), ids=list(ALL))
+def test_answers_are_made_in_pieces_and_leave_the_matrices_alone(
+    dtype: Any, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matmill.bench.torch_matrices._BLOCK", 1 << 14)
+    plain = inner_product(3, 5, 2001, dtype, "row" if layout == "gram" else layout)
+    problem = gram_of(plain) if layout == "gram" else plain
+    matrices = TorchMatrices(problem, 7)
+    e, f = matrices.e.array.copy(), matrices.f.array.copy()
+    assert (e.shape, f.shape) == ((problem.m, problem.k), (problem.k, problem.n))
+    assert np.shares_memory(matrices.e.array, matrices.f.array) == (layout == "gram")
+    assert tuple(s // dtype.itemsize for s in matrices.f.array.strides) == problem.b_row_col
+    expected, limit = random_sum(e, f)
+    found, bound = matrices.answer
+    assert np.allclose(found, expected)
+    assert np.allclose(bound, limit)
+    assert np.array_equal(matrices.e.array, e)
+    assert np.array_equal(matrices.f.array, f)
+    assert not matrices.errors(matrices.result()).ok  # D is NaN as yet
+    right = matrices.errors(product(e, f))
+    assert right.ok
+    assert 0 <= right.relative < 4 * dtype.roundoff * 50
+    wrong = product(e, f)
+    wrong[0, 0] += 1 + abs(wrong[0, 0])
+    assert not matrices.errors(wrong).ok
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_gram_matrix_beyond_float16_must_be_infinite_there() -> None:
+    matrices = TorchMatrices(gram_of(inner_product(2, 2, 400_000, F16)), 1)
+    made = product(matrices.e.array, matrices.f.array)
+    assert np.isinf(np.diag(made)).all()
+    found = matrices.errors(made)
+    assert found.ok
+    assert found.relative < 0.01
+    made[0, 0] = 65504
+    assert not matrices.errors(made).ok
+
+
+# Search
+
+
+class SearchGPU(FakeGPU):
+    """Takes a millisecond for the first block and a thousandth of it for each other; products are NumPy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices: Any = None
+        self.blocks = 0
+        self.names: list[str] = []
+
+    def prepare(self, binary: Binary, launch: Launch) -> Callable[[int, int], None]:
+        """A kernel that is ready."""
+        assert f".entry {launch.entry}(" in binary.ptx
+
+        def run(_config: int, _parameters: int) -> None:
+            self.names.append(launch.entry)
+            if launch.entry == "inner":
+                self.blocks = launch.grid[0]
+            self.matrices.d.array[...] = product(self.matrices.e.array, self.matrices.f.array)
+
+        return run
+
+    def enter(self) -> bool:
+        """Nothing to do."""
+        return False
+
+    def call(self, name: str, *args: Any) -> Any:
+        """As the parent, but for the time."""
+        return 1 + (self.blocks - 1) / 1e3 if name == "cuEventElapsedTime" else super().call(name, *args)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
+    assert torch is sys.modules["torch"]
+    fake = SearchGPU()
+
+    class Registered(TorchMatrices):
+        """Matrices that the fake GPU knows of."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            fake.matrices = self
+
+    monkeypatch.setattr(inner_search, "TorchMatrices", Registered)
+    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    return fake
+
+
+def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: Path) -> None:
+    problem = inner_product(2, 3, 20_001, F64, "column")
+    task = Task(problem, "judge", exhaustive=False)
+    configs = candidates(task, H200, 1)
+    record = Record(tmp_path / "record.jsonl", 5, {"date": "today"})
+    with InnerCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
+        tools = inner_search.Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
+        line = inner_search.search(tools, task, configs)
+        assert compiler.ordered == len({config.constants for config in configs})
+        assert compiler.waited > 0
+    record.add(line)
+    assert line["errors"]["chosen"]["ok"]
+    assert line["errors"][LIBRARY]["ok"]
+    (found,) = read([record.path])
+    assert found.problem == problem
+    assert found.configs == tuple(configs)
+    assert found.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs])
+    assert (found.part, found.exhaustive) == ("judge", False)
+    assert found.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
+    assert "finish" in gpu.names
+
+
+def _line(problem: Any, part: str, *, exhaustive: bool, seconds: float) -> dict[str, Any]:
+    config = space(problem, H200)[0]
+    numbers = [value for _, value in (*config.constants, *config.launch)]
+    said = described(problem)
+    return {
+        "problem": said,
+        "part": part,
+        "exhaustive": exhaustive,
+        "errors": {"chosen": {"ok": True, "excess": float("inf")}},
+        LIBRARY: 1.0,
+        "configs": [[*numbers, seconds, 3]],
+    }
+
+
+def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "record.jsonl"
+    first, second = inner_product(2, 2, 30_000), inner_product(3, 2, 30_000, BF16)
+    record = Record(path, 5, {})
+    record.add(_line(first, "fit", exhaustive=False, seconds=1.0))
+    record.add(_line(second, "judge", exhaustive=True, seconds=2.0))
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"problem": {"m": 2')
+    again = Record(path, 5, {})
+    assert Task(first, "fit", exhaustive=False).key in again.done
+    assert Task(first, "fit", exhaustive=True).key not in again.done
+    again.add(_line(first, "judge", exhaustive=True, seconds=3.0))
+    found = {one.problem: one for one in read([path])}
+    assert {p: one.seconds for p, one in found.items()} == {first: (3.0,), second: (2.0,)}
+    assert found[first].part == "fit"  # whichever run met it again
+    assert "Infinity" not in path.read_text(encoding="utf-8")
+    with pytest.raises(ArgumentError, match="seed 5, and 6"):
+        Record(path, 6, {})
+    other = tmp_path / "other.jsonl"
+    other.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(ArgumentError, match="no header"):
+        read([other])
+    other.write_text("no JSON\n", encoding="utf-8")
+    with pytest.raises(ArgumentError, match="not JSON"):
+        read([other])
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_script_measures_writes_and_resumes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.jsonl"
+    small = [inner_product(1, 1, 10_000, F32), inner_product(2, 1, 10_001, F16)]
+    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: small)
+    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [inner_product(1, 2, 10_000)])
+    arguments = ("--out", path, "--workers", 0, "--rounds", 1, "--seed", 3)
+    _run(monkeypatch, *arguments, "--part", "judge", "--limit", 1)
+    said = capsys.readouterr().out
+    assert "2 of 2 products" in said
+    assert "1x2" in said
+    assert "WRONG" not in said
+    _run(monkeypatch, *arguments, "--limit", 1)
+    assert "1 of 1 products" in capsys.readouterr().out
+    assert {(one.problem.m, one.part) for one in read([path])} == {(1, "judge"), (1, "fit")}
+    header = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+    assert header["environment"]["rounds"] == 1
+    assert header["constants"] == [name for name, _ in INNER.config.constants]
+    _run(monkeypatch, *arguments, "--seconds", 1)  # less than what the last product may take
+    assert "0 of 1 products" in capsys.readouterr().out
+
+
+def test_kernels_can_be_compiled_alone_by_other_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: [inner_product(1, 1, 10_000, F32)])
+    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [])
+    _run(monkeypatch, "--compile-only", "--arch", "a100", "--workers", 1)
+    said = capsys.readouterr().out
+    assert "kernels for sm_80 in" in said
+    assert len(list(tmp_path.iterdir())) == int(said.split()[0]) > 2
+
+
+def test_the_curve_of_phvm_is_measured_over_its_launches(
+    gpu: SearchGPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Registered(TorchMatrices):
+        """Matrices that the fake GPU knows of."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            gpu.matrices = self
+
+    monkeypatch.setattr("matmill.bench.torch_matrices.TorchMatrices", Registered)
+    monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr("matmill.bench.inner_compare.needs_torch", lambda: None)
+    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    script = SCRIPT.with_name("inner_phvm.py")
+    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path), "--cases", "MTX1", "--k", "5000"])
+    runpy.run_path(str(script), run_name="__main__")
+    curve = read_measured(tmp_path / "phvm_h200_MTX1.json")
+    resident = H200.sms * H200.threads_per_sm
+    assert {(resident // bs, bs) for bs in (32, 64, 128, 256, 512, 1024)} < set(curve)
+    assert len(curve) == 18
+    assert set(gpu.names) == {"clear", "phvm", "finish"}
+    assert "MTX1.json: 18 launches" in capsys.readouterr().out
