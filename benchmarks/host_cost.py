@@ -1,6 +1,6 @@
-"""What a call costs the host: microseconds until matmul and inner return, with the work still to be done by the GPU.
+"""What a call costs the host: microseconds until it returns, with the work still to be done by the GPU.
 
-With a GPU and torch the calls are real, beside torch.mm. Without one, torch's tensors and the driver's launch are
+With a GPU and torch the calls are real, beside torch's own. Without one, torch's tensors and the driver's launch are
 stand-ins that do next to nothing, so that what is left is matmill's own part; the output says which it was.
 
     PYTHONPATH=src python benchmarks/host_cost.py [--profile]
@@ -25,7 +25,7 @@ from unittest import mock
 
 import matmill
 from matmill import arch, gpu
-from matmill.dtypes import ALL
+from matmill.dtypes import ELEMENTWISE
 
 _ADDRESSES = count(1 << 40, 1 << 22)
 _WARM, _ROUNDS, _CALLS = 300, 30, 400
@@ -69,7 +69,7 @@ class StandInTensor:
 
 def _stand_in_torch() -> ModuleType:
     torch: Any = ModuleType("torch")
-    for name in (*ALL, "int16", "uint8", "strided"):
+    for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
         setattr(torch, name, name)
     torch.is_grad_enabled = lambda: False
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: 0)  # noqa: SLF001 — what matmill asks
@@ -136,7 +136,6 @@ def main() -> None:
         import torch  # noqa: PLC0415 — only where there is a GPU for it
 
         torch.backends.cuda.matmul.allow_tf32 = False
-        mm: Any = torch.mm
         wait = torch.cuda.synchronize
         rand = lambda shape: torch.rand(shape, device="cuda")  # noqa: E731 — one of a pair
         print(f"real: {torch.cuda.get_device_name()}, torch {torch.__version__}")
@@ -144,21 +143,36 @@ def main() -> None:
         sys.modules["torch"] = _stand_in_torch()
         device = _stand_in_gpu()
         mock.patch.object(gpu.GPU, "get", return_value=device).start()
-        mm, wait, rand = None, lambda: None, StandInTensor
+        wait, rand = lambda: None, StandInTensor
         print(f"stand-ins for torch and the driver ({reason}): matmill's own part alone")
-    for name, (m, n, k) in _SHAPES.items():
-        a, b, out = rand((m, k)), rand((k, n)), rand((m, n))
-        product = matmill.matmul if name == "matmul" else matmill.inner
-        ways: dict[str, Callable[[], object]] = {
-            "plain": partial(product, a, b),
-            "out=": partial(product, a, b, out=out),
-        }
-        if mm is not None:
-            ways["torch.mm"] = partial(mm, a, b)
+    for name, ways in _calls(rand, torch_too=reason is None).items():
         for way, call in ways.items():
             print(f"{name:22} {way:10} {_microseconds(call, wait):6.2f} us")
             if profile:
                 _profile(call)
+
+
+def _calls(rand: Callable[[tuple[int, ...]], Any], *, torch_too: bool) -> dict[str, dict[str, Callable[[], object]]]:
+    """Ways of calling each operation on arrays that ``rand`` makes."""
+    found: dict[str, dict[str, Callable[[], object]]] = {}
+    for name, (m, n, k) in _SHAPES.items():
+        a, b, out = rand((m, k)), rand((k, n)), rand((m, n))
+        product = matmill.matmul if name == "matmul" else matmill.inner
+        found[name] = {"plain": partial(product, a, b), "out=": partial(product, a, b, out=out)}
+        if torch_too:
+            found[name]["torch.mm"] = partial(sys.modules["torch"].mm, a, b)
+    x, y, out = rand((200, 300)), rand((300, 200)), rand((300, 200))
+    add = matmill.transpose_add
+    found["transpose_add"] = {
+        "plain": partial(add, x, y),
+        "out=": partial(add, x, y, out=out),
+        "out=y": partial(add, x, y, out=y),
+    }
+    found["transpose"] = {"plain": partial(matmill.transpose, x), "out=": partial(matmill.transpose, x, out=out)}
+    if torch_too:
+        found["transpose_add"]["torch"] = lambda: x.T + y
+        found["transpose"]["torch"] = partial(lambda z: z.T.contiguous(), x)
+    return found
 
 
 if __name__ == "__main__":

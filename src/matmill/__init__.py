@@ -15,12 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matmill.choose import Choice, choose
     from matmill.errors import MatmillError
-    from matmill.ops import inner, matmul
+    from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
 
 __version__ = "0.1.0"
 
-__all__ = ["Choice", "Gemm", "MatmillError", "__version__", "choose", "errors", "inner", "matmul"]
+__all__ = [
+    "Choice",
+    "Gemm",
+    "MatmillError",
+    "__version__",
+    "choose",
+    "errors",
+    "inner",
+    "matmul",
+    "transpose",
+    "transpose_add",
+]
 
 #: Public names and where they live. They are imported on first use (PEP 562), so that `import matmill` costs nothing.
 _HOMES = {
@@ -30,6 +41,8 @@ _HOMES = {
     "choose": "matmill.choose",
     "inner": "matmill.ops",
     "matmul": "matmill.ops",
+    "transpose": "matmill.ops",
+    "transpose_add": "matmill.ops",
 }
 
 

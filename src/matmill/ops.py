@@ -1,4 +1,4 @@
-"""Matrix products on arrays of any library: the whole flow, from arguments to result."""
+"""Products, transposes and sums of arrays of any library: the whole flow, from arguments to result."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from matmill.arrays import inspect, resolve_stream
-from matmill.requests import INNER, MATMUL, Operation, Request, check_apart, judge, scalar
+from matmill.dtypes import ALL
+from matmill.products import INNER, MATMUL
+from matmill.requests import Operation, Request, Verdict, check_apart, judge, scalar
 from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
+from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 
 
 def matmul(
@@ -101,6 +104,78 @@ def inner(
     return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
 
 
+def transpose_add(
+    x: Any,
+    y: Any,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out: Any = None,
+    stream: object = None,
+    executor: str | None = None,
+) -> Any:
+    """``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
+
+    ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
+    float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (``x``
+    may be a transposed view: then both lie alike), and every extent may be 0.
+
+    16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
+    ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
+    ``alpha * x``. Integers wrap around, and are scaled by whole numbers.
+
+    ``out`` may be exactly ``y`` (the same memory, shape and strides) and shares no memory with ``x``. ``beta = 0``
+    means that ``y`` is not read, and ``alpha = 0`` that ``x`` is not: NaN there does not reach the result.
+
+    Arrays, ``stream`` and ``executor`` are as in :func:`matmul`, and so are the errors: all are raised before anything
+    is written.
+
+    >>> import numpy as np
+    >>> x = np.arange(6, dtype=np.int8).reshape(2, 3)
+    >>> transpose_add(x, np.ones((3, 2), np.int8), alpha=10, executor="cpu")
+    array([[ 1, 31],
+           [11, 41],
+           [21, 51]], dtype=int8)
+    """
+    named = None if stream is None else resolve_stream(stream)
+    a = inspect(x, "x", named)
+    b = inspect(y, "y", named)
+    target = None if out is None else inspect(out, "out", named)
+    if type(alpha) is not float or alpha != 1:
+        alpha = factor(alpha, "alpha", a.dtype)
+    if type(beta) is not float or beta != 1:
+        beta = factor(beta, "beta", a.dtype)
+    request = Request(TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out)
+    verdict = judge(request, executor, named)
+    if beta == 0:
+        request = request._replace(b=None)
+    if target is not None:
+        check_apart(request)
+    if alpha == 0:
+        request = without_x(request)
+    return _delivered(request, verdict, named)
+
+
+def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str | None = None) -> Any:
+    """``x.swapaxes(-2, -1)`` in memory of its own, packed row-major or as ``out`` is.
+
+    ``x`` is (..., c, r) and the result (..., r, c), of the same bits: not even a signalling NaN changes. Everything
+    else is as in :func:`transpose_add`.
+
+    >>> import numpy as np
+    >>> transpose(np.arange(6.0).reshape(2, 3), executor="cpu").flags.c_contiguous
+    True
+    """
+    named = None if stream is None else resolve_stream(stream)
+    a = inspect(x, "x", named)
+    target = None if out is None else inspect(out, "out", named)
+    request = Request(TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out)
+    verdict = judge(request, executor, named)
+    if target is not None:
+        check_apart(request)
+    return _delivered(request, verdict, named)
+
+
 def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
     operation: Operation,
     first: Any,
@@ -114,24 +189,32 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     named = None if stream is None else resolve_stream(stream)
-    a, b = inspect(first, operation.first, named), inspect(second, operation.second, named)
-    z = None if c is None else inspect(c, "c", named)
-    target = None if out is None else inspect(out, "out", named)
+    a = inspect(first, operation.first, named, ALL)
+    b = inspect(second, operation.second, named, ALL)
+    z = None if c is None else inspect(c, "c", named, ALL)
+    target = None if out is None else inspect(out, "out", named, ALL)
     if type(alpha) is not float:
         alpha = scalar(alpha, "alpha")
     if type(beta) is not float:
         beta = scalar(beta, "beta")
-    request = Request(a, b, z, target, alpha, beta, first, out)
-    verdict = judge(operation, request, executor, named)
+    request = Request(operation, a, b, z, target, alpha, beta, first, a, out)
+    verdict = judge(request, executor, named)
     if z is not None and beta == 0:
         request = request._replace(c=None)
     if target is not None:
-        check_apart(operation, request)
+        check_apart(request)
+    return _delivered(request, verdict, named, progress)
+
+
+def _delivered(
+    request: Request, verdict: Verdict, stream: int | None, progress: Callable[[int, int], None] | None = None
+) -> Any:
+    """The result, by the route that was found."""
     shape = verdict.shape
     if verdict.plain:
         return in_place(request, shape, verdict.plans)
     if verdict.route == "gpu":
-        if a.device[0] == "cuda":
-            return on_gpu(request, shape, named)
-        return through_gpu(request, shape, named, progress)
+        if request.home.device[0] == "cuda":
+            return on_gpu(request, shape, stream)
+        return through_gpu(request, shape, stream, progress)
     return on_cpu(request, shape) if verdict.route == "cpu" else emulated(request, shape)

@@ -1,45 +1,46 @@
-"""A loaded, reusable pipeline for one problem: chosen, compiled and prepared once, then only launched.
+"""A loaded, reusable pipeline for one operation: chosen, compiled and prepared once, then only launched.
 
-Plans are remembered by what they depend on: shapes, strides, element type, alignment and device, and whether the inputs
-start at one address; never by the addresses themselves.
+Plans are remembered by what they depend on: the operation, shapes, strides, element type, alignment and device, and
+whether the inputs start at one address; never by the addresses themselves.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
 from matmill.arrays import Operand
-from matmill.choose import Choice, choose
+from matmill.choose import Choice, choose, choose_sum
 from matmill.compile import Binary, compile_source
 from matmill.execute import Launch, Pointer
 from matmill.frame import Frame
 from matmill.gpu import GPU
-from matmill.kernel import GemmOperands
-from matmill.layout import Offsets, Stage, lower
-from matmill.problem import Gemm
+from matmill.kernel import GemmOperands, P
+from matmill.layout import Offsets, Stage
+from matmill.problem import Geam
 from matmill.source import generate
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace")
-#: Addresses of the four matrices, and of a workspace.
+#: Addresses of the four matrices, 0 for those that are not there, and of a workspace.
 Addresses: TypeAlias = tuple[int, int, int, int, int]
 #: Plans remembered; a program with more layouts than this pays for making plans again, about 100 µs each.
 _MOST_PLANS = 1024
 
 
 @dataclass(frozen=True)
-class Ready:
-    """One stage of a product with the kernel chosen and compiled for it."""
+class Ready(Generic[P]):
+    """One stage with the kernel chosen and compiled for it."""
 
-    stage: Stage
-    choice: Choice[Gemm]
+    stage: Stage[P]
+    choice: Choice[P]
     binary: Binary
 
     @property
-    def problem(self) -> Gemm:
+    def problem(self) -> P:
         """The stage's problem."""
         return self.stage.problem
 
@@ -57,14 +58,15 @@ class Ready:
         return self.choice.kernel.launches(self.problem, GemmOperands(a, b, c, d, alpha, beta, workspace))
 
 
-def prepare(stages: tuple[Stage, ...], arch: Arch) -> tuple[Ready, ...]:
+def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
     """Choice and binary for each stage: the pure middle of the flow, which needs no GPU."""
-    ready = []
-    for stage in stages:
-        choice = choose(stage.problem, arch)
-        source = generate(choice.kernel, stage.problem.dtype)
-        ready.append(Ready(stage, choice, compile_source(source, arch.target)))
-    return tuple(ready)
+    return tuple(_ready(stage, arch) for stage in stages)
+
+
+def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
+    problem = stage.problem
+    choice: Choice[Any] = choose_sum(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
+    return Ready(stage, choice, compile_source(generate(choice.kernel, problem.dtype), arch.target))
 
 
 _NOWHERE: Addresses = (0, 0, 0, 0, 0)
@@ -73,7 +75,7 @@ _NOWHERE: Addresses = (0, 0, 0, 0, 0)
 class _Step:
     """One stage of a plan: its kernels, loaded, and frames to launch them from for the latest alpha and beta."""
 
-    def __init__(self, gpu: GPU, ready: Ready) -> None:
+    def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._ready = ready
         self.offsets = ready.stage.offsets
         self.kernels = tuple(gpu.prepare(ready.binary, launch) for launch in ready.launches(_NOWHERE))
@@ -93,19 +95,19 @@ class _Step:
 
 
 class Plan:
-    """What is left of a product once everything that does not depend on addresses is done.
+    """What is left of an operation once everything that does not depend on addresses is done.
 
     ``workspace`` is how many bytes of it must be given to :meth:`run`. Its stages share them: they run in turn.
     """
 
-    def __init__(self, gpu: GPU, ready: tuple[Ready, ...]) -> None:
+    def __init__(self, gpu: GPU, ready: tuple[Ready[Any], ...]) -> None:
         self.ready = ready
         self.workspace = max((one.workspace for one in ready), default=0)
         self._gpu = gpu
         self._steps = tuple(_Step(gpu, one) for one in ready)
 
     def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
-        """Enqueues the product on a stream and returns without waiting; several threads may do so at a time.
+        """Enqueues the launches on a stream and returns without waiting; several threads may do so at a time.
 
         The workspace may be used again by what comes later on the same stream.
         """
@@ -131,15 +133,23 @@ class Plan:
 _plans: dict[tuple[object, ...], Plan] = {}
 
 
-def recall(gpu: GPU, a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool) -> Plan:
-    """The plan for operands that lie on ``gpu``, made on first meeting their layout."""
+def recall(
+    gpu: GPU,
+    operation: Hashable,
+    operands: tuple[Operand, Operand | None, Operand | None, Operand],
+    lower: Callable[[], Sequence[Stage[Any]]],
+) -> Plan:
+    """The plan for A, B, C and D that lie on ``gpu``, made of the stages of ``lower`` on first meeting their layout.
+
+    ``operation`` tells apart what is to be done with operands of one layout.
+    """
+    a, b, c, d = operands
     key = (
         gpu.index,
+        operation,
         a.dtype,
-        skip_product,
         (a.shape, a.strides, a.address & 15),
-        (b.shape, b.strides, b.address & 15),
-        a.address == b.address,
+        None if b is None else (b.shape, b.strides, b.address & 15, a.address == b.address),
         (d.shape, d.strides, d.address & 15),
         None if c is None else (c.shape, c.strides),
     )
@@ -147,6 +157,5 @@ def recall(gpu: GPU, a: Operand, b: Operand, c: Operand | None, d: Operand, *, s
     if plan is None:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        stages = lower(a, b, c, d, skip_product=skip_product)
-        plan = _plans[key] = Plan(gpu, prepare(stages, gpu.arch))
+        plan = _plans[key] = Plan(gpu, prepare(lower(), gpu.arch))
     return plan

@@ -123,9 +123,9 @@ class View:
 
     @property
     def crossed(self) -> bool:
-        """Whether elements are nearer to each other down the columns than along the rows."""
+        """Whether elements are nearer to each other down the columns than along the rows, where they do not touch."""
         row, column = self.strides
-        return abs(row) < abs(column)
+        return abs(row) < abs(column) != 1
 
     def swapped(self) -> View:
         """The same operand of the transposed result."""

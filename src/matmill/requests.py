@@ -1,16 +1,18 @@
-"""What is asked of a product, checked: operands that fit together, and the way the product will take.
+"""What is asked of an operation, checked: operands that fit together, and the way that their result will take.
 
 All that follows from types, shapes, strides, devices and alignments alone is a :class:`Verdict`, and remembered for
-arrays that lie on a GPU: the second product of a kind passes no check twice. What follows from addresses is checked
+arrays that lie on a GPU: the second request of a kind passes no check twice. What follows from addresses is checked
 every time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
+from numpy.typing import NDArray
 
 from matmill import gpu, settings
 from matmill.arrays import ALLOCATE, Operand, check_results, overlaps, self_overlap
@@ -23,40 +25,50 @@ from matmill.errors import (
     ShapeError,
     unknown_name,
 )
-from matmill.layout import NARROW, check_broadcast, result_shape
+from matmill.layout import Shape, Stage
 from matmill.plan import Plan
 
 #: Verdicts remembered, each with its plans.
 _MOST_VERDICTS = 1024
 
 
-@dataclass(frozen=True, eq=False)  # two objects, compared by identity, which is quick in keys
-class Operation:
-    """A public product: the names of its operands, and whether it takes one narrow product alone."""
-
-    first: str
-    second: str
-    narrow: bool = False
-
-
-MATMUL = Operation("a", "b")
-INNER = Operation("e", "f", narrow=True)
-
-
 class Request(NamedTuple):
-    """What a call was given: ``like`` is its first array, ``array`` that of ``out``.
+    """What a call was given: ``like`` is its first array, ``home`` that one's operand, ``array`` that of ``out``.
 
-    Routes get requests without the ``c`` that is not read, where beta is 0.
+    Results go to the library of ``home``. ``b`` and ``c`` are None where an operation has none or does not read it;
+    routes get requests without the operand that is not read, where beta is 0.
     """
 
+    operation: Operation
     a: Operand
-    b: Operand
+    b: Operand | None
     c: Operand | None
     out: Operand | None
     alpha: float
     beta: float
     like: Any
+    home: Operand
     array: Any
+
+
+@dataclass(frozen=True, eq=False)  # a few objects, compared by identity, which is quick in keys
+class Operation:
+    """A public operation: the names of its operands, and what is its own on the way from a request to a result.
+
+    ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` is the result's, where the
+    operands have shapes and types that fit. ``variant`` is all of a request but layouts that its stages depend on, and
+    ``lower`` gives those for a result D. ``compute`` is the answer on the host, which may be ``out`` itself, written.
+    ``streams`` says that long narrow requests go through a GPU in pieces.
+    """
+
+    first: str
+    second: str
+    added: str
+    shape: Callable[[Request], Shape]
+    variant: Callable[[Request], Hashable]
+    lower: Callable[[Request, Operand], tuple[Stage[Any], ...]]
+    compute: Callable[[Request, Shape], NDArray[Any]]
+    streams: bool = False
 
 
 @dataclass(slots=True)
@@ -64,10 +76,10 @@ class Verdict:
     """What was found out of operands that fit together: the result's shape and the route that it takes.
 
     ``plain`` means arrays of one library with streams of its own, on a GPU, and no stream named: nothing needs to wait
-    or to be held. ``plans`` has the plans of such products by the result's address modulo 16.
+    or to be held. ``plans`` has the plans of such requests by the result's address modulo 16.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     route: str
     plain: bool
     plans: dict[int, Plan] = field(default_factory=dict)
@@ -76,9 +88,9 @@ class Verdict:
 _verdicts: dict[tuple[object, ...], Verdict] = {}
 
 
-def judge(operation: Operation, request: Request, executor: str | None, stream: int | None) -> Verdict:
-    """Whether a request can be computed, and how. Raises what ``matmul`` says it raises."""
-    a, b, c, out, alpha, beta, like, _array = request
+def judge(request: Request, executor: str | None, stream: int | None) -> Verdict:
+    """Whether a request can be computed, and how. Raises what the public functions say they raise."""
+    operation, a, b, c, out, alpha, beta, like, _home, _array = request
     key: tuple[object, ...] | None = None
     if stream is None and a.library in ALLOCATE and a.device[0] == "cuda":
         key = (
@@ -86,30 +98,20 @@ def judge(operation: Operation, request: Request, executor: str | None, stream: 
             executor,
             a[:4],
             a.library,
-            b[:4],
-            b.library,
             a.address & 15,
-            b.address & 15,
-            a.address == b.address,
+            None if b is None else (b[:4], b.library, b.address & 15, a.address == b.address),
             None if c is None else (c[:4], c.library),
             None if out is None else (out[:4], out.library),
             alpha == 0,
+            alpha == 1,
             beta == 0,
+            beta == 1,
         )
         known = _verdicts.get(key)
         if known is not None:
             return known
-    check_same(operation, request)
-    shape = _shape(operation, a, b)
-    if c is not None:
-        check_broadcast(c.shape, shape, "c")
-    elif beta != 0:
-        raise ArgumentError(
-            argument="c",
-            got=f"None with beta = {beta}",
-            wanted="an array to add, where beta is not 0",
-            fix="Pass c, or leave beta out.",
-        )
+    check_same(request)
+    shape = operation.shape(request)
     if out is None:
         check_results(like, a)
     else:
@@ -140,9 +142,9 @@ def scalar(value: SupportsFloat, argument: str) -> float:
     )
 
 
-def check_same(operation: Operation, request: Request) -> None:
+def check_same(request: Request) -> None:
     """One dtype and one device for all."""
-    first = request.a
+    operation, first = request.operation, request.a
     for name, operand in ((operation.second, request.b), ("c", request.c), ("out", request.out)):
         if operand is None:
             continue
@@ -162,56 +164,23 @@ def check_same(operation: Operation, request: Request) -> None:
             )
 
 
-def check_apart(operation: Operation, request: Request) -> None:
-    """``out`` shares no memory with the inputs; it may be exactly ``c``."""
-    out = request.out
-    for name, operand in ((operation.first, request.a), (operation.second, request.b), ("c", request.c)):
+def check_apart(request: Request) -> None:
+    """``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
+    operation, a, b, c, out, *_others = request
+    added = operation.added
+    for name, operand in ((operation.first, a), (operation.second, b), ("c", c)):
         if operand is None or out is None:
             continue
-        if name == "c" and (operand.address, operand.shape, operand.strides) == (out.address, out.shape, out.strides):
-            continue  # each element of c is read by the thread that then writes it
+        if name == added and (operand.address, operand.shape, operand.strides) == (out.address, out.shape, out.strides):
+            continue  # each of its elements is read by the thread that then writes it
         shared = overlaps(out, operand)
         if shared is not False:
             raise AliasError(
                 argument="out",
                 got=f"memory that {'overlaps' if shared else 'interleaves in ways too many to check with'} {name}",
-                wanted="memory apart from the inputs" + (", or exactly c" if name == "c" else ""),
+                wanted="memory apart from the inputs" + (f", or exactly {name}" if name == added else ""),
                 fix="Allocate a fresh array, or leave out= away.",
             )
-
-
-def _shape(operation: Operation, a: Operand, b: Operand) -> tuple[int, ...]:
-    """The result's shape, where the operands have shapes that this operation and this element type allow."""
-    names = (operation.first, operation.second)
-    if operation.narrow:
-        for name, operand, extents in (*zip(names, (a, b), ("m, k", "k, n"), strict=True),):
-            if len(operand.shape) != 2:
-                raise ShapeError(
-                    argument=name,
-                    got=f"shape {tuple(operand.shape)}",
-                    wanted=f"two dimensions ({extents})",
-                    fix="Use matmul for vectors and batches, or reshape it.",
-                )
-    shape = result_shape(tuple(a.shape), tuple(b.shape), names)
-    m = a.shape[-2] if len(a.shape) > 1 else 1
-    n = b.shape[-1] if len(b.shape) > 1 else 1
-    if operation.narrow:
-        for name, extent, called in ((names[0], m, "m"), (names[1], n, "n")):
-            if not 1 <= extent <= NARROW:
-                raise ShapeError(
-                    argument=name,
-                    got=f"{called} = {extent}",
-                    wanted=f"{called} in 1..{NARROW}",
-                    fix="Use matmul, which takes products of any size.",
-                )
-    elif a.dtype.wider and max(m, n) > NARROW:
-        raise DTypeError(
-            argument=f"{names[0]}, {names[1]}",
-            got=f"{a.dtype.name} of shapes {tuple(a.shape)} and {tuple(b.shape)}",
-            wanted=f"float32 or float64, or products of at most {NARROW} rows and {NARROW} columns in {a.dtype.name}",
-            fix="Convert both to float32, or split the product.",
-        )
-    return shape
 
 
 def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
@@ -244,7 +213,7 @@ def _place(operand: Operand) -> str:
 
 
 def _route(executor: str | None, request: Request) -> str:
-    """Which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a product of these operands."""
+    """Which of ``"gpu"``, ``"cpu"`` and ``"emulator"`` computes a result of these operands."""
     if executor is not None and executor not in settings.EXECUTORS:
         raise unknown_name("executor", str(executor), settings.EXECUTORS)
     if request.a.device[0] == "cuda":

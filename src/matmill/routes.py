@@ -1,4 +1,4 @@
-"""The ways a checked product can take: a GPU's own arrays, host arrays through a GPU, NumPy's BLAS, the emulator.
+"""The ways a checked request can take: a GPU's own arrays, host arrays through a GPU, NumPy, the emulator.
 
 A route gets a :class:`~matmill.requests.Request` that has been checked and its result's shape; it returns the array
 with the result.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,25 +22,21 @@ from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
 from matmill.errors import LaunchError
 from matmill.gpu import GPU, Allocation
-from matmill.layout import NARROW, lower
+from matmill.layout import NARROW, Shape
 from matmill.plan import Plan, prepare, recall
 from matmill.requests import Request
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
 
 _CUDA = 2  # kDLCUDA
-#: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
-_WIDENED_BYTES = 32 * 2**20
-
 Array: TypeAlias = NDArray[Any]
-Shape: TypeAlias = tuple[int, ...]
 
 
 def in_place(request: Request, shape: Shape, plans: dict[int, Plan]) -> Any:
     """Arrays of one library that lie on a GPU, on that library's current stream: the shortest way.
 
-    ``plans`` are those of such products, by the result's address modulo 16; one that is missing is added.
+    ``plans`` are those of such requests, by the result's address modulo 16; one that is missing is added.
     """
-    a, b, c, out, alpha, beta, like, array = request
+    _operation, a, b, c, out, alpha, beta, like, _home, array = request
     allocate = ALLOCATE[a.library]
     if out is None:
         array, address = allocate(like, a, shape)
@@ -48,26 +45,32 @@ def in_place(request: Request, shape: Shape, plans: dict[int, Plan]) -> Any:
     plan = plans.get(address & 15)
     if plan is None:
         d = _packed(shape, a, address) if out is None else out
-        plan = plans[address & 15] = recall(GPU.get(a.device[1]), a, b, c, d, skip_product=alpha == 0)
+        plan = plans[address & 15] = _recall(GPU.get(a.device[1]), request, d)
     room = allocate(like, a, plan.workspace, raw=True) if plan.workspace else None
-    addresses = (a.address, b.address, 0 if c is None else c.address, address, 0 if room is None else room[1])
+    at = 0 if room is None else room[1]
+    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, at)
     plan.run(addresses, alpha, beta, current_stream(a.library, a.device[1]))
     return array
 
 
+def _recall(gpu: GPU, request: Request, d: Operand) -> Plan:
+    operation, a, b, c, *_others = request
+    return recall(gpu, operation.variant(request), (a, b, c, d), partial(operation.lower, request, d))
+
+
 def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
     """Arrays that lie on a GPU: launched in place, without copies and without waiting."""
-    a, b, c, out, alpha, beta, like, array = request
-    index = a.device[1]
+    _operation, a, b, c, out, _alpha, _beta, like, home, array = request
+    index = home.device[1]
     gpu = GPU.get(index)
     others: list[int] = []
     named = stream
     # What the libraries might hand out again before the kernel has run must be held until it has.
     held = tuple(x.owner for x in (a, b, c) if x is not None and (named is not None or x.library not in ALLOCATE))
     if stream is None:
-        stream = current_stream(a.library, index, a)
-        others = _other_streams((b, c, out), a.library, index, stream)
-    kept, allocate = None, ALLOCATE.get(a.library)
+        stream = current_stream(home.library, index, home)
+        others = _other_streams((a, b, c, out), home.library, index, stream)
+    kept, allocate = None, ALLOCATE.get(home.library)
     if out is not None:
         d = out
     else:
@@ -79,20 +82,29 @@ def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
         d = _packed(shape, a, address)
     for other in others:
         gpu.order(other, stream)
-    plan = recall(gpu, a, b, c, d, skip_product=alpha == 0)
+    plan = _recall(gpu, request, d)
     room, at = None, 0  # the workspace, which must live until the launches are made, and its address
     if plan.workspace and allocate is not None:
         room, at = allocate(like, a, plan.workspace, named, raw=True)
     elif plan.workspace:
         room = gpu.empty(plan.workspace)
         held, at = (*held, room), room.address
-    addresses = (a.address, b.address, 0 if c is None else c.address, d.address, at)
-    plan.run(addresses, alpha, beta, stream)
+    _run(plan, request, d.address, at, stream)
     if held:
         gpu.keep(held, stream)
     for other in others:
         gpu.order(stream, other)
     return array if kept is None else _export(request, shape, gpu, kept, stream)
+
+
+def _run(plan: Plan, request: Request, to: int, workspace: int, stream: int) -> None:
+    plan.run((*_starts(request), to, workspace), request.alpha, request.beta, stream)
+
+
+def _starts(request: Request) -> tuple[int, int, int]:
+    """Addresses of A, B and C, 0 for those that are not there."""
+    a, b, c = request.a, request.b, request.c
+    return a.address, 0 if b is None else b.address, 0 if c is None else c.address
 
 
 def _packed(shape: tuple[int, ...], like: Operand, address: int) -> Operand:
@@ -122,35 +134,40 @@ def _export(request: Request, shape: Shape, gpu: GPU, kept: Allocation, stream: 
         keep=kept,
         wait=lambda consumer: gpu.order(stream, consumer),
     )
-    return namespace(request.like, request.a).from_dlpack(export)
+    return namespace(request.like, request.home).from_dlpack(export)
 
 
 def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Progress | None = None) -> Any:
-    """Host arrays: copied to GPU 0, multiplied there, and the result copied back; long narrow ones piece by piece.
+    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products piece by piece.
 
     ``progress`` is told of the bytes of those.
     """
     gpu = GPU.get(0)
     a, b, c = request.a, request.b, request.c
-    if len(a.shape) == len(b.shape) == 2 and max(shape) <= NARROW and a.nbytes + b.nbytes > CHUNK:
-        return _deliver(request, _streamed(gpu, request, shape, progress))
+    if b is not None and request.operation.streams and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
+        return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:
         memory = stack.enter_context(gpu.empty(a.dtype.itemsize * math.prod(shape)))
         x = _upload(gpu, a, "a")
-        # What is one matrix on the host stays one.
-        y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
-        z = None if c is None else _upload(gpu, c, "c")
-        d = _packed(shape, x, memory.address)
-        plan = recall(gpu, x, y, z, d, skip_product=request.alpha == 0)
+        y = None
+        if b is not None:
+            # What is one matrix on the host stays one.
+            y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
+        there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"))
+        plan = _recall(gpu, there, _packed(shape, x, memory.address))
         room = stack.enter_context(gpu.empty(plan.workspace)).address if plan.workspace else 0
-        addresses = (x.address, y.address, 0 if z is None else z.address, d.address, room)
-        plan.run(addresses, request.alpha, request.beta, stream or 0)
+        _run(plan, there, memory.address, room, stream or 0)
         gpu.synchronize()
         return _deliver(request, memory.download(shape, a.dtype.numpy))
 
 
-def _streamed(gpu: GPU, request: Request, shape: Shape, progress: Progress | None) -> Array:
-    a, b, c = request.a, request.b, request.c
+def _narrow(a: Operand, b: Operand) -> bool:
+    """Whether the product is one of few rows and columns."""
+    return len(a.shape) == len(b.shape) == 2 and max(a.shape[0], b.shape[1]) <= NARROW
+
+
+def _streamed(gpu: GPU, request: Request, b: Operand, shape: Shape, progress: Progress | None) -> Array:
+    a, c = request.a, request.c
     device = OnGPU(gpu)
     plan = plan_stream(
         shape[0],
@@ -197,33 +214,9 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
 
 
 def on_cpu(request: Request, shape: Shape) -> Any:
-    """Host arrays through NumPy's BLAS."""
-    a, b, c = request.a, request.b, request.c
-    scalar = a.dtype.accumulator.numpy.type
+    """Host arrays through NumPy."""
     with np.errstate(all="ignore"):  # overflow and NaN are results here, as on a GPU, not events
-        if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
-            product = np.zeros(shape, scalar)
-        else:
-            product = _widened(a.owner, b.owner, scalar) if a.dtype.wider else np.asarray(np.matmul(a.owner, b.owner))
-            if request.alpha != 1:
-                product *= scalar(request.alpha)
-        if c is not None:
-            product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
-        # No copy but where the sums were wider than the elements: they are rounded here, once.
-        return _deliver(request, product.astype(a.dtype.numpy, copy=False))
-
-
-def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
-    """``a @ b`` summed in a wider type, for which a bounded stretch of k is converted at a time."""
-    k = a.shape[-1]
-    per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
-    step = max(1, _WIDENED_BYTES // max(1, per_k))
-    total = np.zeros(np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape, scalar)
-    for start in range(0, k, step):
-        part = slice(start, start + step)
-        rows = b[..., part, :] if b.ndim > 1 else b[part]
-        total += np.matmul(a[..., part].astype(scalar), rows.astype(scalar))
-    return total
+        return _deliver(request, request.operation.compute(request, shape))
 
 
 def emulated(request: Request, shape: Shape) -> Any:
@@ -233,31 +226,25 @@ def emulated(request: Request, shape: Shape) -> Any:
 
     a, b, c, out = request.a, request.b, request.c, request.out
     target = np.empty(shape, a.dtype.numpy) if out is None else out.owner
-    same = c is not None and out is not None and c.address == out.address
+    same = out is not None and any(x is not None and x.address == out.address for x in (a, b, c))
     memory = Memory()
-    d_pointer = memory.bind("D", target, access="rw" if same else "w")
-    a_pointer = memory.bind("A", a.owner, access="r")
-    b_pointer = a_pointer if mirrors(a, b) else memory.bind("B", b.owner, access="r")
-    c_pointer = d_pointer if same else memory.bind("C", None if c is None else c.owner, access="r")
+    to = memory.bind("D", target, access="rw" if same else "w")
+
+    def bound(name: str, operand: Operand) -> Operand:
+        own = out is not None and operand.address == out.address
+        return operand._replace(address=(to if own else memory.bind(name, operand.owner, access="r")).address)
+
+    x = bound("A", a)
+    y = None
+    if b is not None:
+        y = b._replace(address=x.address) if mirrors(a, b) else bound("B", b)
+    there = request._replace(a=x, b=y, c=None if c is None else bound("C", c))
     steps = tuple(stride // a.dtype.itemsize for stride in target.strides)
-    d = Operand(shape, steps, a.dtype, CPU, d_pointer.address, readonly=False, library="numpy", owner=target)
-    stages = lower(
-        a._replace(address=a_pointer.address),
-        b._replace(address=b_pointer.address),
-        c,
-        d,
-        skip_product=request.alpha == 0,
-    )
-    ready = prepare(stages, arches.get(arches.DEFAULT))
+    d = Operand(shape, steps, a.dtype, CPU, to.address, readonly=False, library="numpy", owner=target)
+    ready = prepare(request.operation.lower(there, d), arches.get(arches.DEFAULT))
     room = np.empty(max((one.workspace for one in ready), default=0), np.uint8)
-    workspace = memory.bind("workspace", room, access="rw")
-    addresses = (
-        a_pointer.address,
-        b_pointer.address,
-        c_pointer.address,
-        d_pointer.address,
-        workspace.address,
-    )
+    workspace = memory.bind("workspace", room, access="rw").address
+    addresses = (*_starts(there), to.address, workspace)
     for one in ready:
         for offsets in one.stage.offsets:
             for launch in one.launches(addresses, offsets, request.alpha, request.beta):
@@ -270,11 +257,12 @@ def emulated(request: Request, shape: Shape) -> Any:
                         wanted="a run without hazards",
                         fix="This is a fault of matmill's kernel: please report it with the shapes and strides.",
                     )
-    return request.array if out is not None else from_host(request.like, a, target)
+    return request.array if out is not None else from_host(request.like, request.home, target)
 
 
 def _deliver(request: Request, product: np.ndarray[Any, Any]) -> Any:
     if request.out is None:
-        return from_host(request.like, request.a, product)
-    request.out.owner[...] = product
+        return from_host(request.like, request.home, product)
+    if product is not request.out.owner:
+        request.out.owner[...] = product
     return request.array

@@ -153,7 +153,7 @@ def test_a_transpose_in_the_same_memory_is_read_once(dtype: str, monkeypatch: py
         f = np.swapaxes(e, -1, -2)
         bound.clear()
         result = _emulate(e, f)
-        assert bound == ["D", "A", "C", "workspace"]
+        assert bound == ["D", "A", "workspace"]
         assert check(result, e, f).ok
         assert result.tobytes() == np.ascontiguousarray(np.swapaxes(result, -1, -2)).tobytes()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,116 +10,18 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from frames import read_launch
-from matmill import arch, gpu, plan, requests
+from emulated.stand_ins import Buffer, DeviceArray, EmulatedGPU, Tensors
+from matmill import arch, plan, requests
 from matmill.arrays import dlpack
 from matmill.arrays import operand as operand_module
 from matmill.choose import Choice, choose
-from matmill.compile import Binary
-from matmill.dtypes import ALL, DTYPES
-from matmill.emulator import Memory, run
+from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
-from matmill.execute import Launch, Pointer
+from matmill.execute import Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
 
 Array = NDArray[Any]
-
-
-class Buffer:
-    """Emulated device memory with the methods of :class:`matmill.gpu.Allocation` that routes use."""
-
-    def __init__(self, memory: Memory, data: Array) -> None:
-        self.data = data
-        self.address = memory.bind("buffer", data, access="rw").address
-
-    def __enter__(self) -> Buffer:  # noqa: PYI034 — nobody derives from it
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.address = 0
-
-    def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A copy of the contents."""
-        result: Array = self.data.view(dtype).reshape(shape).copy()
-        return result
-
-
-class EmulatedGPU:
-    """A GPU for routes and plans: it remembers launches and the order of streams."""
-
-    index = 0
-    arch = arch.get("h200")
-
-    def __init__(self) -> None:
-        self.memory = Memory()
-        self.launches: list[tuple[Launch, int]] = []
-        self.orders: list[tuple[int, int]] = []
-        self.uploaded: list[int] = []
-        self.waits = 0
-        self.entered = False
-        self.homes: dict[int, tuple[Array, int]] = {}
-        self.held: list[tuple[tuple[object, ...], int]] = []
-
-    def empty(self, nbytes: int) -> Buffer:
-        """Poisoned memory."""
-        return Buffer(self.memory, np.full(nbytes, 0xFF, np.uint8))
-
-    def home(self, array: Array) -> int:
-        """The address at which an array of the host's lies in the memory of this GPU too."""
-        if id(array) not in self.homes:
-            self.homes[id(array)] = (array, self.memory.bind("tensor", array, access="rw").address)
-        _kept, address = self.homes[id(array)]
-        return address
-
-    def upload(self, array: Array, _name: str) -> Buffer:
-        """A packed copy."""
-        self.uploaded.append(array.nbytes)
-        return Buffer(self.memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
-
-    def prepare(self, binary: Binary, launch: Launch) -> Any:
-        """A launch that is emulated at once."""
-
-        def launched(config: int, parameters: int) -> None:
-            assert self.entered
-            real, stream = read_launch(config, parameters, launch)
-            self.launches.append((real, stream))
-            run(binary.ptx, real, self.memory, races=False, counters=False)
-
-        return launched
-
-    def enter(self) -> bool:
-        """The context was not current before."""
-        assert not self.entered
-        self.entered = True
-        return True
-
-    def leave(self) -> None:
-        """Back to the other context."""
-        self.entered = False
-
-    def order(self, before: int, after: int) -> None:
-        """Remembers which stream waits for which."""
-        self.orders.append((before, after))
-
-    def keep(self, owners: tuple[object, ...], stream: int) -> None:
-        """Remembers what is held for which stream."""
-        self.held.append((owners, stream))
-
-    def synchronize(self) -> None:
-        """Counts how often the host waits."""
-        self.waits += 1
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
-    """An emulated GPU in the place of the real one, and no plans from elsewhere."""
-    fake = EmulatedGPU()
-    monkeypatch.setattr(gpu, "unavailable", lambda: None)
-    monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
-    monkeypatch.setattr(plan, "_plans", {})
-    monkeypatch.setattr(requests, "_verdicts", {})
-    return fake
 
 
 def _random(seed: int, *shape: int) -> Array:
@@ -162,31 +62,6 @@ def test_outer_batches_are_looped_over(device: EmulatedGPU) -> None:
     a, b = _random(0, 3, 1, 10, 12), _random(1, 2, 12, 14)
     assert check(matmill.matmul(a, b), a, b).ok
     assert len(device.launches) == 2
-
-
-class Namespace:
-    """The array API namespace of :class:`DeviceArray`."""
-
-    @staticmethod
-    def from_dlpack(export: dlpack.Export) -> dlpack.Tensor:
-        """The facts of an export, taken on stream 77."""
-        return dlpack.read(export.__dlpack__(stream=77))
-
-
-class DeviceArray(dlpack.Export):
-    """An array of a library that knows DLPack alone, in emulated device memory."""
-
-    def __init__(self, device: EmulatedGPU, array: Array) -> None:
-        self.buffer = device.upload(array, "array")
-        self.waits: list[int] = []
-        dtype = DTYPES[array.dtype.name]
-        super().__init__(
-            self.buffer.address, array.shape, dtype, device=(2, 0), keep=self.buffer, wait=self.waits.append
-        )
-
-    @staticmethod
-    def __array_namespace__() -> type[Namespace]:
-        return Namespace
 
 
 def test_dlpack_arrays_stay_and_the_result_is_exported(device: EmulatedGPU) -> None:
@@ -277,68 +152,6 @@ def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: Emula
     (workspace,) = (owner for owner in held if isinstance(owner, Buffer))
     pointers = {arg.name: arg.address for arg in device.launches[1][0].args if isinstance(arg, Pointer)}
     assert workspace.address == pointers["workspace"]
-
-
-class Tensor:
-    """A CUDA tensor as the reader of torch tensors sees one, in emulated device memory."""
-
-    __module__ = "torch"
-    layout = "strided"
-    is_cuda = True
-
-    def __init__(self, device: EmulatedGPU, array: Array, made: list[tuple[int, str]]) -> None:
-        self.device, self.made, self.requires_grad = device, made, False
-        self.dtype = array.dtype.name
-        self.shape = array.shape
-        self.steps = tuple(stride // array.itemsize for stride in array.strides)
-        self.base = array if array.base is None else array.base
-        offset = array.__array_interface__["data"][0] - self.base.__array_interface__["data"][0]
-        self.address: int = device.home(self.base) + offset
-
-    def stride(self) -> tuple[int, ...]:
-        """In elements."""
-        return self.steps
-
-    def data_ptr(self) -> int:
-        """In the emulator's memory."""
-        return self.address
-
-    def get_device(self) -> int:
-        """The first."""
-        return 0
-
-    def is_neg(self) -> bool:
-        """Never."""
-        return False
-
-    def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
-        """Poisoned memory."""
-        self.made.append((int(np.prod(shape)), dtype or self.dtype))
-        array = np.empty(shape, np.dtype(np.uint8) if dtype else ALL[self.dtype].numpy)
-        array.reshape(-1).view(np.uint8)[:] = 0xFF
-        return Tensor(self.device, array, self.made)
-
-
-class Tensors:
-    """Tensors of one device."""
-
-    def __init__(self, device: EmulatedGPU) -> None:
-        self.device = device
-        self.made: list[tuple[int, str]] = []
-
-    def __call__(self, array: Array) -> Tensor:
-        """The tensor in whose memory the array lies, or another view of it."""
-        return Tensor(self.device, array, self.made)
-
-
-@pytest.fixture
-def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
-    """Tensors of a stand-in for torch, whose current stream is 33."""
-    names = {name: name for name in (*ALL, "int16", "uint8", "strided")}
-    stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**names, _C=stream, is_grad_enabled=lambda: False))
-    monkeypatch.setattr(operand_module, "_readers", {})
-    return Tensors(device)
 
 
 @pytest.mark.usefixtures("two_launches")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from matmill.arrays import ALLOCATE, dlpack, from_host, inspect, mirrors, overlaps, resolve_stream, self_overlap
 from matmill.arrays.operand import Operand
-from matmill.dtypes import ALL, BF16, F32, F64, DType
+from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, F64, DType
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_numpy_views_keep_shape_strides_and_address() -> None:
     assert not operand.readonly
 
 
-@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("dtype", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_all_element_types_are_read(dtype: DType) -> None:
     base = np.zeros((4, 6), dtype.numpy)
     operand = inspect(base[::-1, ::2], "a")
@@ -79,10 +79,19 @@ def test_what_is_no_array_is_refused(x: object) -> None:
         inspect(x, "b")
 
 
-@pytest.mark.parametrize("dtype", [">f4", np.int32, np.complex64, bool, np.longdouble, object])
+@pytest.mark.parametrize("dtype", [">f4", np.int16, np.uint8, np.complex64, bool, np.longdouble, object])
 def test_element_types_outside_the_table_are_refused(dtype: Any) -> None:
     with pytest.raises(DTypeError, match=r"^a: got dtype"):
         inspect(np.zeros(2, dtype), "a")
+
+
+def test_element_types_may_be_narrowed_to_those_of_an_operation() -> None:
+    x = np.zeros(2, np.int8)
+    assert inspect(x, "x").dtype is ELEMENTWISE["int8"]
+    with pytest.raises(DTypeError, match="dtype int8; wanted float32, float64, float16 or bfloat16"):
+        inspect(x, "x", None, ALL)
+    with pytest.raises(DTypeError, match=r"dtype int64; wanted .*bfloat16, int8 or int32"):
+        inspect(x.astype(np.int64), "x")
 
 
 def test_masked_arrays_are_refused() -> None:
@@ -109,7 +118,7 @@ def test_dlpack_on_a_gpu_is_read_from_the_capsule() -> None:
     assert operand.address == array.ctypes.data
 
 
-@pytest.mark.parametrize("dtype", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("dtype", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_exports_of_every_type_are_read_on_the_host_and_on_a_gpu(dtype: DType) -> None:
     memory = np.arange(12).astype(dtype.numpy).reshape(3, 4)
     for device, kind in (((1, 0), "cpu"), ((2, 3), "cuda")):

@@ -27,7 +27,7 @@ def _at(root: Array, first: Array, offset: int, shape: tuple[int, ...], strides:
     return as_strided(flat[start:], shape, tuple(s * flat.itemsize for s in strides))
 
 
-def _interpret(stages: tuple[Stage, ...], views: list[Array], roots: list[Array]) -> Array:
+def _interpret(stages: tuple[Stage[Gemm], ...], views: list[Array], roots: list[Array]) -> Array:
     """Runs the stages as a kernel would, by address arithmetic alone; returns how often each output was written."""
     a, b, c, d = views
     root_a, root_b, root_c, root_d = roots
@@ -115,7 +115,7 @@ def test_alignment_divides_every_contiguous_line(drawn: tuple[list[Array], list[
             assert all(start % p.d_align == 0 for start in rows) or p.d_row_col[0] == 1
 
 
-def _stages(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Stage, ...]:
+def _stages(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Stage[Gemm], ...]:
     x, y = np.zeros(a, np.float32), np.zeros(b, np.float32)
     d = np.zeros(result_shape(a, b), np.float32)
     return lower(inspect(x, "a"), inspect(y, "b"), None, inspect(d, "out"))
@@ -161,7 +161,7 @@ def test_shapes_that_do_not_fit(a: tuple[int, ...], b: tuple[int, ...], argument
     assert raised.value.argument == argument
 
 
-def _lowered(a: Array, b: Array) -> tuple[Stage, ...]:
+def _lowered(a: Array, b: Array) -> tuple[Stage[Gemm], ...]:
     d = np.zeros(result_shape(a.shape, b.shape), a.dtype)
     return lower(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first
 BINARY: Any = None
 
 
-def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready, ...]:
+def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready[Gemm], ...]:
     binary: Binary = BINARY  # never looked at by the recorder
     return tuple(Ready(stage, Choice(kernel, (), 0.0), binary) for stage in stages)
 
@@ -194,7 +195,11 @@ def test_plans_know_whether_the_inputs_start_at_one_address(monkeypatch: pytest.
     d = inspect(np.zeros((4, 4), np.float32), "d")
     a = inspect(e, "a")._replace(address=1 << 20)
     same, apart = inspect(e.T, "b")._replace(address=1 << 20), inspect(other.T, "b")._replace(address=1 << 21)
-    gram = recall(gpu, a, same, None, d, skip_product=False)
-    plain = recall(gpu, a, apart, None, d, skip_product=False)
-    assert [plan.ready[0].problem.gram for plan in (gram, plain)] == [True, False]
-    assert recall(gpu, a, same, None, d, skip_product=False) is gram
+
+    def plan(b: Operand, operation: str = "product") -> Plan:
+        return recall(gpu, operation, (a, b, None, d), partial(lower, a, b, None, d))
+
+    gram, plain = plan(same), plan(apart)
+    assert [one.ready[0].problem.gram for one in (gram, plain)] == [True, False]
+    assert plan(same) is gram
+    assert plan(same, "another") is not gram

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from matmill.dtypes import BF16, DType
+from matmill.dtypes import DType
 
 #: kDLCPU and kDLCUDAHost: memory that the host reads in place.
 HOST = frozenset({1, 3})
@@ -21,7 +21,7 @@ _NAME = b"dltensor"
 _VERSIONED_NAME = b"dltensor_versioned"
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-_FLOAT, _BFLOAT = 2, 4
+_CODES = {kind: code for code, kind in _KINDS.items()}
 
 
 class _Device(ctypes.Structure):
@@ -153,7 +153,7 @@ class Export:
         if self._wait is not None and stream != -1:
             self._wait(int(stream or 0))
         extents = (ctypes.c_int64 * max(1, len(self._shape)))(*self._shape)
-        code = _BFLOAT if self._dtype is BF16 else _FLOAT
+        code = _CODES[self._dtype.name.rstrip("0123456789")]
         managed = _Managed(
             tensor=_Tensor(
                 data=self._address,

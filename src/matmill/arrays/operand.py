@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from matmill.arrays import dlpack
 from matmill.driver import load as load_driver
-from matmill.dtypes import ALL, BF16, DType, named, of_numpy
+from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError
 
 Device: TypeAlias = tuple[str, int]
@@ -51,18 +51,19 @@ class Operand(NamedTuple):
 
 _new: Callable[[type[Operand], tuple[Any, ...]], Operand] = tuple.__new__
 
-Reader: TypeAlias = Callable[[Any, str, "int | None"], Operand]
+Table: TypeAlias = Mapping[str, DType]
+Reader: TypeAlias = Callable[[Any, str, "int | None", Table], Operand]
 _readers: dict[type, Reader] = {}
 
 
-def inspect(x: object, argument: str, stream: int | None = None) -> Operand:
+def inspect(x: object, argument: str, stream: int | None = None, dtypes: Table = ELEMENTWISE) -> Operand:
     """The :class:`Operand` of an array; nothing is copied.
 
     ``argument`` is the array's name in messages. ``stream`` is the handle of the CUDA stream the array will be used
-    on: a library that tracks its own work (JAX) makes that stream wait for it.
+    on: a library that tracks its own work (JAX) makes that stream wait for it. ``dtypes`` are the element types wanted.
 
-    Raises :class:`~matmill.errors.DTypeError` for what is no array or has an element type or byte order outside the
-    table, :class:`~matmill.errors.DeviceError` for memory that is neither the host's nor an NVIDIA GPU's, and
+    Raises :class:`~matmill.errors.DTypeError` for what is no array or has an element type or byte order not
+    wanted, :class:`~matmill.errors.DeviceError` for memory that is neither the host's nor an NVIDIA GPU's, and
     :class:`~matmill.errors.ArgumentError` for arrays whose memory does not hold their values (masked, lazily negated).
 
     >>> inspect(np.zeros((2, 3), np.float32).T, "a").strides
@@ -72,7 +73,7 @@ def inspect(x: object, argument: str, stream: int | None = None) -> Operand:
     if reader is None:
         reader = _reader_for(x, argument)
         _readers[type(x)] = reader
-    return reader(x, argument, stream)
+    return reader(x, argument, stream, dtypes)
 
 
 def _reader_for(x: object, argument: str) -> Reader:
@@ -88,7 +89,7 @@ def _reader_for(x: object, argument: str) -> Reader:
             argument=argument,
             got="a tracer, which stands for an array inside jit, grad or vmap",
             wanted="an array that has its values",
-            fix="Call matmul outside the transformed function.",
+            fix="Call matmill outside the transformed function.",
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
     if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
@@ -104,17 +105,17 @@ def _reader_for(x: object, argument: str) -> Reader:
     )
 
 
-def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None) -> Operand:
-    return _of_view(x, argument, "numpy", readonly=not x.flags.writeable)
+def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None, dtypes: Table) -> Operand:
+    return _of_view(x, argument, dtypes, "numpy", readonly=not x.flags.writeable)
 
 
-def _masked(_x: object, argument: str, _stream: int | None) -> Operand:
+def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
     raise _refusal(argument, "a masked array", "an array without a mask", "filled")
 
 
-def _of_view(x: np.ndarray[Any, Any], argument: str, library: str, *, readonly: bool) -> Operand:
+def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str, *, readonly: bool) -> Operand:
     """The operand of host memory that NumPy sees as ``x``."""
-    dtype = of_numpy(x.dtype, argument)
+    dtype = of_numpy(x.dtype, argument, dtypes)
     strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument)
     # np.matrix and other subclasses change what indexing and products mean.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
@@ -139,13 +140,15 @@ def _in_elements(
 def _torch_reader() -> Reader:
     """The reader of torch tensors; made on meeting the first one, when torch is loaded."""
     torch = sys.modules["torch"]
-    dtypes = {getattr(torch, name): dtype for name, dtype in ALL.items()}
+    rows = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
     cuda: dict[int, Device] = {}
     strided, bfloat16, int16 = torch.strided, torch.bfloat16, torch.int16
 
-    def read(x: Any, argument: str, _stream: int | None) -> Operand:
+    def read(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
         kind = x.dtype
-        dtype = dtypes.get(kind) or named(str(kind).removeprefix("torch."), argument)
+        dtype = rows.get(kind)
+        if dtype is None or dtype.name not in dtypes:
+            dtype = named(str(kind).removeprefix("torch."), argument, dtypes)
         if x.layout is not strided:
             raise _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
         if x.is_neg():
@@ -161,7 +164,7 @@ def _torch_reader() -> Reader:
             raise _unreachable(argument, f"a tensor on {x.device}")
         # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
         host = x.detach().view(int16).numpy().view(BF16.numpy) if kind is bfloat16 else x.detach().numpy()
-        return _of_view(host, argument, "torch", readonly=False)
+        return _of_view(host, argument, dtypes, "torch", readonly=False)
 
     return read
 
@@ -170,17 +173,17 @@ def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError
     return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
 
 
-def _cupy(x: Any, argument: str, _stream: int | None) -> Operand:
-    dtype = of_numpy(x.dtype, argument)
+def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
+    dtype = of_numpy(x.dtype, argument, dtypes)
     strides = _in_elements(x.shape, x.strides, dtype, x.data.ptr, argument)
     return Operand(x.shape, strides, dtype, ("cuda", x.device.id), x.data.ptr, readonly=False, library="cupy", owner=x)
 
 
-def _cuda_array_interface(x: Any, argument: str, _stream: int | None) -> Operand:
+def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
     facts = x.__cuda_array_interface__
     if facts.get("mask") is not None:
-        return _masked(x, argument, None)
-    dtype = of_numpy(np.dtype(facts["typestr"]), argument)
+        return _masked(x, argument, None, dtypes)
+    dtype = of_numpy(np.dtype(facts["typestr"]), argument, dtypes)
     address, readonly = facts["data"]
     shape = tuple(facts["shape"])
     given = facts.get("strides")
@@ -202,16 +205,16 @@ def _device_of(address: int, argument: str) -> int:
     return ordinal.value
 
 
-def _dlpack(x: Any, argument: str, stream: int | None) -> Operand:
+def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand:
     library = _library(x)
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
     if readonly:
-        named(str(x.dtype), argument)  # its export would refuse other types in other words
+        named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
     try:
         kind, _index = x.__dlpack_device__()
         if kind in dlpack.HOST:
             view = _host_view(x)
-            return _of_view(view, argument, library, readonly=readonly or not view.flags.writeable)
+            return _of_view(view, argument, dtypes, library, readonly=readonly or not view.flags.writeable)
         if kind not in dlpack.CUDA:
             raise _unreachable(argument, f"an array on DLPack device type {kind}")
         # 1 is DLPack's name for the default stream; 0 would be ambiguous.
@@ -225,7 +228,7 @@ def _dlpack(x: Any, argument: str, stream: int | None) -> Operand:
             wanted="an array whose values lie in one device's memory",
             fix="Pass an array that lives, undivided, on one device.",
         ) from error
-    dtype = named(tensor.dtype, argument)
+    dtype = named(tensor.dtype, argument, dtypes)
     strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
     device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
     return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)

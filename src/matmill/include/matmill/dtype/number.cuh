@@ -5,6 +5,18 @@
 
 namespace matmill {
 
+// alpha * x + beta * y with the second product rounded and the first fused into the sum: spelled out, because the
+// compiler may fuse either.
+__device__ __forceinline__ float blend(float alpha, float x, float beta, float y) {
+  return __fmaf_rn(alpha, x, __fmul_rn(beta, y));
+}
+__device__ __forceinline__ double blend(double alpha, double x, double beta, double y) {
+  return __fma_rn(alpha, x, __dmul_rn(beta, y));
+}
+__device__ __forceinline__ unsigned blend(unsigned alpha, unsigned x, unsigned beta, unsigned y) {
+  return alpha * x + beta * y;
+}
+
 // float and double are summed in their own type.
 template <class T>
 struct NumberOf {

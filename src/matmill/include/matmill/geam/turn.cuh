@@ -208,9 +208,12 @@ struct Turn {
         if constexpr (PLAIN) {
           return from_x;
         } else {
-          Acc sum = alpha * Number::up(from_x);
-          if constexpr (Config::Y_MODE != ABSENT) sum += beta * Number::up(y.at(y_shared, s, i, r, c));
-          return Number::down(sum);
+          const Acc wide = Number::up(from_x);
+          if constexpr (Config::Y_MODE == ABSENT) {
+            return Number::down(alpha * wide);
+          } else {
+            return Number::down(blend(alpha, wide, beta, Acc(Number::up(y.at(y_shared, s, i, r, c)))));
+          }
         }
       };
       Scalar* const to = D + batch * d_batch + part.row * d_row + part.column * d_column;

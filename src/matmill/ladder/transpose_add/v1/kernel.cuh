@@ -31,8 +31,8 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
   for (int i = 0; i < V; ++i) {
     const int down = i * SIDE + threadIdx.y, row = row0 + down;
     if (row < m) {
-      const auto sum = alpha * Number::up(tile[threadIdx.x][down]) + beta * Number::up(Y[row * y_row + column]);
-      D[row * d_row + column] = Number::down(sum);
+      const auto x = Number::up(tile[threadIdx.x][down]), y = Number::up(Y[row * y_row + column]);
+      D[row * d_row + column] = Number::down(matmill::blend(alpha, x, beta, y));
     }
   }
 }

@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
       matmill::copy<2>(pair, Y + row * y_row + column);
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        pair[j] = Number::down(alpha * Number::up(tile[across + j][down]) + beta * Number::up(pair[j]));
+        pair[j] = Number::down(matmill::blend(alpha, Number::up(tile[across + j][down]), beta, Number::up(pair[j])));
       matmill::copy<2>(D + row * d_row + column, pair);
     }
   }

@@ -1,0 +1,24 @@
+"""From shapes and strides to problems that kernels take: pure arithmetic, no memory and no device.
+
+An operation on arrays of any shape becomes a few :class:`Stage` s, each one problem launched at one or more places:
+dimensions that lie regularly in all operands collapse into one, and what a grid cannot hold is looped over.
+"""
+
+from __future__ import annotations
+
+from matmill.layout.axes import MOST_BATCHES, Offsets, Shape, Stage, check_broadcast
+from matmill.layout.products import NARROW, lower, result_shape
+from matmill.layout.sums import lower_sum, sum_shape
+
+__all__ = [
+    "MOST_BATCHES",
+    "NARROW",
+    "Offsets",
+    "Shape",
+    "Stage",
+    "check_broadcast",
+    "lower",
+    "lower_sum",
+    "result_shape",
+    "sum_shape",
+]

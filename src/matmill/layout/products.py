@@ -1,0 +1,184 @@
+"""From the shapes and strides of matrix products to GEMM problems.
+
+A product of any shape becomes a few stages: batch dimensions that lie regularly in all operands collapse into one, a
+batch whose second matrix is shared becomes taller matrices, and what is left is looped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from matmill.arrays import Operand
+from matmill.errors import ShapeError
+from matmill.layout.axes import (
+    Axis,
+    Shape,
+    Stage,
+    broadcast_batches,
+    broadcast_strides,
+    canonical,
+    collapse,
+    grids,
+    lowest_bit,
+)
+from matmill.problem import Gemm
+
+#: Products of at most this many rows and columns are narrow: `inner` takes them alone, and so do 16-bit types.
+NARROW = 128
+#: Kernels count rows in 32 bits; batches are not joined into matrices that come near the end of that.
+_TALLEST = 2**30
+
+
+@lru_cache(maxsize=1024)
+def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
+    """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
+
+    ``names`` are those of the two arrays in messages.
+
+    >>> result_shape((5, 1, 2, 3), (4, 3, 6)), result_shape((3,), (3, 6)), result_shape((3,), (3,))
+    ((5, 4, 2, 6), (6,), ())
+    """
+    first, second = names
+    for name, shape in ((first, a), (second, b)):
+        if not shape:
+            raise ShapeError(
+                argument=name,
+                got="shape ()",
+                wanted="at least one dimension",
+                fix="Multiply by a scalar with `*`.",
+            )
+    inner, place = (b[-2], "second-last") if len(b) > 1 else (b[0], "only")
+    if a[-1] != inner:
+        raise ShapeError(
+            argument=f"{first}, {second}",
+            got=f"shapes {tuple(a)} and {tuple(b)}",
+            wanted=f"the last dimension of {first} ({a[-1]}) to equal {second}'s {place} ({inner})",
+            fix="Transpose one of them if it lies the other way.",
+        )
+    batch = broadcast_batches(a, b, names)
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def lower(
+    a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool = False
+) -> tuple[Stage[Gemm], ...]:
+    """The stages that compute D = alpha * A @ B + beta * C.
+
+    ``d`` has the shape :func:`result_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
+    the inner dimension 0, so that A and B are not read. An empty result needs no stage.
+
+    Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
+    """
+    m = a.shape[-2] if len(a.shape) > 1 else 1
+    n = b.shape[-1] if len(b.shape) > 1 else 1
+    k = 0 if skip_product else a.shape[-1]
+    if not all(d.shape):
+        return ()
+    batch = d.shape[: len(d.shape) - (len(a.shape) > 1) - (len(b.shape) > 1)]
+    a_outer, a_strides = _split(a, batch, 1 if len(a.shape) == 1 else None)
+    b_outer, b_strides = _split(b, batch, 0 if len(b.shape) == 1 else None)
+    d_outer, d_strides = _result_strides(d, a, b, d.shape)
+    c_outer, c_strides = _result_strides(c, a, b, d.shape) if c is not None else ((0,) * len(batch), (0, 0))
+    outer = zip(a_outer, b_outer, c_outer, d_outer, strict=True)
+    axes = collapse([Axis(extent, strides) for extent, strides in zip(batch, outer, strict=True)])
+    problem = Gemm(
+        m=m,
+        n=n,
+        k=k,
+        dtype=a.dtype,
+        a_strides=canonical(a_strides, m, k),
+        b_strides=canonical(b_strides, k, n),
+        c_strides=canonical(c_strides, m, n) if c is not None else None,
+        d_strides=canonical(d_strides, m, n),
+        has_c=c is not None,
+    )
+    problem, axes = _taller(problem, axes)
+    starts = [operand.address | 16 for operand in (a, b, d)]
+    a_align, b_align, d_align = _alignments(problem, axes, starts)
+    a_start, b_start = (
+        lowest_bit(start, (axis.strides[place] for axis in axes), problem.dtype.itemsize)
+        for place, start in enumerate(starts[:2])
+    )
+    known = replace(
+        problem, a_align=a_align, b_align=b_align, d_align=d_align, a_start_align=a_start, b_start_align=b_start
+    )
+    if a.address == b.address and _mirrored(problem, axes):
+        known = replace(known, gram=True, b_strides=None, b_align=a_align)
+    stages = []
+    for axis, offsets in grids(axes, problem.dtype.itemsize):
+        a_batch, b_batch, c_batch, d_batch = axis.strides
+        whole = replace(known, batch=axis.extent, a_batch=a_batch, b_batch=b_batch, c_batch=c_batch, d_batch=d_batch)
+        stages.append(Stage(whole, offsets))
+    return tuple(stages)
+
+
+def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Batch strides, and (row, column) strides, of an input; ``missing`` is the end where a vector lacks its axis."""
+    strides = tuple(x.strides)
+    if missing is not None:
+        row, column = (0, strides[0]) if missing else (strides[0], 0)
+        return (0,) * len(batch), (row, column)
+    return broadcast_strides(x.shape[:-2], strides[:-2], len(batch)), (strides[-2], strides[-1])
+
+
+def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """Batch and (row, column) strides of C or D, whose vector axes the array API has dropped."""
+    strides = list(broadcast_strides(x.shape, x.strides, len(shape)))
+    column = strides.pop() if len(b.shape) > 1 else 0
+    row = strides.pop() if len(a.shape) > 1 else 0
+    return tuple(strides), (row, column)
+
+
+def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
+    """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
+
+    16-bit products stay narrow, because no kernel takes others.
+    """
+    if not axes:
+        return problem, axes
+    extent, (a, b, c, d) = axes[-1]
+    m = problem.m
+    regular = m == 1 or (
+        a == m * problem.a_row_col[0]
+        and d == m * problem.d_row_col[0]
+        and (not problem.has_c or c == m * problem.c_row_col[0])
+    )
+    if b != 0 or not regular or m * extent > (NARROW if problem.dtype.wider else _TALLEST):
+        return problem, axes
+    if m == 1:
+        problem = replace(
+            problem,
+            a_strides=(a, problem.a_row_col[1]),
+            c_strides=(c, problem.c_row_col[1]) if problem.has_c else None,
+            d_strides=(d, problem.d_row_col[1]),
+        )
+    return replace(problem, m=m * extent), axes[:-1]
+
+
+def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
+    """Whether B, from the address where A starts, is A's transpose, in every product of the batch."""
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
+    return (
+        problem.m == problem.n
+        and problem.k > 0
+        and (problem.m == 1 or a_row == b_column)
+        and (problem.k == 1 or a_column == b_row)
+        and all(axis.strides[0] == axis.strides[1] for axis in axes)
+    )
+
+
+def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
+    """For A, B and D, what divides the address of every contiguous line: a power of two, at most 16 bytes.
+
+    ``starts`` have the bits of their first addresses, and that of 16.
+    """
+    extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
+    strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
+    found = []
+    for place, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
+        steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
+        steps += [axis.strides[place] for axis in axes]
+        found.append(lowest_bit(start, steps, problem.dtype.itemsize))
+    return found

@@ -1,0 +1,152 @@
+"""From the shapes and strides of transpose+add to problems: D = alpha * X transposed + beta * Y, element by element.
+
+Seen by D's indices, all operands are arrays of D's shape. Dimensions that lie regularly in all of them become one; the
+last two of those left are the rows and columns of matrices, changed over where D's columns lie closer than its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from typing import TypeAlias
+
+from matmill.arrays import Operand
+from matmill.dtypes import BITS
+from matmill.errors import ShapeError
+from matmill.layout.axes import (
+    NO_AXIS,
+    Axis,
+    Offsets,
+    Shape,
+    Stage,
+    broadcast_batches,
+    broadcast_strides,
+    canonical,
+    collapse,
+    cut,
+    grids,
+    lowest_bit,
+    total,
+)
+from matmill.problem import Geam, View
+
+#: Bytes to which alignment is told.
+_ALIGN = 16
+#: Kernels count rows and columns in 32 bits, and tiles reach past the end.
+_LONGEST = 2**30
+#: A sum of vectors is cut into this many columns, where that makes as many rows as tiles have: one row would leave the
+#: rest of each tile empty. The start of every row is a multiple of 16 bytes from the first.
+_FOLDED, _FOLDED_ROWS = 1024, 128
+
+#: Rows, columns, and the places where such a matrix starts, in elements.
+_Part: TypeAlias = tuple[Axis, Axis, list[Offsets]]
+_X, _Y, _D = 0, 1, 3
+
+
+@lru_cache(maxsize=1024)
+def sum_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
+    """The shape of ``x`` with its last two dimensions swapped, plus ``y``. Raises :class:`~matmill.errors.ShapeError`.
+
+    ``names`` are those of the two arrays in messages.
+
+    >>> sum_shape((3, 4)), sum_shape((5, 1, 3, 4), (6, 4, 3))
+    ((4, 3), (5, 6, 4, 3))
+    """
+    for name, shape, wanted in ((names[0], x, "(..., c, r)"), (names[1], y, "(..., r, c)")):
+        if shape is not None and len(shape) < 2:
+            raise ShapeError(
+                argument=name,
+                got=f"shape {tuple(shape)}",
+                wanted=f"at least two dimensions {wanted}",
+                fix="Insert a dimension of 1 where the vector has none.",
+            )
+    rows_columns = (x[-1], x[-2])
+    if y is None:
+        return (*x[:-2], *rows_columns)
+    if tuple(y[-2:]) != rows_columns:
+        raise ShapeError(
+            argument=", ".join(names),
+            got=f"shapes {tuple(x)} and {tuple(y)}",
+            wanted=f"the last two dimensions of {names[1]} to be {names[0]}'s, swapped: {rows_columns}",
+            fix=f"Transpose {names[1]} if it lies as {names[0]} does.",
+        )
+    return (*broadcast_batches(x, y, names), *rows_columns)
+
+
+def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None) -> tuple[Stage[Geam], ...]:
+    """The stages that compute D = alpha * X transposed + beta * Y.
+
+    ``d`` has the shape :func:`sum_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha`` of 1 means
+    that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which times 0 is
+    no NaN. An empty result needs no stage.
+    """
+    if not all(d.shape):
+        return ()
+    rank = len(d.shape)
+    zero = y is None and alpha == 0
+    plain = y is None and alpha == 1
+    x_strides = (0,) * rank if zero else broadcast_strides(_swapped(x.shape), _swapped(x.strides), rank)
+    y_strides = (0,) * rank if y is None else broadcast_strides(y.shape, y.strides, rank)
+    strides = zip(d.shape, x_strides, y_strides, d.strides, strict=True)
+    axes = collapse(Axis(extent, (of_x, of_y, 0, of_d)) for extent, of_x, of_y, of_d in strides)
+    *batch, rows, columns = [NO_AXIS] * max(0, 2 - len(axes)) + axes
+    if rows.extent > 1 and abs(rows.strides[_D]) < abs(columns.strides[_D]):
+        rows, columns = columns, rows
+        if batch:
+            *batch, rows = collapse((*batch, rows))
+    size = d.dtype.itemsize
+    stages = []
+    for high, wide, starts in _parts(rows, columns):
+        of_x, of_y, of_d = (
+            _view(operand, place, d, (*batch, high, wide)) for place, operand in ((_X, x), (_Y, y), (_D, d))
+        )
+        for axis, offsets in grids(batch, size, starts):
+            problem = Geam(
+                m=high.extent,
+                n=wide.extent,
+                dtype=BITS[size] if plain or zero else d.dtype,
+                x=replace(of_x, batch=axis.strides[_X]),
+                y=None if y is None else replace(of_y, batch=axis.strides[_Y]),
+                d=replace(of_d, batch=axis.strides[_D]),
+                batch=axis.extent,
+                plain=plain,
+            )
+            stages.append(Stage(problem, offsets))
+    return tuple(stages)
+
+
+def _swapped(extents: Sequence[int]) -> tuple[int, ...]:
+    return (*extents[:-2], extents[-1], extents[-2])
+
+
+def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
+    """The matrix in parts that a kernel takes, those of one size together."""
+    pairs = [(rows, columns, NO_AXIS.strides)]
+    if rows.extent == 1 and columns.extent >= _FOLDED * _FOLDED_ROWS:
+        whole, rest = divmod(columns.extent, _FOLDED)
+        folded = Axis(whole, columns.at(_FOLDED)), Axis(_FOLDED, columns.strides)
+        pairs = [(*folded, NO_AXIS.strides), (rows, Axis(rest, columns.strides), columns.at(whole * _FOLDED))]
+    for high, wide, first in pairs:
+        for m, row_starts in cut(high.extent, _LONGEST):
+            for n, column_starts in cut(wide.extent, _LONGEST):
+                places = product(row_starts, column_starts)
+                starts = [total((first, high.at(row), wide.at(column))) for row, column in places]
+                yield Axis(m, high.strides), Axis(n, wide.strides), starts
+
+
+def _view(operand: Operand | None, place: int, d: Operand, axes: Sequence[Axis]) -> View:
+    """How one operand lies: ``axes`` are those of the batch, rows and columns."""
+    if operand is None:
+        return View((0, 0))
+    *batch, rows, columns = axes
+    size = d.dtype.itemsize
+    view = View(canonical((rows.strides[place], columns.strides[place]), rows.extent, columns.extent))
+    across = (*batch, columns if view.crossed else rows)
+    apart = (axis.strides[place] - axis.strides[_D] for axis in axes if axis.extent > 1)
+    return replace(
+        view,
+        align=lowest_bit(operand.address | _ALIGN, (axis.strides[place] for axis in across if axis.extent > 1), size),
+        beside=lowest_bit(abs(operand.address - d.address) | _ALIGN, apart, size),
+    )

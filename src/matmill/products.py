@@ -1,0 +1,124 @@
+"""matmul and inner as operations: the shapes and types that they take, their stages, and NumPy's answer."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.arrays import Operand
+from matmill.errors import ArgumentError, DTypeError, ShapeError
+from matmill.layout import NARROW, Shape, Stage, check_broadcast, lower, result_shape
+from matmill.problem import Gemm
+from matmill.requests import Operation, Request
+
+#: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
+_WIDENED_BYTES = 32 * 2**20
+
+Array: TypeAlias = NDArray[Any]
+
+
+def _shape(request: Request) -> Shape:
+    """The result's shape, where the operands have shapes that products of this element type allow."""
+    a, b = _factors(request)
+    operation = request.operation
+    shape = result_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    m, n = _rows_columns(a, b)
+    if a.dtype.wider and max(m, n) > NARROW:
+        raise DTypeError(
+            argument=f"{operation.first}, {operation.second}",
+            got=f"{a.dtype.name} of shapes {tuple(a.shape)} and {tuple(b.shape)}",
+            wanted=f"float32 or float64, or products of at most {NARROW} rows and {NARROW} columns in {a.dtype.name}",
+            fix="Convert both to float32, or split the product.",
+        )
+    _check_added(request, shape)
+    return shape
+
+
+def _narrow_shape(request: Request) -> Shape:
+    """:func:`_shape` for one product of few rows and columns."""
+    a, b = _factors(request)
+    names = (request.operation.first, request.operation.second)
+    for name, operand, extents in (*zip(names, (a, b), ("m, k", "k, n"), strict=True),):
+        if len(operand.shape) != 2:
+            raise ShapeError(
+                argument=name,
+                got=f"shape {tuple(operand.shape)}",
+                wanted=f"two dimensions ({extents})",
+                fix="Use matmul for vectors and batches, or reshape it.",
+            )
+    shape = result_shape(tuple(a.shape), tuple(b.shape), names)
+    m, n = _rows_columns(a, b)
+    for name, extent, called in ((names[0], m, "m"), (names[1], n, "n")):
+        if not 1 <= extent <= NARROW:
+            raise ShapeError(
+                argument=name,
+                got=f"{called} = {extent}",
+                wanted=f"{called} in 1..{NARROW}",
+                fix="Use matmul, which takes products of any size.",
+            )
+    _check_added(request, shape)
+    return shape
+
+
+def _factors(request: Request) -> tuple[Operand, Operand]:
+    return request.a, cast("Operand", request.b)
+
+
+def _rows_columns(a: Operand, b: Operand) -> tuple[int, int]:
+    return a.shape[-2] if len(a.shape) > 1 else 1, b.shape[-1] if len(b.shape) > 1 else 1
+
+
+def _check_added(request: Request, shape: Shape) -> None:
+    if request.c is not None:
+        check_broadcast(request.c.shape, shape, "c")
+    elif request.beta != 0:
+        raise ArgumentError(
+            argument="c",
+            got=f"None with beta = {request.beta}",
+            wanted="an array to add, where beta is not 0",
+            fix="Pass c, or leave beta out.",
+        )
+
+
+def _variant(request: Request) -> tuple[str, bool]:
+    return "product", request.alpha == 0
+
+
+def _lower(request: Request, d: Operand) -> tuple[Stage[Gemm], ...]:
+    a, b = _factors(request)
+    return lower(a, b, request.c, d, skip_product=request.alpha == 0)
+
+
+def _compute(request: Request, shape: Shape) -> Array:
+    """The product by NumPy's BLAS."""
+    a, b = _factors(request)
+    c, scalar = request.c, a.dtype.accumulator.numpy.type
+    if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
+        product = np.zeros(shape, scalar)
+    else:
+        product = _widened(a.owner, b.owner, scalar) if a.dtype.wider else np.asarray(np.matmul(a.owner, b.owner))
+        if request.alpha != 1:
+            product *= scalar(request.alpha)
+    if c is not None:
+        product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
+    # No copy but where the sums were wider than the elements: they are rounded here, once.
+    return product.astype(a.dtype.numpy, copy=False)
+
+
+def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
+    """``a @ b`` summed in a wider type, for which a bounded stretch of k is converted at a time."""
+    k = a.shape[-1]
+    per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
+    step = max(1, _WIDENED_BYTES // max(1, per_k))
+    total = np.zeros(np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape, scalar)
+    for start in range(0, k, step):
+        part = slice(start, start + step)
+        rows = b[..., part, :] if b.ndim > 1 else b[part]
+        total += np.matmul(a[..., part].astype(scalar), rows.astype(scalar))
+    return total
+
+
+MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, streams=True)
+INNER = Operation("e", "f", "c", _narrow_shape, _variant, _lower, _compute, streams=True)

@@ -1,0 +1,152 @@
+"""transpose_add and transpose as operations: the shapes and scalars they take, their stages, and NumPy's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from itertools import product
+from typing import Any, SupportsFloat, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.arrays import Operand
+from matmill.arrays.operand import CPU
+from matmill.dtypes import BITS, DType
+from matmill.errors import ArgumentError
+from matmill.layout import Shape, Stage, lower_sum, sum_shape
+from matmill.problem import Geam
+from matmill.requests import Operation, Request, scalar
+
+#: Elements that the CPU's route takes at a time, and along a row: what they need stays within a core's cache.
+_PART, _WIDEST = 2**18, 2**10
+
+Array: TypeAlias = NDArray[Any]
+
+
+def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
+    """``value`` as a float that scales elements of ``dtype``; integers are scaled by integers, modulo 2**32.
+
+    Raises :class:`~matmill.errors.ArgumentError` for what is no real number, and for a fraction to scale integers.
+    """
+    if dtype.numpy.kind != "i":
+        return scalar(value, argument)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        whole = int(value)
+    else:
+        number = scalar(value, argument)
+        if not number.is_integer():
+            raise ArgumentError(
+                argument=argument,
+                got=repr(value),
+                wanted=f"a whole number, for arrays of {dtype.name}",
+                fix="Round it, or convert the arrays to float32.",
+            )
+        whole = int(number)
+    # Sums wrap around, so that the lower bits of factors are all that counts.
+    return float(whole & 0xFFFFFFFF)
+
+
+def without_x(request: Request) -> Request:
+    """A request whose alpha is 0, with its y in the place of the x that is not read."""
+    y = request.b
+    if y is None:
+        return request
+    owner = np.swapaxes(y.owner, -1, -2) if y.device == CPU else y.owner
+    turned = y._replace(shape=_swapped(y.shape), strides=_swapped(y.strides), owner=owner)
+    return request._replace(a=turned, b=None, alpha=request.beta, beta=0.0)
+
+
+def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return (*extents[:-2], extents[-1], extents[-2])
+
+
+def _shape(request: Request) -> Shape:
+    return sum_shape(tuple(request.a.shape), None if request.b is None else tuple(request.b.shape))
+
+
+def _variant(request: Request) -> Hashable:
+    return "sum", request.alpha if request.b is None and request.alpha in {0, 1} else None
+
+
+def _lower(request: Request, d: Operand) -> tuple[Stage[Geam], ...]:
+    return lower_sum(request.a, request.b, d, alpha=request.alpha)
+
+
+def _compute(request: Request, shape: Shape) -> Array:
+    """The sum by NumPy, to the bit what the kernel gives but for which NaN it is, in parts that stay within a cache."""
+    dtype, alpha, beta = request.a.dtype, request.alpha, request.beta
+    out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
+    if request.b is None and alpha == 0:
+        out[...] = 0
+        return out
+    x = np.broadcast_to(np.swapaxes(request.a.owner, -1, -2), shape)
+    y = None if request.b is None else np.broadcast_to(request.b.owner, shape)
+    target, plain = out, y is None and alpha == 1
+    if plain:  # as integers, so that no NaN is touched
+        bits = BITS[dtype.itemsize].numpy
+        x, target = x.view(bits), out.view(bits)
+    add = _add_integers if dtype.numpy.kind == "i" else _add_floats
+    by_x, by_y = dtype.accumulator.scalar(alpha), dtype.accumulator.scalar(beta)
+    for part in _parts(shape):
+        if plain:
+            target[part] = x[part]
+        else:
+            add(target[part], x[part], by_x, None if y is None else y[part], by_y)
+    return out
+
+
+def _parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Indices of parts of an array that together are all of it."""
+    steps: list[int] = []
+    room = _PART
+    for extent in reversed(shape):
+        steps.insert(0, max(1, min(extent, room, room if steps else _WIDEST)))
+        room //= steps[0]
+    starts = (range(0, extent, step) for extent, step in zip(shape, steps, strict=True))
+    for first in product(*starts):
+        yield tuple(slice(start, start + step) for start, step in zip(first, steps, strict=True))
+
+
+def _add_integers(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
+    """Of every product and sum, the lower bits are kept."""
+    left = x if by_x == 1 else x * by_x.astype(x.dtype)
+    if y is None:
+        out[...] = left
+    else:
+        np.add(left, y if by_y == 1 else y * by_y.astype(x.dtype), out=out)
+
+
+def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: np.generic) -> None:
+    """Rounds as the kernel does: beta * y, then its sum with the exact alpha * x, then to the type of ``out``."""
+    wide = by_x.dtype
+    left: Array = x.astype(wide, copy=False)
+    if y is None:
+        total = left * by_x
+    else:
+        right = y.astype(wide, copy=False)
+        if by_y != 1:
+            right = right * by_y
+        if by_x not in {1, -1}:
+            total = _fused(left, by_x, right)
+        elif wide == out.dtype:
+            (np.add if by_x == 1 else np.subtract)(right, left, out=out)
+            return
+        else:
+            total = right + left if by_x == 1 else right - left
+    np.copyto(out, total, casting="unsafe")
+
+
+def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
+    """``x * by_x + addend``, rounded once."""
+    from matmill.emulator import exact  # noqa: PLC0415 — takes time to import, and most sums do without
+
+    if x.dtype == np.float32:
+        return exact.fma32_wide(x, np.asarray(by_x), addend).astype(np.float32)
+    result = np.empty(x.shape)
+    exact.fma64(x.ravel(), np.asarray(by_x), addend.ravel(), result.reshape(-1))
+    return result
+
+
+TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _variant, _lower, _compute)
+#: The same without y: a name of its own, so that what is remembered of both is kept apart.
+TRANSPOSE = Operation("x", "y", "y", _shape, _variant, _lower, _compute)

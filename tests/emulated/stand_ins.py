@@ -1,0 +1,180 @@
+"""A GPU whose memory and launches are the emulator's, and arrays that lie on it, for tests of routes through one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frames import read_launch
+from matmill import arch
+from matmill.arrays import dlpack
+from matmill.compile import Binary
+from matmill.dtypes import ELEMENTWISE
+from matmill.emulator import Memory, run
+from matmill.execute import Launch
+
+Array = NDArray[Any]
+
+
+class Buffer:
+    """Emulated device memory with the methods of :class:`matmill.gpu.Allocation` that routes use."""
+
+    def __init__(self, memory: Memory, data: Array) -> None:
+        self.data = data
+        self.address = memory.bind("buffer", data, access="rw").address
+
+    def __enter__(self) -> Buffer:  # noqa: PYI034 — nobody derives from it
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.address = 0
+
+    def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A copy of the contents."""
+        result: Array = self.data.view(dtype).reshape(shape).copy()
+        return result
+
+
+class EmulatedGPU:
+    """A GPU for routes and plans: it remembers launches and the order of streams."""
+
+    index = 0
+    arch = arch.get("h200")
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.launches: list[tuple[Launch, int]] = []
+        self.orders: list[tuple[int, int]] = []
+        self.uploaded: list[int] = []
+        self.waits = 0
+        self.entered = False
+        self.homes: dict[int, tuple[Array, int]] = {}
+        self.held: list[tuple[tuple[object, ...], int]] = []
+
+    def empty(self, nbytes: int) -> Buffer:
+        """Poisoned memory."""
+        return Buffer(self.memory, np.full(nbytes, 0xFF, np.uint8))
+
+    def home(self, array: Array) -> int:
+        """The address at which an array of the host's lies in the memory of this GPU too."""
+        if id(array) not in self.homes:
+            self.homes[id(array)] = (array, self.memory.bind("tensor", array, access="rw").address)
+        _kept, address = self.homes[id(array)]
+        return address
+
+    def upload(self, array: Array, _name: str) -> Buffer:
+        """A packed copy."""
+        self.uploaded.append(array.nbytes)
+        return Buffer(self.memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
+
+    def prepare(self, binary: Binary, launch: Launch) -> Any:
+        """A launch that is emulated at once."""
+
+        def launched(config: int, parameters: int) -> None:
+            assert self.entered
+            real, stream = read_launch(config, parameters, launch)
+            self.launches.append((real, stream))
+            run(binary.ptx, real, self.memory, races=False, counters=False)
+
+        return launched
+
+    def enter(self) -> bool:
+        """The context was not current before."""
+        assert not self.entered
+        self.entered = True
+        return True
+
+    def leave(self) -> None:
+        """Back to the other context."""
+        self.entered = False
+
+    def order(self, before: int, after: int) -> None:
+        """Remembers which stream waits for which."""
+        self.orders.append((before, after))
+
+    def keep(self, owners: tuple[object, ...], stream: int) -> None:
+        """Remembers what is held for which stream."""
+        self.held.append((owners, stream))
+
+    def synchronize(self) -> None:
+        """Counts how often the host waits."""
+        self.waits += 1
+
+
+class Namespace:
+    """The array API namespace of :class:`DeviceArray`."""
+
+    @staticmethod
+    def from_dlpack(export: dlpack.Export) -> dlpack.Tensor:
+        """The facts of an export, taken on stream 77."""
+        return dlpack.read(export.__dlpack__(stream=77))
+
+
+class DeviceArray(dlpack.Export):
+    """An array of a library that knows DLPack alone, in emulated device memory."""
+
+    def __init__(self, device: EmulatedGPU, array: Array) -> None:
+        self.buffer = device.upload(array, "array")
+        self.waits: list[int] = []
+        dtype = ELEMENTWISE[array.dtype.name]
+        super().__init__(
+            self.buffer.address, array.shape, dtype, device=(2, 0), keep=self.buffer, wait=self.waits.append
+        )
+
+    @staticmethod
+    def __array_namespace__() -> type[Namespace]:
+        return Namespace
+
+
+class Tensor:
+    """A CUDA tensor as the reader of torch tensors sees one, in emulated device memory."""
+
+    __module__ = "torch"
+    layout = "strided"
+    is_cuda = True
+
+    def __init__(self, device: EmulatedGPU, array: Array, made: list[tuple[int, str]]) -> None:
+        self.device, self.made, self.requires_grad = device, made, False
+        self.dtype = array.dtype.name
+        self.shape = array.shape
+        self.steps = tuple(stride // array.itemsize for stride in array.strides)
+        self.base = array if array.base is None else array.base
+        offset = array.__array_interface__["data"][0] - self.base.__array_interface__["data"][0]
+        self.address: int = device.home(self.base) + offset
+
+    def stride(self) -> tuple[int, ...]:
+        """In elements."""
+        return self.steps
+
+    def data_ptr(self) -> int:
+        """In the emulator's memory."""
+        return self.address
+
+    def get_device(self) -> int:
+        """The first."""
+        return 0
+
+    def is_neg(self) -> bool:
+        """Never."""
+        return False
+
+    def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
+        """Poisoned memory."""
+        self.made.append((int(np.prod(shape)), dtype or self.dtype))
+        array = np.empty(shape, np.dtype(np.uint8) if dtype else ELEMENTWISE[self.dtype].numpy)
+        array.reshape(-1).view(np.uint8)[:] = 0xFF
+        return Tensor(self.device, array, self.made)
+
+
+class Tensors:
+    """Tensors of one device."""
+
+    def __init__(self, device: EmulatedGPU) -> None:
+        self.device = device
+        self.made: list[tuple[int, str]] = []
+
+    def __call__(self, array: Array) -> Tensor:
+        """The tensor in whose memory the array lies, or another view of it."""
+        return Tensor(self.device, array, self.made)
