@@ -1,19 +1,25 @@
 # make run    sets up .venv and runs the SGEMM ladder in the emulator
 # make test   sets up the same and runs the tests
+# make torch  adds torch to the set-up, so that make test runs torch's tests too
 # make check  linter, formatter, type checker
 # make docs   writes the generated pages anew
 
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+# The release that the operators for torch are tested with.
+TORCH ?= torch==2.13.0
 
-.PHONY: run test check docs clean
+.PHONY: run test torch check docs clean
 
 run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
 
 test: $(READY)
 	@$(VENV)/bin/python -m pytest -n 2
+
+torch: $(READY)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .

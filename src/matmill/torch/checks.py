@@ -1,0 +1,90 @@
+"""What the operators refuse, of tensors with memory and of those without: the core's own checks, in its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from matmill.arrays import Operand, inspect
+from matmill.arrays.operand import CPU
+from matmill.dtypes import ALL, ELEMENTWISE, DType, named
+from matmill.products import INNER, MATMUL
+from matmill.requests import Operation, Request, check_apart, judge
+from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor
+
+#: What each operator asks of the core, and its element types.
+_OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
+    "transpose_add": (TRANSPOSE_ADD, ELEMENTWISE),
+    "transpose": (TRANSPOSE, ELEMENTWISE),
+    "inner": (INNER, ALL),
+    "matmul": (MATMUL, ALL),
+}
+
+
+def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[int, ...]:
+    """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
+    operation, dtypes = _OPERATIONS[name]
+    request = _request(operation, tensors, factors, out, lambda x, called: inspect(x, called, None, dtypes))
+    shape = judge(request, "cpu", None).shape
+    if out is not None:
+        # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
+        check_apart(request._replace(b=None) if factors.get("beta") == 0 else request)
+    return shape
+
+
+def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[Any, ...]:
+    """The same for tensors without memory, whose sizes may be symbols.
+
+    Symbols are judged by the sizes that they had when they were met; of those that have none yet (a number of elements
+    found, say), and of whether ``out`` overlaps an operand, the judgement is left until there is memory.
+    """
+    symbols = [size for x in tensors for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
+    if not all(size.node.has_hint() for size in symbols):
+        return _symbolic(name, tensors)
+    operation, dtypes = _OPERATIONS[name]
+    request = _request(operation, tensors, factors, out, lambda x, called: _outline(x, called, dtypes))
+    shape = judge(request, "cpu" if request.a.device == CPU else None, None).shape
+    return _symbolic(name, tensors) if symbols else shape
+
+
+def _symbolic(name: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The result's shape in symbols, for operands that fit together."""
+    a = tensors[0].shape
+    if name == "transpose":
+        return (*a[:-2], a[-1], a[-2])
+    b = tensors[1].shape
+    batch = torch.broadcast_shapes(a[:-2], b[:-2])
+    if name == "transpose_add":
+        return (*batch, a[-1], a[-2])
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _request(
+    operation: Operation,
+    tensors: tuple[Any, ...],
+    factors: dict[str, Any],
+    out: Any,
+    read: Callable[[Any, str], Operand],
+) -> Request:
+    a = read(tensors[0], operation.first)
+    b = read(tensors[1], operation.second) if len(tensors) > 1 else None
+    if a.dtype.numpy.kind == "i":
+        for name, value in factors.items():
+            factor(value, name, a.dtype)
+    target = None if out is None else read(out, "out")
+    return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out)
+
+
+def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
+    """The operand of a fake tensor: all but its address."""
+    device = ("cuda", x.device.index or 0) if x.device.type == "cuda" else CPU
+    dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes)
+    shape, strides = (tuple(map(_met, sizes)) for sizes in (x.shape, x.stride()))
+    return Operand(shape, strides, dtype, device, 0, readonly=False, library="numpy", owner=x)
+
+
+def _met(size: Any) -> int:
+    """A size, or that which a symbol had when it was met."""
+    return int(size.node.hint) if type(size) is torch.SymInt else size

@@ -1,0 +1,131 @@
+"""What torch's dispatcher calls: a GPU's kernels, torch's own operators on the CPU, and of fake tensors the shapes.
+
+Above these stand autograd and vmap (:mod:`matmill.torch.gradients`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from matmill import ops
+from matmill.errors import ArgumentError
+from matmill.torch import gradients, host
+from matmill.torch.checks import check_fake, check_host
+from matmill.torch.schemas import FUNCTIONAL, LIBRARY, NAMES, OUT
+
+#: For each operator: what computes it on a GPU, on the CPU, and what differentiates it.
+_ON_GPU: dict[str, Callable[..., Any]] = {
+    "transpose_add": ops.transpose_add,
+    "transpose": ops.transpose,
+    "inner": ops.inner,
+    "matmul": ops.matmul,
+}
+_ON_HOST: dict[str, Callable[..., None]] = {
+    "transpose_add": host.transpose_add,
+    "transpose": host.transpose,
+    "inner": host.matmul,
+    "matmul": host.matmul,
+}
+_FUNCTIONS: dict[str, Any] = {
+    "transpose_add": gradients.TransposeAdd,
+    "transpose": gradients.Transpose,
+    "inner": gradients.Inner,
+    "matmul": gradients.MatMul,
+}
+#: Defaults of the factors, which the dispatcher leaves out of its calls.
+_FACTORS: dict[str, dict[str, Any]] = {"transpose_add": {"alpha": 1, "beta": 1}}
+
+
+def differentiated(*tensors: Any) -> bool:
+    """Whether a derivative of these tensors is being recorded, backwards or forwards."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return True
+    # A module variable of torch's: -1 outside every `dual_level`.
+    if forward_ad._current_level < 0:  # noqa: SLF001 — there is no public way to ask
+        return False
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    fill = _ON_HOST[name]
+
+    def functional(*tensors: Any, **factors: Any) -> Any:
+        out = tensors[0].new_empty(check_host(name, tensors, factors))
+        fill(out, *tensors, **factors)
+        return out
+
+    def into(*tensors: Any, out: Any, **factors: Any) -> None:
+        check_host(name, tensors, factors, out)
+        fill(out, *tensors, **factors)
+
+    return functional, into
+
+
+def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def functional(*tensors: Any, **factors: Any) -> Any:
+        return tensors[0].new_empty(check_fake(name, tensors, factors))
+
+    def into(*tensors: Any, out: Any, **factors: Any) -> None:
+        check_fake(name, tensors, factors, out)
+
+    return functional, into
+
+
+def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    function, defaults, operator, writing = _FUNCTIONS[name], _FACTORS.get(name, {}), FUNCTIONAL[name], OUT[name]
+
+    def functional(*tensors: Any, **factors: Any) -> Any:
+        if differentiated(*tensors):
+            return function.apply(*tensors, *({**defaults, **factors}.values()))
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
+            return operator(*tensors, **factors)
+
+    def into(*tensors: Any, out: Any, **factors: Any) -> None:
+        if differentiated(*tensors, out):
+            raise ArgumentError(
+                argument="out",
+                got="a tensor to write into, where a derivative is recorded",
+                wanted="out = None, or tensors of which no derivative is recorded",
+                fix="Leave out= away, or call inside torch.no_grad().",
+            )
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — see above
+            writing(*tensors, out=out, **factors)
+        torch.autograd.graph.increment_version(out)  # so that a backward pass that saved its old values says so
+
+    return functional, into
+
+
+def _on_gpu(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    compute = _ON_GPU[name]
+
+    def into(*tensors: Any, out: Any, **factors: Any) -> None:
+        compute(*tensors, out=out, **factors)
+
+    return compute, into
+
+
+def _batched(name: str) -> Callable[..., Any]:
+    function = _FUNCTIONS[name]
+    operator = FUNCTIONAL["matmul" if name == "inner" else name]
+
+    def batched(_info: Any, dims: tuple[Any, ...], *tensors: Any, **factors: Any) -> Any:
+        return function.batched(operator, dims, *tensors, **factors)
+
+    return batched
+
+
+def register() -> None:
+    """Gives torch all that it calls."""
+    for name in NAMES:
+        forms = {"CUDA": _on_gpu(name), "CPU": _host(name), "Autograd": _autograd(name)}
+        for key, (functional, into) in forms.items():
+            LIBRARY.impl(name, functional, key)
+            LIBRARY.impl(f"{name}.out", into, key)
+        functional, into = _fake(name)
+        torch.library.register_fake(f"matmill::{name}", functional, lib=LIBRARY)
+        torch.library.register_fake(f"matmill::{name}.out", into, lib=LIBRARY)
+        torch.library.register_vmap(f"matmill::{name}", _batched(name), lib=LIBRARY)

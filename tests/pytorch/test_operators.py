@@ -1,0 +1,276 @@
+"""The operators on CPU tensors and on fake ones: values, element types, layouts, out forms and refusals."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import errors
+from matmill.dtypes import ALL, ELEMENTWISE
+from matmill.reference import check
+
+torch: Any = pytest.importorskip("torch")
+mt: Any = import_module("matmill.torch")
+
+FACTORS = [(1, 1), (2, 1), (1, -3), (-1, 2), (0, 1), (1, 0), (0, 0)]
+
+
+def _tensor(seed: int, *shape: int, dtype: str = "float32") -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.startswith("int"):
+        return torch.randint(-100, 100, shape, generator=generator).to(getattr(torch, dtype))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(getattr(torch, dtype))
+
+
+def _host(x: Any) -> NDArray[Any]:
+    if x.dtype is torch.bfloat16:
+        host: NDArray[Any] = x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return host
+    array: NDArray[Any] = x.numpy()
+    return array
+
+
+def _bits(x: Any) -> Any:
+    return x.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ELEMENTWISE)
+@pytest.mark.parametrize(
+    ("left", "right"), [((7, 5), (5, 7)), ((2, 1, 7, 5), (3, 5, 7)), ((0, 5), (5, 0)), ((1, 1), (4, 1, 1))]
+)
+def test_sums_are_torch_s_own_to_the_bit(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    x, y = _tensor(0, *left, dtype=dtype), _tensor(1, *right, dtype=dtype)
+    result = mt.transpose_add(x, y)
+    assert torch.equal(result, x.mT + y)
+    assert result.is_contiguous()
+    assert result.dtype is x.dtype
+
+
+@pytest.mark.parametrize("dtype", ELEMENTWISE)
+@pytest.mark.parametrize(("alpha", "beta"), FACTORS)
+def test_scaled_sums_are_matmill_s_own(alpha: int, beta: int, dtype: str) -> None:
+    x, y = _tensor(0, 3, 33, 20, dtype=dtype), _tensor(1, 20, 33, dtype=dtype)
+    expected = matmill.transpose_add(_host(x), _host(y), alpha=alpha, beta=beta, executor="cpu")
+    # Powers of two and 0 scale without rounding, and so do integers: nothing is left to differ.
+    if beta != -3 or dtype.startswith("int"):
+        assert np.array_equal(_host(mt.transpose_add(x, y, alpha=alpha, beta=beta)), expected)
+    wide = alpha * _host(x).astype(np.float64).swapaxes(-1, -2) + beta * _host(y).astype(np.float64)
+    if not dtype.startswith("int"):
+        near = _host(mt.transpose_add(x, y, alpha=alpha, beta=beta)).astype(np.float64)
+        size = abs(alpha) * np.abs(_host(x).astype(np.float64)).swapaxes(-1, -2) + abs(beta) * np.abs(
+            _host(y).astype(np.float64)
+        )
+        assert (np.abs(near - wide) <= 2 * ALL[dtype].roundoff * size).all()
+
+
+def test_16_bit_sums_are_rounded_once() -> None:
+    # 1 + 2**-9 is no bfloat16: rounded after the first step, the product would be 1 and the sum 0.
+    x = torch.full((1, 1), 1 + 2.0**-7, dtype=torch.bfloat16)
+    y = torch.full((1, 1), -1.0, dtype=torch.bfloat16)
+    factor = (1 + 2.0**-9) / (1 + 2.0**-7)
+    assert mt.transpose_add(x, y, alpha=factor).item() == pytest.approx(2.0**-9, rel=1e-2)
+
+
+def test_integers_wrap_around() -> None:
+    x, y = torch.full((1, 1), 100, dtype=torch.int8), torch.full((1, 1), 27, dtype=torch.int8)
+    assert mt.transpose_add(x, y, alpha=3, beta=-1).item() == (300 - 27 + 128) % 256 - 128
+    assert mt.transpose_add(x, y, alpha=2**40 + 1).item() == 127
+    big = torch.full((1, 1), 2**31 - 1, dtype=torch.int32)
+    assert mt.transpose_add(big, big, alpha=2, beta=2**31).item() == 2**31 - 2
+
+
+def test_what_is_multiplied_by_zero_is_not_read() -> None:
+    x, nan = torch.ones(2, 3), torch.full((3, 2), float("nan"))
+    assert torch.equal(mt.transpose_add(x, nan, beta=0), torch.ones(3, 2))
+    assert torch.equal(mt.transpose_add(nan, x, alpha=0, beta=2), torch.full((2, 3), 2.0))
+    assert torch.equal(mt.transpose_add(x, nan, alpha=0, beta=0), torch.zeros(3, 2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=4),
+    st.permutations(range(4)),
+    st.sampled_from([1, 2, 3]),
+    st.sampled_from(list(ELEMENTWISE)),
+)
+def test_any_strides(shape: list[int], order: list[int], step: int, dtype: str) -> None:
+    rank = len(shape)
+    order = [place for place in order if place < rank]
+    permuted = _tensor(0, *(shape[place] * step for place in order), dtype=dtype)
+    x = permuted[tuple(slice(None, None, step) for _ in order)].permute([order.index(place) for place in range(rank)])
+    y = _tensor(1, *x.mT.shape, dtype=dtype)
+    assert torch.equal(mt.transpose_add(x, y), x.mT + y)
+    turned = mt.transpose(x)
+    assert torch.equal(_bits(turned), _bits(x.mT.contiguous()))
+    assert turned.is_contiguous()
+
+
+def test_transposing_moves_bits() -> None:
+    x = torch.tensor([[0x7FA1, -0x5F]], dtype=torch.int16).view(torch.bfloat16)  # two NaNs with payloads
+    assert torch.equal(_bits(mt.transpose(x)), _bits(x).mT)
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_products(dtype: str) -> None:
+    e, f = _tensor(0, 5, 3001, dtype=dtype), _tensor(1, 3001, 7, dtype=dtype)
+    for product in (mt.inner, mt.matmul):
+        result = product(e, f)
+        assert result.dtype is e.dtype
+        assert result.is_contiguous()
+        assert check(_host(result), _host(e), _host(f)).ok
+    assert check(_host(mt.inner(e, e.T)), _host(e), _host(e.T)).ok
+    assert torch.equal(mt.inner(e[:, :0], f[:0]), torch.zeros(5, 7, dtype=e.dtype))
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [((4,), (4,)), ((4,), (2, 4, 3)), ((2, 3, 4), (4,)), ((2, 1, 3, 4), (5, 4, 6)), ((2, 3), (3, 0))]
+)
+def test_products_of_all_ranks(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    a, b = _tensor(0, *left, dtype="float64"), _tensor(1, *right, dtype="float64")
+    result = mt.matmul(a, b)
+    assert torch.allclose(result, a @ b, rtol=1e-14)
+    assert result.is_contiguous()
+
+
+# -- out --------------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_written_where_they_are_wanted() -> None:
+    x, y, e, f = _tensor(0, 7, 5), _tensor(1, 5, 7), _tensor(2, 3, 40), _tensor(3, 40, 2)
+    for function, arguments in (
+        (mt.transpose_add, (x, y)),
+        (mt.transpose, (x,)),
+        (mt.inner, (e, f)),
+        (mt.matmul, (e, f)),
+    ):
+        expected = function(*arguments)
+        across = torch.full(expected.mT.shape, float("nan")).mT
+        spread = torch.full((*expected.shape, 2), float("nan"))[..., 1]
+        for out in (torch.full_like(expected, float("nan")), across, spread):
+            version = out._version
+            assert function(*arguments, out=out) is out
+            assert torch.allclose(out, expected, rtol=1e-6)
+            assert out._version > version
+        operator = getattr(torch.ops.matmill, function.__name__)
+        assert operator.out(*arguments, out=out.zero_()) is None
+        assert torch.allclose(out, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTWISE)
+def test_a_sum_in_place(dtype: str) -> None:
+    x, y = _tensor(0, 7, 5, dtype=dtype), _tensor(1, 5, 7, dtype=dtype)
+    for factor in (1, 2):
+        expected = mt.transpose_add(x, y, alpha=factor)
+        out = y.clone()
+        assert mt.transpose_add(x, out, alpha=factor, out=out) is out
+        assert torch.equal(out, expected)
+
+
+def test_a_changed_output_is_noticed_by_autograd() -> None:
+    kept = torch.randn(3, 3, requires_grad=True)
+    out = torch.randn(3, 3)
+    squared = (kept * out).sum()
+    mt.transpose(torch.randn(3, 3), out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squared.backward()
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+#: Function, tensors, and the error with some of its words.
+REFUSED = {
+    "shapes": (mt.transpose_add, (_tensor(0, 2, 3), _tensor(1, 2, 3)), errors.ShapeError, "swapped"),
+    "batches": (mt.transpose_add, (_tensor(0, 2, 2, 3), _tensor(1, 3, 3, 2)), errors.ShapeError, "broadcast"),
+    "a vector": (mt.transpose, (_tensor(0, 3),), errors.ShapeError, "two dimensions"),
+    "two types": (mt.transpose_add, (_tensor(0, 2, 3), _tensor(1, 3, 2).half()), errors.DTypeError, "x's float32"),
+    "a type": (mt.transpose, (torch.zeros(2, 2, dtype=torch.complex64),), errors.DTypeError, "complex64"),
+    "integers": (mt.inner, (_tensor(0, 2, 3).int(), _tensor(1, 3, 2).int()), errors.DTypeError, "int32"),
+    "wide": (mt.inner, (_tensor(0, 129, 3), _tensor(1, 3, 2)), errors.ShapeError, "Use matmul"),
+    "unequal k": (mt.matmul, (_tensor(0, 2, 3), _tensor(1, 2, 3)), errors.ShapeError, "second-last"),
+    "wide halves": (mt.matmul, (_tensor(0, 130, 130).half(),) * 2, errors.DTypeError, "float16"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_of_tensors_with_memory_and_without(name: str) -> None:
+    function, tensors, error, words = REFUSED[name]
+    operator = getattr(torch.ops.matmill, function.__name__)
+    with pytest.raises(error, match=words):
+        function(*tensors)
+    with pytest.raises(error, match=words):
+        operator(*(x.to("meta") for x in tensors))
+
+
+def test_refusals_of_outputs() -> None:
+    x, y = _tensor(0, 3, 3), _tensor(1, 3, 3)
+    with pytest.raises(errors.AliasError, match="overlaps x"):
+        mt.transpose_add(x, y, out=x)
+    pair, line = torch.zeros(4, 3), torch.zeros(3)
+    with pytest.raises(errors.AliasError, match="or exactly y"):
+        mt.transpose_add(x, pair[:3], out=pair[1:])
+    with pytest.raises(errors.AliasError, match="elements may coincide"):
+        mt.transpose(x, out=line.expand(3, 3))
+    for device in ("cpu", "meta"):
+        left, right = x.to(device), y.to(device)
+        with pytest.raises(errors.ShapeError, match="exactly the result's"):
+            mt.transpose_add(left, right, out=torch.zeros(2, 3, device=device))
+        with pytest.raises(errors.DTypeError, match="x's float32"):
+            mt.transpose_add(left, right, out=torch.zeros(3, 3, dtype=torch.float64, device=device))
+
+
+def test_integers_are_scaled_by_integers() -> None:
+    x = torch.ones(2, 2, dtype=torch.int32)
+    for tensor in (x, x.to("meta")):
+        with pytest.raises(errors.ArgumentError, match="alpha"):
+            mt.transpose_add(tensor, tensor, alpha=0.5)
+    assert torch.equal(mt.transpose_add(x, x, alpha=2.0), 3 * x)
+
+
+def test_arrays_of_other_libraries_are_torch_s_to_refuse() -> None:
+    with pytest.raises(RuntimeError, match="Expected a value of type 'Tensor'"):
+        mt.transpose_add(np.eye(2), np.eye(2))
+
+
+# -- tensors without memory -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fake_tensors_have_the_results_shape_and_strides(dtype: str) -> None:
+    from torch._subclasses import FakeTensorMode  # noqa: PLC0415 — there only where torch is
+
+    x, y = _tensor(0, 2, 1, 7, 5, dtype=dtype), _tensor(1, 3, 5, 7, dtype=dtype)
+    e, f = _tensor(2, 3, 40, dtype=dtype), _tensor(3, 2, 40, dtype=dtype).T
+    calls = (
+        (mt.transpose_add, x.mT.mT, y),
+        (mt.transpose_add, x, y.mT.contiguous().mT),
+        (mt.transpose, x),
+        (mt.inner, e, f),
+    )
+    for function, *tensors in calls:
+        real = function(*tensors)
+        with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+            fake = function(*(mode.from_tensor(tensor) for tensor in tensors))
+        facts = [(t.shape, t.stride(), t.dtype, t.device) for t in (real, fake)]
+        assert facts[0] == facts[1]
+
+
+def test_a_gpu_s_fake_tensors_need_no_gpu() -> None:
+    from torch._subclasses import FakeTensorMode  # noqa: PLC0415 — there only where torch is
+
+    with FakeTensorMode():
+        x, y = torch.empty(7, 5, device="cuda"), torch.empty(5, 7, device="cuda")
+        result = mt.transpose_add(x, y)
+        with pytest.raises(errors.DeviceError, match="GPU 0"):
+            mt.inner(x, y.cpu())
+    assert (result.shape, result.device.type) == ((5, 7), "cuda")
