@@ -19,6 +19,8 @@ from matmill.kernels.gemm import GEMM
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.kernels.transpose_small import TRANSPOSE_SMALL
+from matmill.kernels.transpose_small import space as small_space
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
@@ -46,7 +48,10 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
 )
 
 #: Kernels of sums of matrices that lie any way.
-SUMS: tuple[Production[Geam], ...] = (Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.predict),)
+SUMS: tuple[Production[Geam], ...] = (
+    Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.predict),
+    Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.predict_runs),
+)
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,

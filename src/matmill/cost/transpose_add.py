@@ -37,21 +37,30 @@ class Prediction:
 
 
 def predict(problem: Geam, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
+    """Seconds that ``problem`` takes in tiles with ``config`` on ``arch``."""
     return explain(problem, config, arch).seconds
 
 
 def explain(problem: Geam, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
-    size = problem.dtype.itemsize
     halo = config["V"] - 1 if config["SHIFTED"] else 0
     tiles = ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + halo, config["BC"]) * problem.batch
-    rounds = ceil_div(tiles, arch.sms * config["BLOCKS_PER_SM"])
-    resident = min(config["BLOCKS_PER_SM"], ceil_div(tiles, arch.sms))
-    loads = 1 if problem.y is None else 2
-    flight = min(tiles, arch.sms * resident) * config["BR"] * config["BC"] * size * loads
+    return _time(problem, tiles, config["BR"] * config["BC"], config["BLOCKS_PER_SM"], arch)
+
+
+def predict_runs(problem: Geam, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes in runs of G small matrices with ``config`` on ``arch``."""
+    runs = ceil_div(problem.batch, config["G"])
+    return _time(problem, runs, config["G"] * problem.m * problem.n, config["BLOCKS_PER_SM"], arch).seconds
+
+
+def _time(problem: Geam, blocks: int, elements: int, per_sm: int, arch: Arch) -> Prediction:
+    """The time of ``blocks`` that have room for ``elements`` each, ``per_sm`` of them on a multiprocessor."""
+    rounds = ceil_div(blocks, arch.sms * per_sm)
+    resident = min(blocks, arch.sms * min(per_sm, ceil_div(blocks, arch.sms)))
+    flight = resident * elements * problem.dtype.itemsize * (1 if problem.y is None else 2)
     most = COPY_SHARE * arch.dram_bytes_per_s
     rate = most / sqrt(1 + (most * LATENCY / flight) ** 2)
     memory = problem.least_bytes / rate
-    blocks = rounds * (LATENCY + BLOCK)
-    return Prediction(LAUNCH + max(memory, blocks), memory, blocks)
+    waiting = rounds * (LATENCY + BLOCK)
+    return Prediction(LAUNCH + max(memory, waiting), memory, waiting)

@@ -1,0 +1,81 @@
+"""The kernel for many small matrices as its own PTX: every element of every type, and no byte more than there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulated.inner_trial import H200, without
+from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from matmill.choose import choose_sum
+from matmill.dtypes import BF16, ELEMENTWISE, F32
+from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
+from matmill.problem import Geam, View
+
+
+def small(trial: SumTrial, number: int = 0) -> SumTrial:
+    """The trial with this kernel, whatever the model would choose."""
+    configs = space(trial.problem, H200)
+    trial.kernel = TRANSPOSE_SMALL.with_config(configs[number % len(configs)])
+    return trial
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_size_and_type(data: st.DataObject) -> None:
+    draw = data.draw
+    shape = (draw(st.integers(2, 300)), draw(st.integers(2, 20)), draw(st.integers(2, 20)))
+    dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
+    start = draw(st.sampled_from([0, 0, 1]))
+    places = (
+        replace(ACROSS, before=start),
+        draw(st.sampled_from([None, replace(ROWS, before=start)])),
+        Placed(before=start),
+    )
+    scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
+    check(small(SumTrial(shape, dtype, places, scalars), draw(st.integers(0, 3))))
+
+
+def test_many_small_matrices_get_it_and_one_large_one_does_not() -> None:
+    rows, across = View((16, 1), 256), View((1, 16), 256)
+    many = Geam(16, 16, BF16, across, rows, rows, batch=60_000)
+    assert choose_sum(many, H200).kernel.entry == "transpose_small"
+    assert choose_sum(replace(many, batch=1), H200).kernel.entry == "transpose_add"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"batch": 1}, "not many small ones"),
+        ({"x": View((16, 1), 256)}, "X with strides (16, 1) and 256 between matrices is not packed"),
+        ({"d": View((16, 1), 512)}, "D with strides (16, 1) and 512 between matrices is not packed"),
+    ],
+)
+def test_what_it_does_not_take(change: dict[str, object], reason: str) -> None:
+    rows = View((16, 1), 256)
+    taken = Geam(16, 16, F32, View((1, 16), 256), rows, rows, batch=100)
+    kernel = TRANSPOSE_SMALL.with_config(space(taken, H200)[0])
+    assert kernel.why_not(taken, H200) is None
+    problem = replace(taken, **change)  # type: ignore[arg-type]  # fields by name
+    assert space(problem, H200) == ()
+    assert reason in (kernel.why_not(problem, H200) or "")
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(name: str) -> None:
+    dtype = ELEMENTWISE[name]
+    counters = check(small(SumTrial((256, 8, 8), dtype, (ACROSS, ROWS, ROWS)))).counters
+    nbytes = 256 * 64 * dtype.itemsize
+    assert counters.global_load_sectors * 32 == 2 * nbytes
+    assert counters.global_load_bytes == 2 * nbytes
+    # Of float64 the compiler stores the two elements of a vector one after the other.
+    assert counters.global_store_requests * 512 == (2 * nbytes if name == "float64" else nbytes)
+    assert counters.shared_load_wavefronts <= 4 * counters.shared_load_wavefronts_ideal
+
+
+def test_a_missing_barrier_is_found() -> None:
+    trial = small(SumTrial((64, 8, 8), F32, (ACROSS, ROWS, ROWS)))
+    assert trial.run(without(trial.source(), "kernel.cuh", "__syncthreads();")).hazards
