@@ -31,7 +31,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     size, elements = problem.dtype.itemsize, problem.m * problem.n
     v = VECTOR_BYTES // size
     unit = v // gcd(v, elements)  # matrices that are whole vectors together
-    found = {}
+    found: dict[Config, None] = {}
     for nbytes in _RUNS:
         matrices = max(unit, nbytes // (elements * size) // unit * unit)
         config = Config.of(
