@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import Arch
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import Reading, compare_long, compare_short, needs_torch
-from matmill.bench.inner_compiler import InnerCompiler
 from matmill.bench.inner_entry import LIBRARY
 from matmill.bench.inner_groups import GROUPS, Group
 from matmill.bench.inner_report import HEADINGS, KIND, NOISE, cells, entries, lines, said
@@ -40,7 +40,7 @@ class _Tools:
     """What all groups share; no product begins after ``end``, by ``time.monotonic``."""
 
     runs: Runs
-    compiler: InnerCompiler
+    compiler: KernelCompiler
     end: float
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     groups = list(GROUPS.values()) if args.group == "all" else [GROUPS[args.group]]
     chosen = {group.name: group.problems()[: args.limit] for group in groups}
-    with InnerCompiler(gpu.arch.target, args.workers) as compiler, Runs(gpu) as runs:
+    with KernelCompiler(gpu.arch.target, args.workers) as compiler, Runs(gpu) as runs:
         for problems in chosen.values():
             for problem in problems:
                 _order(compiler, problem, gpu.arch)
@@ -69,11 +69,11 @@ def main() -> None:
             _measure(group, chosen[group.name], _Tools(runs, compiler, end), args)
 
 
-def _order(compiler: InnerCompiler, problem: Gemm, arch: Arch) -> None:
+def _order(compiler: KernelCompiler, problem: Gemm, arch: Arch) -> None:
     """Has the kernel of ``problem`` compiled, where it is the inner kernel."""
     kernel = choose(problem, arch).kernel
     if kernel.entry == INNER.entry:
-        compiler.order([kernel.config], problem.dtype)
+        compiler.order([kernel], problem.dtype)
 
 
 def _measure(group: Group, problems: list[Gemm], tools: _Tools, args: argparse.Namespace) -> None:
@@ -94,7 +94,7 @@ def _measure(group: Group, problems: list[Gemm], tools: _Tools, args: argparse.N
             break
         kernel = choose(problem, runs.arch).kernel
         if kernel.entry == INNER.entry:
-            compiler.binary(kernel.config, problem.dtype)
+            compiler.binary(kernel, problem.dtype)
         if reading is None:
             found = compare_short(runs, problem, args.seed)
         else:

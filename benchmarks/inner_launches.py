@@ -19,7 +19,7 @@ from itertools import product
 import numpy as np
 
 from matmill.arch import Arch
-from matmill.bench.inner_compiler import InnerCompiler
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.inputs import Inputs
 from matmill.bench.products import LAYOUTS, gram_of, inner_product, layout_of
 from matmill.bench.selection import for_emulator, nearest
@@ -97,10 +97,10 @@ def main() -> None:
     args = parser.parse_args()
     gpu = GPU.get(0)
     todo = [*rungs(gpu.arch), *production(gpu.arch)][:: args.every]
-    with InnerCompiler(gpu.arch.target, args.workers) as compiler:
+    with KernelCompiler(gpu.arch.target, args.workers) as compiler:
         for _, kernel, problem in todo:
             if kernel.entry == INNER.entry:
-                compiler.order([kernel.config], problem.dtype)
+                compiler.order([kernel], problem.dtype)
         compiler.wait()
     wrong = 0
     for name, kernel, problem in todo:

@@ -18,13 +18,14 @@ from typing import Any
 from matmill import arch as arches
 from matmill.arch import DEFAULT
 from matmill.bench.clock import Clock, flush_bytes
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules
 from matmill.bench.environment import describe
-from matmill.bench.inner_compiler import InnerCompiler
 from matmill.bench.inner_grids import fit_grid, judge_grid
 from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks
 from matmill.config import Config
 from matmill.gpu import GPU
+from matmill.kernels.inner import INNER
 
 _PARALLEL = max(1, (os.cpu_count() or 2) - 2)
 #: The longest that the last product may take after the time is over.
@@ -59,11 +60,11 @@ def main() -> None:
     fit = fit_grid(args.seed)
     judge = judge_grid(args.seed, fit)[: args.limit]
     todo = [task for task in tasks(fit[: args.limit], judge) if args.part in {task.part, "all"}]
-    with InnerCompiler(arch.target, args.workers) as compiler:
+    with KernelCompiler(arch.target, args.workers) as compiler:
         if gpu is None:
             begin = time.monotonic()
             for task in todo:
-                compiler.order(candidates(task, arch, args.seed), task.problem.dtype)
+                compiler.order(map(INNER.with_config, candidates(task, arch, args.seed)), task.problem.dtype)
             compiler.wait()
             print(f"{compiler.ordered} kernels for {arch.target} in {time.monotonic() - begin:.0f} s")
             return
@@ -83,7 +84,7 @@ def _search(tools: Tools, record: Record, todo: list[Task]) -> None:
     while time.monotonic() < end:
         while len(ready) < _AHEAD and (task := next(left, None)) is not None:
             configs = candidates(task, tools.gpu.arch, tools.seed)
-            tools.compiler.order(configs, task.problem.dtype)
+            tools.compiler.order(map(INNER.with_config, configs), task.problem.dtype)
             ready.append((task, configs))
         if not ready:
             break

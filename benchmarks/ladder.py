@@ -1,9 +1,10 @@
 """Records ladder runs as JSON under ``benchmarks/results/``, from which the documentation's figures are made.
 
 Without a GPU: ``python benchmarks/ladder.py`` records the emulated SGEMM ladder at 256, counters of every source line
-included, and the emulated inner ladder at its default. On one: ``python benchmarks/ladder.py --gpu 1024 2048 4096
-8192`` records the measured SGEMM ladder at each size, ``--memory 1024 8192`` the memory ladder, and ``--inner MTXA MTX1
---dtype float32 --layout row`` the inner ladder at cases of its paper.
+included, and the emulated inner and transpose_add ladders at their defaults. On one: ``python benchmarks/ladder.py
+--gpu 1024 2048 4096 8192`` records the measured SGEMM ladder at each size, ``--memory 1024 8192`` the memory ladder,
+``--inner MTXA MTX1 --dtype float32 --layout row`` the inner ladder at cases of its paper, and ``--transpose-add
+bfloat16 float32`` the transpose_add ladder at the article's shape in these types.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, lay
 from matmill.bench.results import Outcome
 from matmill.bench.selection import for_emulator, pick
 from matmill.bench.transfers import measure_transfers
-from matmill.dtypes import ALL
+from matmill.bench.transposed import ARTICLE, EMULATED, transposed_sum
+from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
-from matmill.problem import Gemm
+from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parent / "results"
 EMULATED_SIZE = 256
@@ -44,7 +46,18 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=ALL, help="element type of --inner (default: float32)")
     parser.add_argument("--layout", default="row", choices=LAYOUTS, help="layout of F of --inner (default: row)")
     parser.add_argument(
-        "--emulate", choices=("sgemm", "inner", "all"), default="all", help="what is emulated where nothing is measured"
+        "--transpose-add",
+        nargs="+",
+        default=[],
+        choices=ELEMENTWISE,
+        metavar="DTYPE",
+        help="measure the transpose_add ladder at the article's shape in these types",
+    )
+    parser.add_argument(
+        "--emulate",
+        choices=("sgemm", "inner", "transpose_add", "all"),
+        default="all",
+        help="what is emulated where nothing is measured",
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder to write to")
     args = parser.parse_args()
@@ -54,13 +67,21 @@ def main() -> None:
     for n in args.memory:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     for name in args.inner:
-        problem = inner_product(*case(name), ALL[args.dtype], args.layout)
-        record(args.out, measure("inner", rows_of("inner"), problem, None, seed=SEED))
-    if not args.gpu and not args.memory and not args.inner:
+        product = inner_product(*case(name), ALL[args.dtype], args.layout)
+        record(args.out, measure("inner", rows_of("inner"), product, None, seed=SEED))
+    for name in args.transpose_add:
+        problem = transposed_sum(*ARTICLE, ELEMENTWISE[name])
+        record(args.out, measure("transpose_add", rows_of("transpose_add"), problem, None, seed=SEED))
+    if not any((args.gpu, args.memory, args.inner, args.transpose_add)):
         if args.emulate in {"sgemm", "all"}:
             record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
         if args.emulate in {"inner", "all"}:
             record(args.out, emulated_inner())
+        if args.emulate in {"transpose_add", "all"}:
+            for dtype in (BF16, F32):
+                asked = transposed_sum(*EMULATED, dtype)
+                rungs = rows_of("transpose_add")
+                record(args.out, emulate("transpose_add", rungs, asked, get("h200"), seed=SEED))
 
 
 def emulated_inner() -> Outcome:
@@ -86,8 +107,10 @@ def record(folder: Path, outcome: Outcome) -> None:
 
 
 def name_of(outcome: Outcome) -> str:
-    """N of a square product; k of the inner ladder's, with what else tells it apart where measured."""
+    """N of a square product; k of the inner ladder's, and x's sizes of a sum, with what else tells them apart."""
     p = outcome.problem
+    if isinstance(p, Geam):
+        return f"{p.n}x{p.m}_{p.dtype.name}"
     if outcome.ladder != "inner":
         return str(p.n)
     return str(p.k) if outcome.on == "emulator" else f"{p.m}x{p.n}x{p.k}_{p.dtype.name}_{layout_of(p)}"

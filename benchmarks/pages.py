@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from matmill.bench.inner_report import page, recorded_groups
-from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page
+from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
+from matmill.ladder.transpose_add import TRANSPOSE_ADD
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,10 +20,12 @@ def main() -> None:
     """Writes every page."""
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
+    sums = transpose_add_page(TRANSPOSE_ADD, recorded(results, "transpose_add"), recorded_comparisons(results))
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
+        ROOT / "docs" / "ladder-transpose_add.md": sums,
         ROOT / "docs" / "inner-results.md": page(recorded_groups(results)),
         ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
     }

@@ -24,6 +24,7 @@ from matmill.kernels.transpose_small import space as small_space
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
+from matmill.ladder.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_LADDER
 from matmill.problem import Geam, Gemm
 from matmill.tiles import space as gemm_space
 from matmill.turns import space as turn_space
@@ -53,8 +54,9 @@ SUMS: tuple[Production[Geam], ...] = (
     Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.predict_runs),
 )
 
-LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[TransferRung, ...]] = {
+LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,
     "memory": MEMORY,
     "inner": INNER,
+    "transpose_add": TRANSPOSE_ADD_LADDER,
 }

@@ -177,7 +177,11 @@ def test_a_sum_beyond_float16_must_be_infinite() -> None:
         (["inner", "--k", "1.5"], cli.USAGE, ["got '1.5'"]),
         (["inner", "--rungs", "phwm"], cli.USAGE, ["Did you mean 'phvm'?"]),
         (["iner"], cli.USAGE, ["Did you mean 'inner'?"]),
-        (["sgemm", "--dtype", "float64"], cli.USAGE, ["--dtype: got 'float64' for ladder sgemm", "inner alone"]),
+        (
+            ["sgemm", "--dtype", "float64"],
+            cli.USAGE,
+            ["--dtype: got 'float64' for ladder sgemm", "inner or transpose_add alone"],
+        ),
         (["memory", "--case", "MTXA"], cli.USAGE, ["--case", "for ladder memory"]),
         (["inner", "--on", "gpu"], cli.NO_GPU, ["--on: got 'gpu'"]),
         (["inner", "--k", "5e7", "--on", "auto"], cli.USAGE, ["without a usable GPU", "--on emulator"]),

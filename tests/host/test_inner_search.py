@@ -17,8 +17,8 @@ from host.test_cli_gpu import FakeGPU
 from matmill.arch import get
 from matmill.bench import inner_search
 from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
-from matmill.bench.inner_compiler import InnerCompiler
 from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
 from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks
 from matmill.bench.phvm_curve import read_measured
@@ -237,7 +237,7 @@ def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: P
     task = Task(problem, "judge", exhaustive=False)
     configs = candidates(task, H200, 1)
     record = Record(tmp_path / "record.jsonl", 5, {"date": "today"})
-    with InnerCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
+    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
         tools = inner_search.Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
         line = inner_search.search(tools, task, configs)
         assert compiler.ordered == len({config.constants for config in configs})

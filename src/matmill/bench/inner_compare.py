@@ -6,8 +6,6 @@ All take the same tensors of torch, so that what is timed is what a user of torc
 from __future__ import annotations
 
 import importlib
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.arch import Arch
 from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
+from matmill.bench.calls import graph_timer, in_turns, loop_timer
 from matmill.bench.clock import Competitor, StreamHandle
 from matmill.bench.enqueue import enqueuer
 from matmill.bench.inner_entry import LIBRARY, OURS, WAYS
@@ -32,7 +31,6 @@ from matmill.ops import inner
 from matmill.problem import Gemm
 
 READ_NAME = "read"
-_REPLAYED, _LOOP, _ROUNDS = 20, 200, 7
 
 
 class OwnProduct:
@@ -145,57 +143,12 @@ def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:
     theirs.run(runs.warm.stream)
     errors[LIBRARY] = matrices.errors(theirs.result())
     ways = {way: {name: timer(torch, call) for name, call in calls.items()} for way, timer in _TIMERS.items()}
-    timed: dict[str, dict[str, float]] = {name: {} for name in calls}
-    for way, timers in ways.items():
-        samples: dict[str, list[float]] = {name: [] for name in timers}
-        for _ in range(_ROUNDS):
-            for name, timer in timers.items():
-                samples[name].append(timer())
-        for name, seconds in samples.items():
-            timed[name][way] = statistics.median(seconds)
-    rows = [{"name": name, **asdict(errors[name]), **timed[name]} for name in calls]
+    timed = {way: in_turns(timers) for way, timers in ways.items()}
+    rows = [{"name": name, **asdict(errors[name]), **{way: timed[way][name] for way in timed}} for name in calls]
     return {**_known(problem, runs.arch), "rows": rows, "absent": []}
 
 
-def _graph(torch: Any, call: Callable[[], object]) -> Callable[[], float]:
-    """A timer of one call, by replays of a graph of many."""
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_REPLAYED):
-            call()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def timer() -> float:
-        graph.replay()  # so that the timed one starts behind work that keeps the GPU busy
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3 / _REPLAYED
-
-    return timer
-
-
-def _loop(torch: Any, call: Callable[[], object]) -> Callable[[], float]:
-    """A timer of one call, by a loop of many and one wait."""
-
-    def timer() -> float:
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(_LOOP):
-            call()
-        torch.cuda.synchronize()
-        return (time.perf_counter() - begin) / _LOOP
-
-    return timer
-
-
-_TIMERS: dict[str, Callable[[Any, Callable[[], object]], Callable[[], float]]] = dict(
-    zip(WAYS, (_graph, _loop), strict=True)
-)
+_TIMERS = dict(zip(WAYS, (graph_timer, loop_timer), strict=True))
 
 
 def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Times configurations of the inner kernel on one product, beside torch.mm: what its cost model is fitted on.
 
-A record is a file of JSON lines. The first says where it was measured and names the constants of a configuration; each
-other holds one product, its configurations as rows of numbers, and their seconds. Lines are appended as they come, so
-that a run which is stopped leaves all that it has measured, and the next one goes on from there.
+The first line of a record (:mod:`matmill.bench.records`) names the constants of a configuration; each other holds one
+product, its configurations as rows of numbers, and their seconds.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from typing import Any
 from matmill.arch import Arch
 from matmill.bench.baselines import TorchProduct
 from matmill.bench.clock import Clock, Competitor
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.enqueue import enqueuer
-from matmill.bench.inner_compiler import InnerCompiler
 from matmill.bench.products import described, restored
-from matmill.bench.results import finite
+from matmill.bench.records import Kind, append
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.errors import ArgumentError
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
@@ -34,6 +32,7 @@ from matmill.problem import Gemm
 
 LIBRARY = "torch.mm"
 PARTS = ("fit", "judge")
+_KIND = Kind("inner search", "benchmarks/inner_search.py")
 #: Of a search that is not exhaustive: the best by the model, and this share of all others.
 _BEST, _SHARE = 10, 0.25
 #: What the model predicts to be this many times slower than its choice is not run at all: one block for a k of 1e7
@@ -108,7 +107,7 @@ class Tools:
 
     gpu: GPU
     clock: Clock
-    compiler: InnerCompiler
+    compiler: KernelCompiler
     rules: Rules
     seed: int
 
@@ -123,7 +122,7 @@ def search(tools: Tools, task: Task, configs: Sequence[Config]) -> dict[str, Any
     runs = []
     warm = set()
     for kernel in kernels:
-        binary = tools.compiler.binary(kernel.config, problem.dtype)
+        binary = tools.compiler.binary(kernel, problem.dtype)
         run = enqueuer(gpu, binary, kernel.launches(problem, operands))
         if kernel.config.constants not in warm:  # a kernel's first launch loads it, which takes long
             warm.add(kernel.config.constants)
@@ -167,34 +166,25 @@ class Record:
 
     def __init__(self, path: Path, seed: int, environment: dict[str, Any]) -> None:
         self.path = path
-        self.done: set[tuple[str, bool]] = set()
-        if path.is_file() and path.stat().st_size:
-            header, *lines = _lines(path)
-            if header.get("seed") != seed:
-                raise _wrong(path, f"seed {header.get('seed')!r}, and {seed} was asked for")
-            self.done = {(json.dumps(line["problem"]), line["exhaustive"]) for line in lines}
-            return
         config = INNER.config
-        names = {
+        header = {
+            "environment": environment,
             "constants": [name for name, _ in config.constants],
             "launch": [name for name, _ in config.launch],
         }
-        self._append({"record": "inner search", "seed": seed, "environment": environment, **names})
+        lines = _KIND.open(path, seed, header)
+        self.done = {(json.dumps(line["problem"]), line["exhaustive"]) for line in lines}
 
     def add(self, line: dict[str, Any]) -> None:
         """Appends what :func:`search` found of one product."""
-        self._append(line)
-
-    def _append(self, line: dict[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(line)) + "\n")
+        append(self.path, line)
 
 
 def read(paths: Sequence[Path]) -> list[Found]:
     """The products of several records, each once: where it was searched exhaustively too, that counts."""
     found: dict[Gemm, Found] = {}
     for path in paths:
-        header, *lines = _lines(path)
+        header, lines = _KIND.read(path)
         for line in lines:
             one = _found(header, line)
             known = found.get(one.problem)
@@ -214,27 +204,3 @@ def _found(header: dict[str, Any], line: dict[str, Any]) -> Found:
         seconds.append(median)
     problem = restored(line["problem"])
     return Found(problem, line["part"], line["exhaustive"], tuple(configs), tuple(seconds), line[LIBRARY])
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines: one that a stopped run left half-written is dropped, from the file as well."""
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    try:
-        lines = [json.loads(line) for line in whole.splitlines()]
-    except ValueError as error:
-        raise _wrong(path, f"a line that is not JSON ({error})") from None
-    if not lines or lines[0].get("record") != "inner search":
-        raise _wrong(path, "no header of a search")
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    return lines
-
-
-def _wrong(path: Path, got: str) -> ArgumentError:
-    return ArgumentError(
-        argument=f"record {path}",
-        got=got,
-        wanted="what benchmarks/inner_search.py wrote with the same seed",
-        fix="Name another file.",
-    )

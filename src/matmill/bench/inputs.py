@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,41 @@ Array = NDArray[Any]
 F32Array = NDArray[np.float32]
 
 
+class Matrices(Protocol):
+    """What the runner needs to know of a problem's matrices, whatever is computed from them.
+
+    ``names`` are those of the two inputs and of the output, ``scalars`` alpha and beta, ``shared`` says that both
+    inputs are the same memory.
+    """
+
+    @property
+    def problem(self) -> Any:
+        """What they are of: its m and n are those of the output."""
+
+    @property
+    def a(self) -> Array:
+        """The first input."""
+
+    @property
+    def b(self) -> Array:
+        """The second one."""
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Of a, b and the output."""
+
+    @property
+    def scalars(self) -> tuple[float, float]:
+        """Alpha and beta."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether a and b are one matrix."""
+
+    def check(self, actual: Array) -> Check:
+        """An output against the right one."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """A (m, k) and B (k, n) of one problem, uniform in [-1, 1), and what a result is compared with."""
@@ -27,6 +62,14 @@ class Inputs:
     a: Array
     b: Array
     exact: Exact = any_sum
+
+    names: ClassVar[tuple[str, str, str]] = ("A", "B", "C")
+    scalars: ClassVar[tuple[float, float]] = (1.0, 0.0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether A and B are the same memory."""
+        return self.problem.gram
 
     @classmethod
     def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Inputs:

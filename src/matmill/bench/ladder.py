@@ -1,6 +1,7 @@
 """Runs the rungs of a product ladder in the emulator, and holds what runs on a GPU share with that.
 
-The output is NaN before each rung runs, so an element that is not written cannot pass. A rung that does not take the
+All bits of the output are set before each rung runs, NaN in every float type, so an element that is not written cannot
+pass. A rung that does not take the
 size asked for runs at the nearest one that it does take, and its row says so.
 """
 
@@ -16,26 +17,25 @@ from matmill.arch import DEFAULT, Arch, get
 from matmill.bench import units
 from matmill.bench.baselines import cpu_blas, cpu_estimate
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Array, Inputs, InputsBySize
+from matmill.bench.inputs import Array, Inputs, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
-from matmill.bench.subject import ARITHMETIC, Subject, subject_of
+from matmill.bench.subject import ARITHMETIC, S, Subject, subject_of
 from matmill.bench.tally import together
 from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder.memory import TransferRung
-from matmill.problem import Gemm
 from matmill.reference import Check
 from matmill.source import generate
 
 
 def emulate(
     ladder: str,
-    rungs: Sequence[Rung[Gemm]],
-    problem: Gemm,
+    rungs: Sequence[Rung[S]],
+    problem: S,
     arch: Arch,
     *,
     seed: int,
@@ -47,7 +47,7 @@ def emulate(
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
     machine, subject = emulated_as(arch), subject_of(ladder)
-    inputs = InputsBySize(seed, subject.exact)
+    inputs = subject.inputs(seed)
     asked = inputs.of(problem)
     rows = []
     for done, rung in enumerate(rungs):
@@ -58,7 +58,7 @@ def emulate(
             continue
         kernel = rung.kernel_for(size, machine)
         binary = compile_source(generate(kernel, size.dtype), machine.target)
-        note = moved_to(problem, size, reason)
+        note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
         again = rung.label in subject.same_bits
         rows.append(_emulated_row(kernel, inputs.of(size), binary, known, by_line=by_line, again=again))
@@ -80,20 +80,20 @@ def emulated_as(arch: Arch) -> Arch:
     return arch if arch.compiles else get(DEFAULT)
 
 
-def skipped(rung: Rung[Gemm], reason: str) -> Row:
+def skipped(rung: Rung[S], reason: str) -> Row:
     """The row of a rung that no size near the one asked for suits."""
     return Row(rung.label, rung.source.key, None, None, note=f"not run: {reason}, and no size near by is legal")
 
 
 def facts(
-    rung: Rung[Gemm] | TransferRung,
-    kernel: Kernel[Gemm],
+    rung: Rung[S] | TransferRung,
+    kernel: Kernel[S],
     binary: Binary,
     arch: Arch,
     *,
-    size: Gemm,
+    size: S,
     note: str = "",
-    subject: Subject = ARITHMETIC,
+    subject: Subject[Any] = ARITHMETIC,
 ) -> dict[str, Any]:
     """The fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
     geometry = kernel.geometry(size, kernel.config)
@@ -111,14 +111,14 @@ def facts(
     }
 
 
-def moved_to(asked: Gemm, size: Gemm, reason: str) -> str:
+def moved_to(asked: S, size: S, reason: str, subject: Subject[S]) -> str:
     """The note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
-    if (size.m, size.n, size.k) == (asked.m, asked.n, asked.k):
+    if subject.sizes(size) == subject.sizes(asked):
         return reason
-    return f"at m={size.m} n={size.n} k={size.k}: {reason}"
+    return f"at {subject.said(size)}: {reason}"
 
 
-def cpu_row(inputs: Inputs, arch: Arch, subject: Subject = ARITHMETIC) -> BaselineRow:
+def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:
     """The CPU's BLAS on the same matrices, timed by itself and checked."""
     cpu = cpu_blas(inputs.a, inputs.b)
     found = inputs.check(cpu.result)
@@ -126,8 +126,10 @@ def cpu_row(inputs: Inputs, arch: Arch, subject: Subject = ARITHMETIC) -> Baseli
     return BaselineRow(cpu.name, cpu.version, found.ok, found.error_ratio, **rates)
 
 
-def cpu_rows(inputs: Inputs, arch: Arch, subject: Subject) -> tuple[tuple[BaselineRow, ...], list[str]]:
+def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[BaselineRow, ...], list[str]]:
     """The CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
+    if not subject.cpu:
+        return (), []
     if inputs.problem.dtype.wider is not None:
         return (), [f"no row for the CPU: its BLAS has no {inputs.problem.dtype.name}"]
     if subject.cpu_patience is not None:
@@ -144,7 +146,7 @@ def promised(row: Row, *, same: bool) -> Row:
 
 
 def _emulated_row(
-    kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, known: dict[str, Any], *, by_line: bool, again: bool
+    kernel: Kernel[S], inputs: Matrices, binary: Binary, known: dict[str, Any], *, by_line: bool, again: bool
 ) -> Row:
     """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows.
 
@@ -168,18 +170,21 @@ def _emulated_row(
 
 
 def _run_once(
-    kernel: Kernel[Gemm], inputs: Inputs, binary: Binary, *, late_copies: bool = False, schedule: int = 0
+    kernel: Kernel[Any], inputs: Matrices, binary: Binary, *, late_copies: bool = False, schedule: int = 0
 ) -> tuple[Check, Report, Array]:
-    """All launches of the kernel, one after the other, on an output and a workspace of NaN; the output too."""
+    """All launches of the kernel, one after the other, on an output and a workspace of set bits; the output too."""
     size = inputs.problem
-    out = np.full((size.m, size.n), np.nan, dtype=size.dtype.numpy)
+    out = np.full(size.m * size.n * size.dtype.itemsize, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
     memory = Memory()
-    a = memory.bind("A", inputs.a, access="r")
-    b = a if size.gram else memory.bind("B", inputs.b, access="r")
-    c = memory.bind("C", out, access="rw")
+    first, second, third = inputs.names
+    a = memory.bind(first, inputs.a, access="r")
+    b = a if inputs.shared else memory.bind(second, inputs.b, access="r")
+    c = memory.bind(third, out, access="rw")
     scratch = kernel.workspace(size)
     workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
-    launches = kernel.launches(size, GemmOperands(a=a, b=b, c=c, d=c, workspace=workspace))
+    alpha, beta = inputs.scalars
+    operands = GemmOperands(a=a, b=b, c=c, d=c, alpha=alpha, beta=beta, workspace=workspace)
+    launches = kernel.launches(size, operands)
     reports = [
         run(binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule) for launch in launches
     ]

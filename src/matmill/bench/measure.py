@@ -1,71 +1,79 @@
-"""Runs the rungs of a product ladder on the GPU present, interleaved with cuBLAS, and checks every one.
+"""Runs the rungs of a ladder on the GPU present, interleaved with what libraries have, and checks every one.
 
-Percentages refer to the arch that the caller names, or else to the GPU itself.
+Percentages refer to the arch that the caller names, or else to the GPU itself: to its data sheet, or, for sums that
+only move bytes, to a copy timed in the same run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any, Generic
 
 import numpy as np
 
-from matmill.arch import Arch
+from matmill.arch import Arch, measured
+from matmill.bench import units
 from matmill.bench.baselines import LibraryProduct, cublas
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
+from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Array, Inputs, InputsBySize
+from matmill.bench.inputs import Array, Matrices
 from matmill.bench.ladder import cpu_rows, facts, moved_to, promised, skipped
 from matmill.bench.peers import peers
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
-from matmill.bench.subject import TRAFFIC, Subject, subject_of
+from matmill.bench.subject import MOVING, TRAFFIC, S, Subject, beside_copy, subject_of
+from matmill.bench.sum_peers import sum_peers
 from matmill.compile import Binary, compile_source
 from matmill.gpu import GPU, Allocation
 from matmill.kernel import GemmOperands, Kernel, Rung
-from matmill.problem import Gemm
+from matmill.problem import Geam, Gemm
+from matmill.reference import Check
 from matmill.source import generate
 
-_NAN_BYTE = 0xFF  # four of them are a quiet NaN
+_NAN_BYTE = 0xFF  # as many as any float has are a quiet NaN
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Entry(Generic[S]):
     """One rung: its row so far and, where it can run, the size it runs at and how to enqueue it."""
 
     row: Row
-    problem: Gemm
+    problem: S
     run: Callable[[StreamHandle], None] | None
 
 
 class _Operands:
     """The matrices of one problem on the GPU."""
 
-    def __init__(self, inputs: Inputs, a: Allocation, b: Allocation, c: Allocation) -> None:
+    def __init__(self, inputs: Matrices, a: Allocation, b: Allocation, c: Allocation) -> None:
         self.inputs = inputs
-        self._a, self._b = a.pointer("A"), b.pointer("B")
+        self._a, self._b = a.pointer(inputs.names[0]), b.pointer(inputs.names[1])
         self.c = c
 
     def pointers(self, workspace: Allocation | None) -> GemmOperands:
-        c = self.c.pointer("C")
+        c = self.c.pointer(self.inputs.names[2])
         scratch = None if workspace is None else workspace.pointer("workspace")
-        return GemmOperands(a=self._a, b=self._b, c=c, d=c, workspace=scratch)
+        alpha, beta = self.inputs.scalars
+        return GemmOperands(a=self._a, b=self._b, c=c, d=c, alpha=alpha, beta=beta, workspace=scratch)
 
     def result(self) -> Array:
         size = self.inputs.problem
         return self.c.download((size.m, size.n), size.dtype.numpy)
 
 
-class _Bench:
+class _Bench(Generic[S]):
     """The GPU, and all that lies in its memory for one run."""
 
-    def __init__(self, gpu: GPU, inputs: InputsBySize, clock: Clock, subject: Subject) -> None:
+    def __init__(self, gpu: GPU, inputs: Any, clock: Clock, subject: Subject[S]) -> None:
         self.gpu = gpu
         self._inputs = inputs
         self._clock = clock
-        self._subject = subject
-        self._operands: dict[Gemm, _Operands] = {}
+        self._subject: Subject[S] = subject
+        self._operands: dict[S, _Operands] = {}
         self._uploaded: dict[int, Allocation] = {}
         self._others: list[Allocation] = []
 
@@ -73,16 +81,19 @@ class _Bench:
         for allocation in (*self._uploaded.values(), *self._others):
             allocation.close()
 
-    def operands(self, problem: Gemm) -> _Operands:
+    def operands(self, problem: S) -> _Operands:
         """The matrices of ``problem``; those that several problems share are uploaded once."""
         if problem not in self._operands:
-            inputs = self._inputs.of(problem)
-            a, b = self._upload(inputs.a, "A"), self._upload(inputs.b, "B")
-            c = self._empty(problem.m * problem.n * problem.dtype.itemsize)
+            inputs: Matrices = self._inputs.of(problem)
+            a, b = (
+                self._upload(matrix, name) for matrix, name in zip((inputs.a, inputs.b), inputs.names, strict=False)
+            )
+            output = inputs.problem
+            c = self._empty(output.m * output.n * output.dtype.itemsize)
             self._operands[problem] = _Operands(inputs, a, b, c)
         return self._operands[problem]
 
-    def prepare(self, rung: Rung[Gemm], asked: Gemm) -> _Entry:
+    def prepare(self, rung: Rung[S], asked: S) -> _Entry[S]:
         """Compiles a rung, runs it once on a poisoned output and workspace, and checks it."""
         gpu, subject = self.gpu, self._subject
         size, reason = nearest(rung, asked, gpu.arch, subject)
@@ -94,7 +105,7 @@ class _Bench:
         run = self._enqueuer(kernel, binary, operands)
         found = self._once(run, operands)
         check = operands.inputs.check(found)
-        note = moved_to(asked, size, reason)
+        note = moved_to(asked, size, reason, subject)
         known = facts(rung, kernel, binary, gpu.arch, size=size, note=note, subject=subject)
         row = Row(**known, ok=check.ok, error_ratio=check.error_ratio)
         if rung.label in subject.same_bits:
@@ -108,7 +119,7 @@ class _Bench:
         self.gpu.synchronize()
         return operands.result()
 
-    def _enqueuer(self, kernel: Kernel[Gemm], binary: Binary, operands: _Operands) -> Callable[[StreamHandle], None]:
+    def _enqueuer(self, kernel: Kernel[S], binary: Binary, operands: _Operands) -> Callable[[StreamHandle], None]:
         """What enqueues all launches of ``kernel``, on a workspace of its own if it needs one."""
         size, gpu = operands.inputs.problem, self.gpu
         needed = kernel.workspace(size)
@@ -139,56 +150,88 @@ class _Bench:
 
 def measure(
     ladder: str,
-    rungs: Sequence[Rung[Gemm]],
-    problem: Gemm,
+    rungs: Sequence[Rung[Any]],
+    problem: Gemm | Geam,
     arch: Arch | None,
     *,
     seed: int,
     cold: bool = True,
     progress: Progress = silent,
 ) -> Outcome:
-    """Times ``rungs`` on the GPU present in one run with cuBLAS; percentages refer to ``arch``, or else to that GPU.
+    """Times ``rungs`` on the GPU present in one run with libraries; percentages refer to ``arch``, or else to that GPU.
 
     ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
     :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.
     """
     gpu, subject = GPU.get(0), subject_of(ladder)
     refer = arch or gpu.arch
-    inputs = InputsBySize(seed, subject.exact)
-    asked = inputs.of(problem)
-    with Clock(gpu, flush_bytes(gpu.arch, cold=cold)) as clock:
+    inputs = subject.inputs(seed)
+    asked: Matrices = inputs.of(problem)
+    with ExitStack() as held:
+        clock = held.enter_context(Clock(gpu, flush_bytes(gpu.arch, cold=cold)))
         bench = _Bench(gpu, inputs, clock, subject)
-        try:
-            entries = []
-            for done, rung in enumerate(rungs):
-                progress(f"checking {rung.label}", done, len(rungs))
-                entries.append(bench.prepare(rung, problem))
-            libraries, absent = _libraries(subject, bench, asked)
-            timings, theirs = _race(entries, libraries, clock, seed, progress)
-        finally:
-            bench.close()
+        held.callback(bench.close)
+        copying = held.enter_context(Copying(gpu, subject.amount(problem))) if subject is MOVING else None
+        entries = []
+        for done, rung in enumerate(rungs):
+            progress(f"checking {rung.label}", done, len(rungs))
+            entries.append(bench.prepare(rung, problem))
+        libraries, absent = _libraries(subject, bench, asked)
+        others = [Competitor(one.name, one.run) for one in libraries]
+        others += [Competitor(COPY_NAME, copying.run)] if copying else []
+        timings, theirs = _race(entries, others, clock, seed, progress)
+        # Checked while the GPU still holds them: what a library timed last is what is looked at.
+        checks = [asked.check(library.result()) for library in libraries]
+    limit, said = _copy_limit(copying, theirs[-1].median, gpu.arch, refer) if copying else (None, [])
+    if limit is not None:
+        subject = beside_copy(subject, limit)
     baselines = [
-        _library_row(library, timing, asked, refer, subject) for library, timing in zip(libraries, theirs, strict=True)
+        _library_row(library, check, timing, subject.rates(problem, timing.median, refer))
+        for library, check, timing in zip(libraries, checks, theirs, strict=False)
     ]
-    best = max((base.tflops for base in baselines), default=None)
+    best = max((getattr(base, subject.compared) for base in baselines), default=None)
     rows = [_timed(entry, timings.get(entry.row.rung), refer, best, subject) for entry in entries]
     cpu, skipped_cpu = cpu_rows(asked, refer, subject)
     notes = [f"measured on {gpu.arch.title}: medians of interleaved runs, L2 {'cold' if cold else 'warm'}"]
-    notes += [*absent, *skipped_cpu]
+    notes += [*said, *absent, *skipped_cpu]
     if refer.name != gpu.arch.name:
         notes.append(f"percentages of {subject.limit_name} refer to the {refer.title}, not to the GPU that ran")
     environment = {**describe(gpu=True), "seed": seed, "cold_l2": cold}
     return Outcome(
-        ladder, "gpu", refer, gpu.arch.target, problem, tuple(rows), (*baselines, *cpu), environment, tuple(notes)
+        ladder=ladder,
+        on="gpu",
+        arch=refer,
+        target=gpu.arch.target,
+        problem=problem,
+        rows=tuple(rows),
+        baselines=(*baselines, *cpu),
+        environment=environment,
+        notes=tuple(notes),
+        copy_bytes_per_s=limit,
     )
 
 
-def _libraries(subject: Subject, bench: _Bench, asked: Inputs) -> tuple[list[LibraryProduct], list[str]]:
+def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tuple[float | None, list[str]]:
+    """The bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
+    rate = copying.rate(seconds)
+    said = f"a {COPY_NAME} in the same run: {units.count(rate)}B/s, read and written"
+    if refer.name == ran.name:
+        return rate, [f"{said}, which percentages refer to"]
+    known = measured(refer)
+    if known is None:
+        return None, [said, f"percentages refer to the data sheet of the {refer.title}: nobody measured its copies"]
+    return known.copy_bytes_per_s, [said, f"percentages refer to copies on a {refer.title}, measured {known.date}"]
+
+
+def _libraries(subject: Subject[Any], bench: _Bench[Any], asked: Any) -> tuple[list[LibraryProduct], list[str]]:
     """What to compare with, and what to say of that which is not there."""
-    if subject is TRAFFIC:
-        # Its inputs may fill most of the GPU: the libraries get ours instead of copies.
+    if subject is MOVING or subject is TRAFFIC:
+        # The inputs may fill most of the GPU: the libraries get ours instead of copies.
         operands = bench.operands(asked.problem).pointers(None)
-        found, absent = peers(asked, operands.a.address, operands.b.address)
+        find = sum_peers if subject is MOVING else peers
+        found, absent = find(asked, operands.a.address, operands.b.address)
+        if subject is MOVING:
+            return found, absent
     else:
         one = cublas(asked.a, asked.b)
         found, absent = ([one] if one is not None else []), []
@@ -196,18 +239,19 @@ def _libraries(subject: Subject, bench: _Bench, asked: Inputs) -> tuple[list[Lib
 
 
 def _race(
-    entries: Sequence[_Entry], libraries: Sequence[LibraryProduct], clock: Clock, seed: int, progress: Progress
+    entries: Sequence[_Entry[Any]], others: Sequence[Competitor], clock: Clock, seed: int, progress: Progress
 ) -> tuple[dict[str, Timing], list[Timing]]:
-    """The timing of every rung by name, and the libraries', all taken in turns."""
+    """The timing of every rung by name, and those of ``others``, all taken in turns."""
     competitors = [Competitor(entry.row.rung, entry.run) for entry in entries if entry.run is not None]
     ours = len(competitors)
-    competitors += [Competitor(library.name, library.run) for library in libraries]
-    found = clock.compare(competitors, seed=seed, progress=lambda done, total: progress("timing", done, total))
-    timings = {competitor.name: timing for competitor, timing in zip(competitors[:ours], found, strict=False)}
+    found = clock.compare(
+        [*competitors, *others], seed=seed, progress=lambda done, total: progress("timing", done, total)
+    )
+    timings = {competitor.name: timing for competitor, timing in zip(competitors, found, strict=False)}
     return timings, found[ours:]
 
 
-def _timed(entry: _Entry, timing: Timing | None, arch: Arch, library_tflops: float | None, subject: Subject) -> Row:
+def _timed(entry: _Entry[Any], timing: Timing | None, arch: Arch, best: float | None, subject: Subject[Any]) -> Row:
     """The row with its time and rates; fractions compare rates, since a rung may have run at another size."""
     if timing is None:
         return entry.row
@@ -215,20 +259,19 @@ def _timed(entry: _Entry, timing: Timing | None, arch: Arch, library_tflops: flo
     return replace(
         entry.row,
         **rates,
-        library_fraction=rates["tflops"] / library_tflops if library_tflops else None,
+        library_fraction=rates[subject.compared] / best if best else None,
         spread=(timing.best, timing.worst),
         rounds=timing.rounds,
     )
 
 
-def _library_row(library: LibraryProduct, timing: Timing, asked: Inputs, arch: Arch, subject: Subject) -> BaselineRow:
-    found = asked.check(library.result())
+def _library_row(library: LibraryProduct, check: Check, timing: Timing, rates: dict[str, Any]) -> BaselineRow:
     return BaselineRow(
         library.name,
         library.version,
-        found.ok,
-        found.error_ratio,
-        **subject.rates(asked.problem, timing.median, arch),
+        check.ok,
+        check.error_ratio,
+        **rates,
         spread=(timing.best, timing.worst),
         rounds=timing.rounds,
     )

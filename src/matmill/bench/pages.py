@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
-from matmill.bench import units
+from matmill.bench import sum_report, units
 from matmill.bench.findings import conflicts
 from matmill.bench.markdown import markdown
 from matmill.bench.subject import subject_of
@@ -36,6 +36,12 @@ _INNER_UNITS = (
     "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
     "percentages refer to the memory bandwidth of the GPU's data sheet. Last in the tables stands `production`, which\n"
     "is no rung: what `matmill.inner` runs, as the cost model chooses it for the product.\n"
+)
+_SUM_UNITS = (
+    "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and\n"
+    "y read once and the result written once, over the time; percentages refer to a copy timed in turns with them.\n"
+    "Every element is compared bit by bit. Last in the tables stands `production`, which is no rung: what\n"
+    "`matmill.transpose_add` runs, as the cost model chooses it for the sum.\n"
 )
 _UNMEASURED = "No run on a GPU is recorded yet.\n"
 
@@ -76,7 +82,7 @@ def recorded(folder: Path, ladder: str) -> list[Record]:
 
 
 def _order(problem: Record) -> tuple[int, int, str, str]:
-    return problem["m"], problem["k"], problem.get("dtype", ""), problem.get("layout", "")
+    return problem["m"], problem.get("k", problem["n"]), problem.get("dtype", ""), problem.get("layout", "")
 
 
 def remarks(folder: Path, ladder: str) -> str:
@@ -130,7 +136,65 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _traffic(measured: Sequence[Record]) -> str:
+def transpose_add_page(rungs: Sequence[Step], records: Sequence[Record], comparisons: Sequence[Record]) -> str:
+    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`matmill.bench.sum_report`."""
+    emulated = [r for r in records if r["on"] == "emulator"]
+    measured = [r for r in records if r["on"] == "gpu"]
+    parts = [
+        _head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
+        _SUM_UNITS,
+        *([_traffic(measured, "x")] if measured else [_UNMEASURED]),
+        *([sum_report.page_part(comparisons)] if comparisons else []),
+        *([_warps(emulated)] if emulated else []),
+        "## The rungs\n",
+        *(_family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _warps(emulated: Sequence[Record]) -> str:
+    """What the emulator counted of the accesses of warps, a table per record."""
+    headings = ["rung", "registers", "shared bytes", "occupancy", "loads", "sectors/load", "stores", "sectors/store"]
+    headings += ["shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
+    tables = []
+    for record in emulated:
+        rows = []
+        for row in record["rows"]:
+            c = row["counters"]
+            rows.append(
+                [
+                    *_needs(row),
+                    str(c["global_load_requests"]),
+                    said(sectors_per_load(c)),
+                    str(c["global_store_requests"]),
+                    units.ratio(c["global_store_sectors"], c["global_store_requests"]),
+                    *_shared(c),
+                    str(c["barriers"]),
+                    str(len(row["hazards"])),
+                ]
+            )
+        tables.append(f"x {_size(record)}:\n\n{markdown(headings, rows)}")
+    return (
+        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: requests of warps to global memory "
+        "and the 32-byte sectors\nthat each touches, passes over the banks of shared memory (wavefronts) beside the "
+        "fewest that would do, barriers once\nper warp. Tiles are those for matrices as small as these.\n\n"
+        + "\n".join(tables)
+    )
+
+
+def _needs(row: Record) -> list[str]:
+    return [row["rung"], str(row["registers"]), str(row["shared_bytes"]), units.percent(row["occupancy"])]
+
+
+def _shared(counters: Mapping[str, int]) -> list[str]:
+    """Wavefronts of loads and stores, the fewest beside those there were."""
+    pairs = [
+        (counters[f"{name}_ideal"], counters[name]) for name in ("shared_load_wavefronts", "shared_store_wavefronts")
+    ]
+    return [f"{ideal}/{actual}" for ideal, actual in pairs]
+
+
+def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
     """TB/s and the fraction of bandwidth of every rung and library, a line per problem."""
     names = list(dict.fromkeys(row["rung"] for record in measured for row in record["rows"]))
     others = list(dict.fromkeys(base["name"] for record in measured for base in record["baselines"]))
@@ -139,7 +203,7 @@ def _traffic(measured: Sequence[Record]) -> str:
         found = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
         rates = [_bandwidth(found.get(name)) for name in (*names, *others)]
         rows.append([_size(record), *rates])
-    return f"## Measured\n\n{_where(measured)}\n\n" + markdown(["m x n x k", *names, *others], rows)
+    return f"## Measured\n\n{_where(measured)}\n\n" + markdown([sizes, *names, *others], rows)
 
 
 def _bandwidth(row: Record | None) -> str:
@@ -153,10 +217,7 @@ def _reads(emulated: Record) -> str:
     headings = ["rung", "registers", "shared bytes", "occupancy", "read/least", "sectors/load", "atomics", "barriers"]
     rows = [
         [
-            row["rung"],
-            str(row["registers"]),
-            str(row["shared_bytes"]),
-            units.percent(row["occupancy"]),
+            *_needs(row),
             units.digits(read_over_least(row["counters"], row["bytes"])),
             said(sectors_per_load(row["counters"])),
             str(row["counters"]["atomics"]),
@@ -226,6 +287,8 @@ _NAMED = ("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy")
 
 def _size(record: Record) -> str:
     p = record["problem"]
+    if "k" not in p:
+        return f"{p['m']}x{p['n']} {p['dtype']}"
     sizes = str(p["m"]) if p["m"] == p["n"] == p["k"] else f"{p['m']}x{p['n']}x{p['k']}"
     return f"{sizes} {p['dtype']}, F {p['layout']}-major" if "dtype" in p else sizes
 
@@ -255,15 +318,11 @@ def _counters(emulated: Record) -> str:
         c = row["counters"]
         rows.append(
             [
-                row["rung"],
-                str(row["registers"]),
-                str(row["shared_bytes"]),
-                units.percent(row["occupancy"]),
+                *_needs(row),
                 str(c["ffma"]),
                 said(sectors_per_load(c)),
                 units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                f"{c['shared_load_wavefronts_ideal']}/{c['shared_load_wavefronts']}",
-                f"{c['shared_store_wavefronts_ideal']}/{c['shared_store_wavefronts']}",
+                *_shared(c),
                 str(c["barriers"]),
                 str(len(row["hazards"])),
             ]
@@ -292,9 +351,10 @@ def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> s
     said = ""
     if measured:
         record = measured[-1]
-        row, subject = _row(record, rung.label), subject_of(record["ladder"])
+        row, subject, copied = _row(record, rung.label), subject_of(record["ladder"]), record.get("copy_bytes_per_s")
         if row and row[subject.rate]:
-            part = f"{units.percent(row[subject.fraction])} of the {record['arch']}'s {subject.limit_name}"
+            of = "a copy's bandwidth in that run" if copied else f"the {record['arch']}'s {subject.limit_name}"
+            part = f"{units.percent(row[subject.fraction])} of {of}"
             said += (
                 f" *Measured* at {_size(record)}: {units.seconds(row['seconds'])}, {units.digits(row[subject.rate])} "
                 f"{subject.unit}, {part}."

@@ -8,17 +8,21 @@ it once. They are imported only when :func:`peers` is called, and asked for full
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.clock import StreamHandle
 from matmill.bench.inputs import Inputs
+from matmill.dtypes import DType
 from matmill.problem import Gemm
 
-_BFLOAT = "bfloat16"
+BFLOAT = "bfloat16"
 #: bfloat16 has no name in the interface: its bits travel as integers, and torch looks at them as what they are.
 _BITS = "<i2"
+
+L = TypeVar("L", bound=LibraryProduct)
 
 
 def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
@@ -26,22 +30,31 @@ def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str
 
     A library that refuses the product when it is first tried, or that has no GPU, is left out with its words.
     """
-    found: list[LibraryProduct] = []
+    makers = {"torch": (_torch_mm, _torch_einsum), "cupy": (_cupy_matmul,)}
+    tries = [(f"{name} ({make.__name__.strip('_')})", make) for name in installed() for make in makers[name]]
+    return tried({name: partial(make, asked, a, b) for name, make in tries}, StreamHandle(0))
+
+
+def tried(
+    makers: Mapping[str, Callable[[], L]],
+    stream: StreamHandle,
+    wait: Callable[[L], object] = lambda peer: peer.result(),
+) -> tuple[list[L], list[str]]:
+    """What ``makers`` make, each run once on ``stream``, and why others are not there: in a library's own words.
+
+    ``wait`` returns when a run is over, or raises what went wrong.
+    """
+    found: list[L] = []
     absent: list[str] = []
-    makers: dict[str, tuple[Callable[[Inputs, int, int], LibraryProduct], ...]] = {
-        "torch": (_torch_mm, _torch_einsum),
-        "cupy": (_cupy_matmul,),
-    }
-    for name in installed():
-        for make in makers[name]:
-            try:
-                peer = make(asked, a, b)
-                peer.run(StreamHandle(0))
-                peer.result()
-            except Exception as error:  # noqa: BLE001 — a library's own errors, of whatever class: it is told, not hidden
-                absent.append(f"not compared with {name} ({make.__name__.strip('_')}): {_first_line(error)}")
-            else:
-                found.append(peer)
+    for name, make in makers.items():
+        try:
+            peer = make()
+            peer.run(stream)
+            wait(peer)
+        except Exception as error:  # noqa: BLE001 — a library's own errors, of whatever class: it is told, not hidden
+            absent.append(f"not compared with {name}: {_first_line(error)}")
+        else:
+            found.append(peer)
     return found, absent
 
 
@@ -49,31 +62,35 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-class _Device:
-    """Device memory as ``__cuda_array_interface__`` describes it."""
+class Device:
+    """Device memory as ``__cuda_array_interface__`` describes it; strides in elements."""
 
-    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], problem: Gemm) -> None:
-        size = problem.dtype.itemsize
+    def __init__(self, address: int, shape: tuple[int, int], strides: tuple[int, int], dtype: DType) -> None:
+        size = dtype.itemsize
         self.__cuda_array_interface__ = {
             "version": 3,
             "data": (address, False),
             "shape": shape,
             "strides": tuple(size * stride for stride in strides),
-            "typestr": _BITS if problem.dtype.name == _BFLOAT else problem.dtype.numpy.str,
+            "typestr": _BITS if dtype.name == BFLOAT else dtype.numpy.str,
         }
 
 
-def _operands(problem: Gemm, a: int, b: int) -> tuple[_Device, _Device]:
+def as_tensor(memory: Device, dtype: DType) -> Any:
+    """That memory as a tensor of torch."""
+    torch: Any = importlib.import_module("torch")
+    return torch.as_tensor(memory, device="cuda").view(getattr(torch, dtype.name))
+
+
+def _operands(problem: Gemm, a: int, b: int) -> tuple[Device, Device]:
     return (
-        _Device(a, (problem.m, problem.k), problem.a_row_col, problem),
-        _Device(b, (problem.k, problem.n), problem.b_row_col, problem),
+        Device(a, (problem.m, problem.k), problem.a_row_col, problem.dtype),
+        Device(b, (problem.k, problem.n), problem.b_row_col, problem.dtype),
     )
 
 
 def _torch_tensors(asked: Inputs, a: int, b: int) -> tuple[Any, Any]:
-    torch: Any = importlib.import_module("torch")
-    kind = getattr(torch, asked.problem.dtype.name)
-    left, right = (torch.as_tensor(x, device="cuda").view(kind) for x in _operands(asked.problem, a, b))
+    left, right = (as_tensor(memory, asked.problem.dtype) for memory in _operands(asked.problem, a, b))
     return left, right
 
 
@@ -89,8 +106,8 @@ def _torch_einsum(asked: Inputs, a: int, b: int) -> LibraryProduct:
 
 def _cupy_matmul(asked: Inputs, a: int, b: int) -> LibraryProduct:
     """``cupy.matmul``."""
-    if asked.problem.dtype.name == _BFLOAT:
-        raise TypeError(f"{_BFLOAT} is not handed to it")
+    if asked.problem.dtype.name == BFLOAT:
+        raise TypeError(f"{BFLOAT} is not handed to it")
     cupy: Any = importlib.import_module("cupy")
     left, right = (cupy.asarray(x) for x in _operands(asked.problem, a, b))
     return CupyProduct("CuPy matmul", left, right)

@@ -52,15 +52,15 @@ def draw(outcome: Outcome, path: Path) -> None:
     else:
         figure = Figure(figsize=(10, height), layout="constrained")
         _traffic(figure, rows)
-    p = outcome.problem
+    problem = f"{outcome.subject.said(outcome.problem)} {outcome.problem.dtype.name}"
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
-    figure.suptitle(f"{outcome.ladder} ladder, m={p.m} n={p.n} k={p.k} {p.dtype.name}, {where}", fontsize=11)
+    figure.suptitle(f"{outcome.ladder} ladder, {problem}, {where}", fontsize=11)
     figure.savefig(path, dpi=160)
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
     """The rate of every rung, with lines at the GPU's peak or bandwidth and at the libraries' rates."""
-    subject = subject_of(outcome.ladder)
+    subject = outcome.subject
     places = _names(axes, rows)
     rates = [getattr(row, subject.rate) or 0.0 for row in rows]
     theirs = [getattr(base, subject.rate) for base in outcome.baselines]

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.arch import Arch
 from matmill.bench.clock import Clock, flush_bytes
 from matmill.compile import Binary, compile_source
 from matmill.dtypes import F32, DType
@@ -80,9 +81,7 @@ class Runs:
 
     def resident(self, kernel: Kernel[P], dtype: DType = F32) -> int:
         """The most blocks of the kernel that the GPU holds at once."""
-        threads, needs = kernel.config["THREADS"], self.binary(kernel, dtype).resources
-        occupied = self.arch.occupancy(threads, needs.registers, needs.shared)
-        return self.arch.sms * max(1, round(occupied * self.arch.threads_per_sm / threads))
+        return resident(self.arch, kernel, self.binary(kernel, dtype))
 
     def seconds(
         self,
@@ -103,6 +102,13 @@ class Runs:
     def results(self, count: int, dtype: Any) -> NDArray[Any]:
         """The first ``count`` results of the latest launch."""
         return self._results.download((count,), np.dtype(dtype))
+
+
+def resident(arch: Arch, kernel: Kernel[Any], binary: Binary) -> int:
+    """The most blocks of ``THREADS`` threads of a compiled kernel that the GPU holds at once."""
+    threads, needs = kernel.config["THREADS"], binary.resources
+    occupied = arch.occupancy(threads, needs.registers, needs.shared)
+    return arch.sms * max(1, round(occupied * arch.threads_per_sm / threads))
 
 
 def fitted(seconds: Callable[[int], float]) -> int:

@@ -1,28 +1,31 @@
-"""The production kernel as the last row of a ladder's run: no rung that teaches, but what the rungs lead to."""
+"""A production kernel as the last row of a ladder's run: no rung that teaches, but what the rungs lead to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from matmill.arch import Arch
-from matmill.choose import choose
+from matmill.choose import Choice, choose, choose_sum
 from matmill.errors import IllegalConfigError
-from matmill.kernel import Kernel, Rung
+from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.inner import INNER
+from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.ladder.documents import OURS
-from matmill.problem import Gemm
 from matmill.registry import LADDERS
 
 
 @dataclass(frozen=True)
-class Chosen(Rung[Gemm]):
+class Chosen(Rung[P]):
     """What matmill would run, kernel and constants, for a problem on an arch."""
 
-    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+    choose: Callable[[P, Arch], Choice[P]] = field(kw_only=True)
+
+    def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
         """The choice, or, where there is none, a kernel that says why not."""
         try:
-            return choose(problem, arch).kernel
+            return self.choose(problem, arch).kernel
         except IllegalConfigError:
             return self.kernel
 
@@ -33,9 +36,19 @@ PRODUCTION = Chosen(
     changes="What matmill.inner runs: tile, loads and launch as the cost model chooses them for the product.",
     predicts="The rungs' best, at every size, type and layout.",
     kernel=INNER,
+    choose=choose,
+)
+SUM = Chosen(
+    name="production",
+    source=OURS,
+    changes="What matmill.transpose_add runs: shifted's kernel for operands that lie any way and batches of them, with "
+    "the tile and launch that the cost model chooses.",
+    predicts="The rungs' best, at every size, type and alignment.",
+    kernel=TRANSPOSE_ADD,
+    choose=choose_sum,
 )
 
-_AFTER = {"inner": (PRODUCTION,)}
+_AFTER: dict[str, tuple[Rung[Any], ...]] = {"inner": (PRODUCTION,), "transpose_add": (SUM,)}
 
 
 def rows_of(ladder: str) -> tuple[Any, ...]:

@@ -68,9 +68,9 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
         k=k,
         dtype=dtype,
         b_strides=(n, 1) if row else (1, k),
-        a_align=_align(m, k, dtype),
-        b_align=_align(lines, length, dtype),
-        d_align=_align(m, n, dtype),
+        a_align=alignment(m, k, dtype),
+        b_align=alignment(lines, length, dtype),
+        d_align=alignment(m, n, dtype),
         b_start_align=_ALLOCATED,
     )
 
@@ -120,6 +120,10 @@ def restored(record: Mapping[str, Any]) -> Gemm:
     return gram_of(found) if gram else found
 
 
-def _align(lines: int, length: int, dtype: DType) -> int:
-    """Bytes that divide the address of every one of ``lines`` packed lines."""
+def alignment(lines: int, length: int, dtype: DType) -> int:
+    """Bytes that divide the address of every one of ``lines`` packed lines of ``length`` elements, at most 16.
+
+    >>> alignment(2, 6, F32), alignment(1, 6, F32)
+    (8, 16)
+    """
     return _ALLOCATED if lines == 1 else gcd(_ALLOCATED, length * dtype.itemsize)

@@ -45,3 +45,11 @@ def uniform(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DTyp
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(fill, starts))
     return flat.reshape(shape)
+
+
+def integers(seed: Sequence[int], start: int, shape: tuple[int, int], dtype: DType) -> NDArray[Any]:
+    """A matrix of all values that an integer type holds; ``start`` tells matrices of one seed apart."""
+    generator = np.random.default_rng([*seed, start])
+    most = 2 ** (8 * dtype.itemsize - 1)
+    found: NDArray[Any] = generator.integers(-most, most - 1, shape, dtype.numpy, endpoint=True)
+    return found

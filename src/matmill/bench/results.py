@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matmill.arch import Arch, get
-from matmill.bench.subject import subject_of
-from matmill.problem import Gemm
+from matmill.bench.subject import Subject, beside_copy, subject_of
+from matmill.problem import Geam, Gemm
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Row:
     bytes and flops of each phase; ``seconds`` is then the wall time of all.
 
     ``bytes`` (the least that must move), ``tbytes_per_second`` of those and ``bandwidth_fraction`` are of ladders that
-    measure traffic.
+    measure traffic; the fraction is of the data sheet's, or of a copy's where the :class:`Outcome` has one.
     """
 
     rung: str
@@ -59,8 +59,8 @@ class BaselineRow:
     ok: bool
     error_ratio: float | None
     seconds: float
-    tflops: float
-    peak_fraction: float | None
+    tflops: float | None = None
+    peak_fraction: float | None = None
     spread: tuple[float, float] | None = None
     rounds: int | None = None
     bytes: int | None = None
@@ -70,17 +70,28 @@ class BaselineRow:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A whole ladder run: what was asked, where it ran, and the rows. ``target`` is what the code was compiled for."""
+    """A whole ladder run: what was asked, where it ran, and the rows. ``target`` is what the code was compiled for.
+
+    ``copy_bytes_per_s`` is the bandwidth of a copy, read and written, that fractions refer to: one timed in turns with
+    the rungs, or that of another GPU's arch file. None where they refer to the data sheet.
+    """
 
     ladder: str
     on: str
     arch: Arch
     target: str
-    problem: Gemm
+    problem: Gemm | Geam
     rows: tuple[Row, ...]
     baselines: tuple[BaselineRow, ...]
     environment: Mapping[str, object]
     notes: tuple[str, ...] = field(default=())
+    copy_bytes_per_s: float | None = None
+
+    @property
+    def subject(self) -> Subject[Any]:
+        """What was measured, and what fractions refer to."""
+        found = subject_of(self.ladder)
+        return found if self.copy_bytes_per_s is None else beside_copy(found, self.copy_bytes_per_s)
 
     @property
     def ok(self) -> bool:
@@ -100,11 +111,12 @@ class Outcome:
             baselines=tuple(BaselineRow(**row) for row in record["baselines"]),
             environment=record["environment"],
             notes=tuple(record["notes"]),
+            copy_bytes_per_s=record.get("copy_bytes_per_s"),
         )
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON holds it; numbers that are not finite become null, which JSON can say."""
-        subject = subject_of(self.ladder)
+        subject = self.subject
         found: dict[str, Any] = finite(
             {
                 "ladder": self.ladder,
@@ -118,6 +130,8 @@ class Outcome:
                 "notes": list(self.notes),
             }
         )
+        if self.copy_bytes_per_s is not None:
+            found["copy_bytes_per_s"] = self.copy_bytes_per_s
         for row in found["rows"]:
             for extra in ("lines", "phases"):  # of some runs only
                 if row[extra] is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from matmill.arch import Arch
 from matmill.bench.products import EMULATED_LAUNCH
-from matmill.bench.subject import ARITHMETIC, Subject
+from matmill.bench.subject import ARITHMETIC, S, Subject
 from matmill.config import Config
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Rung
@@ -82,7 +82,7 @@ def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm
     return replace(rung, tune=tune)
 
 
-def nearest(rung: Rung[Gemm], problem: Gemm, arch: Arch, subject: Subject = ARITHMETIC) -> tuple[Gemm | None, str]:
+def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> tuple[S | None, str]:
     """The problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
 
     The reason is empty where it did. What the subject has in place of a problem is tried first, then sizes at the
@@ -96,20 +96,18 @@ def nearest(rung: Rung[Gemm], problem: Gemm, arch: Arch, subject: Subject = ARIT
         other, said = subject.instead(problem)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
             return other, said
-    around = product(_neighbours(problem.m), _neighbours(problem.n), _neighbours(problem.k))
-    candidates = sorted(around, key=_change_from(problem))
-    for m, n, k in candidates:
-        other = subject.resized(problem, m, n, k)
+    asked = tuple(subject.sizes(problem).values())
+    for sizes in sorted(product(*map(_neighbours, asked)), key=_change_from(asked)):
+        other = subject.resized(problem, *sizes)
         if rung.kernel_for(other, arch).why_not(other, arch) is None:
             return other, reason
     return None, reason
 
 
-def _change_from(problem: Gemm) -> Callable[[tuple[int, int, int]], float]:
-    """Relative change of the three sizes, summed; shrinking costs a shade more, so that ties round up."""
-    asked = (problem.m, problem.n, problem.k)
+def _change_from(asked: tuple[int, ...]) -> Callable[[tuple[int, ...]], float]:
+    """Relative change of the sizes, summed; shrinking costs a shade more, so that ties round up."""
 
-    def change(sizes: tuple[int, int, int]) -> float:
+    def change(sizes: tuple[int, ...]) -> float:
         return sum(abs(new - old) / old + (1e-9 if new < old else 0) for new, old in zip(sizes, asked, strict=True))
 
     return change

@@ -1,4 +1,4 @@
-"""What a ladder measures: arithmetic, or the traffic that a product cannot do without.
+"""What a ladder measures: arithmetic, the traffic that a product cannot do without, or bytes beside those of a copy.
 
 All that the runner, the tables, the plots and the pages must know of the difference is one :class:`Subject`.
 """
@@ -7,57 +7,71 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from matmill.arch import Arch
-from matmill.bench import units
-from matmill.bench.products import described, gram_of, resized, restored
-from matmill.bench.sums import Exact, any_sum, random_sum
-from matmill.problem import Gemm
+from matmill.bench import products, transposed, units
+from matmill.bench.inputs import InputsBySize
+from matmill.bench.sums import any_sum, random_sum
+from matmill.problem import Geam, Gemm
+
+#: What a ladder computes, of either kind.
+S = TypeVar("S", Gemm, Geam)
+
+_TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
+_FLOPS = ("tflops", "peak_fraction")
 
 
 @dataclass(frozen=True)
-class Subject:
-    """Rates and what they refer to, and which products the ladder runs on.
+class Subject(Generic[S]):
+    """Rates and what they refer to, and which problems the ladder runs on.
 
     ``rate`` and ``fraction`` name the fields of a row that hold the rate, in 10^12 of ``unit`` per second, and its
-    fraction of ``limit``; ``own`` are the fields that only rows of this subject have. ``resized`` gives a product of
-    other sizes, and ``instead`` the product that a rung gets which takes none of those, with the words for its note.
-    ``same_bits`` names the rungs that promise the same result in every run.
+    fraction of ``limit_name``; ``own`` are the fields that rows of other subjects need not have, and ``compared`` the
+    one whose ratio to a library's is shown. ``flops`` is None where operations are not what counts. ``inputs`` makes
+    from a seed what gives the matrices of a problem. ``sizes`` are those that users name, ``resized`` gives a problem
+    of others, and ``instead`` the problem that a rung gets which takes none of those, with the words for its note.
+    ``same_bits`` names the rungs that promise the same result in every run. ``cpu`` says whether the CPU's BLAS
+    computes the same, ``cpu_patience`` for how many seconds it may.
     """
 
     unit: str
     limit_name: str
     rate: str
     fraction: str
-    amount: Callable[[Gemm], int]
-    peak: Callable[[Gemm, Arch], float]
+    compared: str
+    own: tuple[str, ...]
+    amount: Callable[[S], int]
+    peak: Callable[[S, Arch], float]
     say: Callable[[float], str]
-    exact: Exact
-    resized: Callable[[Gemm, int, int, int], Gemm]
-    record: Callable[[Gemm], dict[str, Any]]
-    problem: Callable[[Mapping[str, Any]], Gemm]
-    own: tuple[str, ...] = ()
-    instead: Callable[[Gemm], tuple[Gemm, str]] | None = None
+    inputs: Callable[[int], Any]
+    sizes: Callable[[S], dict[str, int]]
+    resized: Callable[..., S]
+    record: Callable[[S], dict[str, Any]]
+    problem: Callable[[Mapping[str, Any]], S]
+    flops: Callable[[S], int] | None = None
+    instead: Callable[[S], tuple[S, str]] | None = None
     same_bits: frozenset[str] = frozenset()
+    cpu: bool = True
     cpu_patience: float | None = None
 
-    def known(self, problem: Gemm) -> dict[str, Any]:
+    def said(self, problem: S) -> str:
+        """The sizes in words, as users name them."""
+        return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
+
+    def known(self, problem: Any) -> dict[str, Any]:
         """The fields of a row that follow from the problem."""
         return {"bytes": problem.least_bytes} if "bytes" in self.own else {}
 
-    def rates(self, problem: Gemm, seconds: float, arch: Arch) -> dict[str, Any]:
+    def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
         """The fields of a row that follow from its time; fractions refer to ``arch``."""
-        flops = problem.flops / seconds
+        found: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
+        if self.flops is not None:
+            flops = self.flops(problem) / seconds
+            found |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
         own = self.amount(problem) / seconds
-        return {
-            "seconds": seconds,
-            "tflops": flops / 1e12,
-            "peak_fraction": flops / arch.peak(problem.dtype.name),
-            self.rate: own / 1e12,
-            self.fraction: own / self.peak(problem, arch),
-            **self.known(problem),
-        }
+        return {**found, self.rate: own / 1e12, self.fraction: own / self.peak(problem, arch)}
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row's record without the fields that belong to other subjects."""
@@ -69,52 +83,87 @@ def _packed(problem: Gemm, m: int, n: int, k: int) -> Gemm:
     return Gemm(m=m, n=n, k=k, dtype=problem.dtype)
 
 
-def _sizes(problem: Gemm) -> dict[str, Any]:
+def _sizes(problem: Gemm) -> dict[str, int]:
     return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
 def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
-    return gram_of(problem), "its F is the transpose of E"
+    return products.gram_of(problem), "its F is the transpose of E"
 
 
-ARITHMETIC = Subject(
+def _bytes_per_second(rate: float) -> str:
+    return f"{units.count(rate * 1e12)}B/s"
+
+
+ARITHMETIC: Subject[Gemm] = Subject(
     unit="TFLOP/s",
     limit_name="peak",
     rate="tflops",
     fraction="peak_fraction",
+    compared="tflops",
+    own=_FLOPS,
     amount=lambda problem: problem.flops,
     peak=lambda problem, arch: arch.peak(problem.dtype.name),
     say=units.rate,
-    exact=any_sum,
+    inputs=partial(InputsBySize, exact=any_sum),
+    sizes=_sizes,
     resized=_packed,
     record=_sizes,
     problem=lambda record: Gemm(**record),
+    flops=lambda problem: problem.flops,
 )
 
-TRAFFIC = replace(
+TRAFFIC: Subject[Gemm] = replace(
     ARITHMETIC,
     unit="TB/s",
     limit_name="bandwidth",
     rate="tbytes_per_second",
     fraction="bandwidth_fraction",
+    own=(*_FLOPS, *_TRAFFIC),
     amount=lambda problem: problem.least_bytes,
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
-    say=lambda rate: f"{units.count(rate * 1e12)}B/s",
-    exact=random_sum,
-    resized=resized,
-    record=described,
-    problem=restored,
-    own=("bytes", "tbytes_per_second", "bandwidth_fraction"),
+    say=_bytes_per_second,
+    inputs=partial(InputsBySize, exact=random_sum),
+    resized=products.resized,
+    record=products.described,
+    problem=products.restored,
     instead=_gram_instead,
     same_bits=frozenset({"two-stage", "gram", "production"}),
     cpu_patience=2.0,
 )
 
-_ALL = (ARITHMETIC, TRAFFIC)
-_OF = {"inner": TRAFFIC}
+MOVING: Subject[Geam] = Subject(
+    unit="TB/s",
+    limit_name="bandwidth",
+    rate="tbytes_per_second",
+    fraction="bandwidth_fraction",
+    compared="tbytes_per_second",
+    own=_TRAFFIC,
+    amount=lambda problem: problem.least_bytes,
+    peak=lambda _problem, arch: arch.dram_bytes_per_s,
+    say=_bytes_per_second,
+    inputs=transposed.SumsBySize,
+    sizes=transposed.sizes,
+    resized=transposed.resized,
+    record=transposed.described,
+    problem=transposed.restored,
+    cpu=False,
+)
+
+_ALL: tuple[Subject[Any], ...] = (ARITHMETIC, TRAFFIC, MOVING)
+_OF: dict[str, Subject[Any]] = {"inner": TRAFFIC, "transpose_add": MOVING}
 
 
-def subject_of(ladder: str) -> Subject:
+def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:
+    """``subject`` with fractions of a copy's bandwidth instead of the data sheet's."""
+    return replace(subject, limit_name=COPYING, peak=lambda _problem, _arch: bytes_per_second)
+
+
+#: What a limit is called that was measured.
+COPYING = "copy bandwidth"
+
+
+def subject_of(ladder: str) -> Subject[Any]:
     """What that ladder measures.
 
     >>> subject_of("inner").unit, subject_of("sgemm").unit

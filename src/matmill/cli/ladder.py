@@ -8,21 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from matmill import gpu
-from matmill.arch import DEFAULT, Arch, get
+from matmill.arch import DEFAULT, get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
 from matmill.bench.memory import emulate_transfers
 from matmill.bench.plots import draw, drawable
 from matmill.bench.production import rows_of
-from matmill.bench.progress import Progress
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
 from matmill.bench.transfers import measure_transfers
-from matmill.cli import ladder_inner, tables
+from matmill.cli import ladder_inner, ladder_transpose_add, tables
 from matmill.cli.console import output, progress, show, show_json
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
+from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
-from matmill.problem import Gemm
+from matmill.problem import Geam, Gemm
 from matmill.registry import LADDERS
 
 ON = ("auto", "gpu", "emulator")
@@ -37,9 +37,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ladder",
         help="run the rungs of a ladder, checked and counted, and timed where there is a GPU",
-        description="Run every rung of a ladder on random matrices, check each element against float64, and show what "
-        "each rung costs. On a GPU the rungs are timed in turns with cuBLAS; without one they run as PTX in an "
-        "emulator that counts memory traffic, bank conflicts, barriers and races.",
+        description="Run every rung of a ladder on random matrices, check each element, and show what each rung costs. "
+        "On a GPU the rungs are timed in turns with what libraries have; without one they run as PTX in an emulator "
+        "that counts memory traffic, bank conflicts, barriers and races.",
     )
     add = parser.add_argument
     add("ladder", nargs="?", help=f"one of {', '.join(LADDERS)}")
@@ -49,7 +49,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=size,
         help=f"m = n = k (default: m, n, k {_said(GPU_SIZES)} on a GPU, {_said(EMULATOR_SIZES)} emulated)",
     )
-    add("--m", type=size, help="rows of A and C")
+    add("--m", type=size, help="rows of A and C, or of x")
     add("--k", type=size, help="columns of A, rows of B, for instance 5e7")
     add("--on", default="auto", metavar="|".join(ON), help="where to run (default: the GPU, if there is one)")
     add("--arch", help=f"whose peaks and limits percentages refer to (default: the GPU present, else {DEFAULT})")
@@ -59,7 +59,14 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
     add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
+    add("--dtype", metavar="|".join(ELEMENTWISE), help="type of every matrix, of the ladders inner and transpose_add")
+    add(
+        "--case",
+        metavar="NAME",
+        help="sizes by name, of the ladders inner and transpose_add; --m, --n and --k change them",
+    )
     ladder_inner.add_arguments(parser)
+    ladder_transpose_add.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,30 +95,48 @@ def _run(args: argparse.Namespace) -> Outcome:
     arch = get(args.arch, "--arch") if args.arch is not None else None
     rungs: Sequence[Any] = pick(rows_of(name), args.rungs)
     notes: tuple[str, ...] = ()
+    problem: Gemm | Geam
+    refuse(args, name)
     if name == ladder_inner.NAME:
         problem = ladder_inner.problem(args, on)
         rungs, notes = ladder_inner.launched(rungs, args, on)
+    elif name == ladder_transpose_add.NAME:
+        problem = ladder_transpose_add.problem(args, on)
     else:
-        ladder_inner.refuse(args, name)
         problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
     fixed = seed(args.seed)
+    machine = arch or get(DEFAULT)
     with progress() as report:
-        if on == "gpu":
-            found = _measured(name, rungs, problem, arch, fixed, cold=not args.warm, report=report)
-        elif name == "memory":
-            found = emulate_transfers(rungs, problem, arch or get(DEFAULT), seed=fixed, progress=report)
+        if name == "memory" and isinstance(problem, Gemm):
+            if on == "gpu":
+                found = measure_transfers(rungs, problem, arch, seed=fixed, progress=report)
+            else:
+                found = emulate_transfers(rungs, problem, machine, seed=fixed, progress=report)
+        elif on == "gpu":
+            found = measure(name, rungs, problem, arch, seed=fixed, cold=not args.warm, progress=report)
         else:
-            machine = arch or get(DEFAULT)
             found = emulate(name, rungs, problem, machine, seed=fixed, by_line=args.by_line, progress=report)
     return replace(found, notes=(*found.notes, *notes))
 
 
-def _measured(
-    name: str, rungs: Sequence[Any], problem: Gemm, arch: Arch | None, fixed: int, *, cold: bool, report: Progress
-) -> Outcome:
-    if name == "memory":
-        return measure_transfers(rungs, problem, arch, seed=fixed, progress=report)
-    return measure(name, rungs, problem, arch, seed=fixed, cold=cold, progress=report)
+#: Options that some ladders alone have.
+_OF_SOME = {
+    "case": (ladder_inner.NAME, ladder_transpose_add.NAME),
+    "dtype": (ladder_inner.NAME, ladder_transpose_add.NAME),
+    **dict.fromkeys(("layout", "gs", "bs"), (ladder_inner.NAME,)),
+}
+
+
+def refuse(args: argparse.Namespace, ladder: str) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where an option of other ladders was given to this one."""
+    for name, ladders in _OF_SOME.items():
+        if getattr(args, name) is not None and ladder not in ladders:
+            raise ArgumentError(
+                argument=f"--{name}",
+                got=f"{getattr(args, name)!r} for ladder {ladder}",
+                wanted=f"it with ladder {' or '.join(ladders)} alone",
+                fix=f"Leave it away, or run `matmill ladder {ladders[0]}`.",
+            )
 
 
 def _ladder(name: str | None) -> str:

@@ -20,7 +20,6 @@ EMULATOR_SIZES = (3, 3, EMULATED_K)
 #: Multiply-adds that are emulated without being asked for in so many words: some minutes on two cores.
 MOST_EMULATED = 50_000_000
 
-_OWN = ("case", "dtype", "layout", "gs", "bs")
 _MOST_BLOCKS = 2**31 - 1
 
 
@@ -29,26 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "ladder inner",
         "D = E F for few outputs and a long k. --n defaults to m; sizes by themselves default to "
-        f"{GPU_CASE} on a GPU and m=n=3, k=1e5 emulated. Percentages refer to the data sheet's memory bandwidth.",
+        f"{GPU_CASE} on a GPU and m=n=3, k=1e5 emulated, --dtype to {F32.name}. Cases, of the paper: "
+        f"{', '.join(CASES)}. Percentages refer to the data sheet's memory bandwidth.",
     )
     add = group.add_argument
-    add("--case", metavar="NAME", help=f"sizes of the paper: {', '.join(CASES)}; --m, --n and --k change them")
-    add("--dtype", metavar="|".join(ALL), help=f"type of E, F and D (default: {F32.name})")
     add("--layout", metavar="|".join(LAYOUTS), help=f"how F is stored (default: {LAYOUTS[0]})")
     add("--gs", type=size, help="blocks of the grid, of the paper's rungs basic and phvm")
     add("--bs", type=size, help="threads per block of basic and phvm, a multiple of 32")
-
-
-def refuse(args: argparse.Namespace, ladder: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where an option of this ladder was given to another."""
-    for name in _OWN:
-        if getattr(args, name) is not None:
-            raise ArgumentError(
-                argument=f"--{name}",
-                got=f"{getattr(args, name)!r} for ladder {ladder}",
-                wanted=f"it with ladder {NAME} alone",
-                fix=f"Leave it away, or run `matmill ladder {NAME}`.",
-            )
 
 
 def problem(args: argparse.Namespace, on: str) -> Gemm:

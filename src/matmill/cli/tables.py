@@ -12,15 +12,17 @@ from rich.text import Text
 from matmill.bench import units
 from matmill.bench.products import layout_of
 from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.subject import TRAFFIC, Subject, subject_of
+from matmill.bench.subject import COPYING, MOVING, TRAFFIC, Subject, subject_of
 from matmill.bench.traffic import read_over_least, said, sectors_per_load
 from matmill.cli.console import table
+from matmill.problem import Gemm
 
 T = TypeVar("T")
 
 _NONE = "-"
 _HAZARDS_SHOWN = 3
 _COUNTED = "Counted: 32-byte sectors per global request, shared-memory wavefronts"
+_COUNTED_MOVED = "Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts"
 _COUNTED_TRAFFIC = "Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics"
 
 
@@ -35,19 +37,33 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
         yield _resource_table(title, outcome)
     if any(row.counters for row in outcome.rows):
         yield Text()
-        yield _traffic_table(outcome.rows) if subject_of(outcome.ladder) is TRAFFIC else _counter_table(outcome.rows)
+        yield _counted(outcome)
     yield Text()
     yield Text("\n".join(_remarks(outcome)))
 
 
+def _counted(outcome: Outcome) -> Table:
+    """What the emulator counted, as the ladder's subject wants it told."""
+    subject = subject_of(outcome.ladder)
+    if subject is MOVING:
+        return _moved_table(outcome.rows)
+    return _traffic_table(outcome.rows) if subject is TRAFFIC else _counter_table(outcome.rows)
+
+
 def _asked(outcome: Outcome) -> str:
     """The problem, and whose figures percentages refer to."""
-    p, arch = outcome.problem, outcome.arch
-    sizes = f"m={p.m} n={p.n} k={p.k} {p.dtype.name}"
-    if subject_of(outcome.ladder) is not TRAFFIC:
-        return f"{sizes}, peaks of the {arch.title}"
-    bandwidth = f"{units.count(arch.dram_bytes_per_s)}B/s"
-    return f"{sizes}, F {layout_of(p)}-major, {bandwidth} by the data sheet of the {arch.title}"
+    problem, arch, subject = outcome.problem, outcome.arch, outcome.subject
+    sizes = f"{subject.said(problem)} {problem.dtype.name}"
+    if isinstance(problem, Gemm):
+        if "bytes" not in subject.own:
+            return f"{sizes}, peaks of the {arch.title}"
+        sizes = f"{sizes}, F {layout_of(problem)}-major"
+    else:
+        sizes = f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
+    limit = units.count(subject.peak(problem, arch))
+    if outcome.copy_bytes_per_s is None:
+        return f"{sizes}, {limit}B/s by the data sheet of the {arch.title}"
+    return f"{sizes}, a copy moves {limit}B/s"
 
 
 def verdict(row: Row) -> str:
@@ -84,10 +100,14 @@ def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
     return Group(*parts)
 
 
+#: Headings of the column that holds fractions of a subject's limit.
+_LIMITS = {"peak": "% peak", COPYING: "% copy"}
+
+
 def _time_table(title: str, outcome: Outcome) -> Table:
-    subject = subject_of(outcome.ladder)
+    subject = outcome.subject
     moved = ("moved",) if "bytes" in subject.own else ()
-    limit = "% peak" if subject.limit_name == "peak" else "% bw"
+    limit = _LIMITS.get(subject.limit_name, "% bw")
     columns = [("rung", "left"), *_right("time", *moved, subject.unit, limit, "% lib"), *_NEEDS]
     rows = [[_name(row), *_rates(row, subject), *_needs(row)] for row in outcome.rows]
     built = table(title, columns, rows)
@@ -169,6 +189,31 @@ def _traffic_table(rows: Sequence[Row]) -> Table:
     return table(_COUNTED_TRAFFIC, [("rung", "left"), *headings], cells)
 
 
+def _moved_table(rows: Sequence[Row]) -> Table:
+    """What a warp's accesses to memory and to shared memory cost, and how many there are."""
+    columns = [
+        ("rung", "left"),
+        *_right("\nloads", "sect/\nload", "\nstores", "sect/\nstore"),
+        *_right("shared load\nideal/actual", "shared store\nideal/actual", "\nbarriers", "\nraces"),
+    ]
+    cells = [
+        [
+            _name(row),
+            units.count(row.counters["global_load_requests"]),
+            said(sectors_per_load(row.counters)),
+            units.count(row.counters["global_store_requests"]),
+            units.ratio(row.counters["global_store_sectors"], row.counters["global_store_requests"]),
+            _pair(row.counters["shared_load_wavefronts_ideal"], row.counters["shared_load_wavefronts"]),
+            _pair(row.counters["shared_store_wavefronts_ideal"], row.counters["shared_store_wavefronts"]),
+            units.count(row.counters["barriers"]),
+            str(races(row)),
+        ]
+        for row in rows
+        if row.counters
+    ]
+    return table(_COUNTED_MOVED, columns, cells)
+
+
 def _pair(ideal: int, actual: int) -> str:
     return f"{units.count(ideal)}/{units.count(actual)}" if actual else _NONE
 
@@ -187,7 +232,7 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
         if len(row.hazards) > _HAZARDS_SHOWN:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
     if outcome.on != "gpu":
-        subject = subject_of(outcome.ladder)
+        subject = outcome.subject
         for base in outcome.baselines:
             yield f"{base.name} took {units.seconds(base.seconds)}, {subject.say(getattr(base, subject.rate))}"
     yield from outcome.notes
@@ -205,7 +250,7 @@ def _needs(row: Row) -> list[str]:
     return [_or(row.registers, str), _or(row.shared_bytes, str), _or(row.occupancy, units.percent), verdict(row)]
 
 
-def _rates(row: Row | BaselineRow, subject: Subject) -> list[str]:
+def _rates(row: Row | BaselineRow, subject: Subject[Any]) -> list[str]:
     library = row.library_fraction if isinstance(row, Row) else None
     moved = [_or(row.bytes, lambda count: f"{units.count(count)}B")] if "bytes" in subject.own else []
     return [

@@ -1,0 +1,73 @@
+"""Calls of torch programs that are too short for events around one: by the graph, by the loop, on the host alone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_REPLAYED, _LOOP, _ROUNDS = 20, 200, 7
+_WARM, _HOST_ROUNDS, _HOST_CALLS = 300, 15, 400
+
+Call = Callable[[], object]
+
+
+def graph_timer(torch: Any, call: Call) -> Callable[[], float]:
+    """A timer of one call, by replays of a graph of many."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_REPLAYED):
+            call()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def timer() -> float:
+        graph.replay()  # so that the timed one starts behind work that keeps the GPU busy
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / 1e3 / _REPLAYED
+
+    return timer
+
+
+def loop_timer(torch: Any, call: Call) -> Callable[[], float]:
+    """A timer of one call, by a loop of many and one wait."""
+
+    def timer() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(_LOOP):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / _LOOP
+
+    return timer
+
+
+def in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """The median of several rounds in which every timer has its turn."""
+    samples: dict[str, list[float]] = {name: [] for name in timers}
+    for _ in range(_ROUNDS):
+        for name, timer in timers.items():
+            samples[name].append(timer())
+    return {name: statistics.median(seconds) for name, seconds in samples.items()}
+
+
+def host_seconds(call: Call, wait: Call) -> float:
+    """What one call costs the host, with the work still to be done: the median of rounds of many, a wait between."""
+    for _ in range(_WARM):
+        call()
+    rounds = []
+    for _ in range(_HOST_ROUNDS):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(_HOST_CALLS):
+            call()
+        rounds.append((time.perf_counter() - begin) / _HOST_CALLS)
+    wait()
+    return statistics.median(rounds)

@@ -1,0 +1,89 @@
+"""Binaries of kernels by the hundred: compiled in processes of their own while the GPU measures others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any, Self
+
+from matmill.compile import Binary, compile_source
+from matmill.config import Config
+from matmill.dtypes import BITS, ELEMENTWISE, DType
+from matmill.kernel import Kernel
+from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.registry import PRODUCTION, SUMS
+from matmill.source import generate
+
+#: By package: kernels hold functions, which do not travel to other processes.
+_KERNELS: dict[str, Kernel[Any]] = {
+    **{one.kernel.package: one.kernel for one in PRODUCTION},
+    **{one.kernel.package: one.kernel for one in SUMS},
+    **{rung.kernel.package: rung.kernel for rung in TRANSPOSE_ADD},
+}
+_DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}
+#: Package, constants, element type.
+_Key = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+class KernelCompiler:
+    """Compiles kernels for ``target`` in ``workers`` processes, or with 0 in this one when asked for a binary.
+
+    What a process compiles comes back through the cache on disk. ``waited`` is how many seconds :meth:`binary` took in
+    all, ``ordered`` how many binaries were asked for. A context manager; leaving it drops what nobody waits for.
+    """
+
+    def __init__(self, target: str, workers: int) -> None:
+        self._target = target
+        self._made: dict[_Key, Future[None] | None] = {}
+        # Not forked: the CUDA driver does not survive that.
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, mp_context=context) if workers else None
+        self.waited = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def ordered(self) -> int:
+        """Binaries asked for so far, each counted once."""
+        return len(self._made)
+
+    def order(self, kernels: Iterable[Kernel[Any]], dtype: DType) -> None:
+        """Has the binaries of ``kernels`` made, after those ordered before; returns at once."""
+        for kernel in kernels:
+            key = (kernel.package, kernel.config.constants, dtype.name)
+            if key not in self._made:
+                self._made[key] = None if self._pool is None else self._pool.submit(_compile, *key, self._target)
+
+    def wait(self) -> None:
+        """Waits for all that was ordered. Raises what a compilation raised."""
+        for future in self._made.values():
+            if future is not None:
+                future.result()
+
+    def binary(self, kernel: Kernel[Any], dtype: DType) -> Binary:
+        """The binary of ``kernel``, waited for if need be."""
+        begin = time.monotonic()
+        self.order([kernel], dtype)
+        key = (kernel.package, kernel.config.constants, dtype.name)
+        future = self._made[key]
+        if future is not None:
+            future.result()
+        made = _binary(*key, self._target)
+        self.waited += time.monotonic() - begin
+        return made
+
+
+def _binary(package: str, constants: tuple[tuple[str, int], ...], dtype: str, target: str) -> Binary:
+    kernel = _KERNELS[package].with_config(Config(constants))
+    return compile_source(generate(kernel, _DTYPES[dtype]), target)
+
+
+def _compile(package: str, constants: tuple[tuple[str, int], ...], dtype: str, target: str) -> None:
+    _binary(package, constants, dtype, target)

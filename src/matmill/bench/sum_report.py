@@ -1,0 +1,164 @@
+"""What a recorded comparison of ``matmill.transpose_add`` says: shares of a copy's bandwidth, and ratios to others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matmill.bench import units
+from matmill.bench.markdown import markdown
+from matmill.bench.sum_peers import COMPILED, EAGER
+from matmill.bench.sum_shapes import CASE, GROUPS, LONG, Shape
+
+KIND = "transpose_add comparison"
+OURS = "matmill.transpose_add"
+#: How short sums are timed besides, by their names in a record: seconds per call of a replayed graph and of a loop.
+WAYS = ("graph", "plain")
+MEDIAN = "median"
+#: How much slower than a library counts as slower: what two runs of the same may differ by.
+NOISE = 0.03
+HEADINGS = ("sum", "moved", "ours", "TB/s", "of a copy", "eager / ours", "compile / ours", "to the bit")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One sum of a record."""
+
+    record: Mapping[str, Any]
+
+    @property
+    def shape(self) -> Shape:
+        """What was asked."""
+        return Shape.restored(self.record["shape"])
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Ours and each library's row, by name."""
+        return {row["name"]: row for row in self.record["rows"]}
+
+    @property
+    def copy_rate(self) -> float:
+        """Bytes per second of the fastest copy timed in turns with it."""
+        return float(max(self.record["copy_bytes_per_s"].values()))
+
+    def rate(self, name: str = OURS) -> float:
+        """Bytes per second that must move."""
+        return float(self.record["bytes"] / self.rows[name][MEDIAN])
+
+    def share(self, name: str = OURS) -> float:
+        """Of the copy's bandwidth."""
+        return self.rate(name) / self.copy_rate
+
+    def ratio(self, name: str, way: str = MEDIAN) -> float | None:
+        """A library's time over ours, or None where it was not timed so."""
+        row = self.rows.get(name)
+        return None if row is None or way not in row else float(row[way] / self.rows[OURS][way])
+
+    @property
+    def ok(self) -> bool:
+        """Whether our result is eager torch's to the bit."""
+        return bool(self.rows[OURS]["same"])
+
+    def slower(self) -> Iterator[str]:
+        """Each library that is faster than we are beyond noise, with how much, in the ways that calls were timed."""
+        for name in (EAGER, COMPILED):
+            for way in (MEDIAN, *WAYS):
+                ratio = self.ratio(name, way)
+                if ratio is not None and ratio < 1 - NOISE:
+                    yield f"{self.shape}: {name} takes {units.percent(ratio)} of our time ({way})"
+
+
+def entries(record: Mapping[str, Any]) -> list[Entry]:
+    """The sums of a record."""
+    return [Entry(one) for one in record["sums"]]
+
+
+def cells(entry: Entry) -> list[str]:
+    """One line of a table, under :data:`HEADINGS`."""
+    ratios = [entry.ratio(name) for name in (EAGER, COMPILED)]
+    return [
+        str(entry.shape),
+        f"{units.count(entry.record['bytes'])}B",
+        units.seconds(entry.rows[OURS][MEDIAN]),
+        units.digits(entry.rate() / 1e12),
+        units.percent(entry.share()),
+        *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        "yes" if entry.ok else "NO",
+    ]
+
+
+def library_cells(entry: Entry) -> list[list[str]]:
+    """A line for each of those that took part, ours first: time, TB/s, share of a copy, time over ours."""
+    return [
+        [
+            name,
+            row["version"],
+            units.seconds(row[MEDIAN]),
+            units.digits(entry.rate(name) / 1e12),
+            units.percent(entry.share(name)),
+            f"{entry.ratio(name):.2f}",
+            "yes" if row["same"] else "NO",
+        ]
+        for name, row in entry.rows.items()
+    ]
+
+
+LIBRARY_HEADINGS = ("", "version", "time", "TB/s", "of a copy", "time / ours", "to the bit")
+
+
+def summary(found: Sequence[Entry]) -> list[str]:
+    """What all sums together say, in sentences."""
+    said = [f"{sum(entry.ok for entry in found)} of {len(found)} equal eager torch's to the bit."]
+    long = sorted((entry for entry in found if entry.record["bytes"] >= LONG), key=Entry.share)
+    if long:
+        middle = median(entry.share() for entry in long)
+        said.append(
+            f"Of a copy's bandwidth, where at least {units.count(LONG)}B move: {units.percent(middle)} in the median, "
+            f"{units.percent(long[0].share())} at the least ({long[0].shape})."
+        )
+    for name in (EAGER, COMPILED):
+        ratios = [ratio for entry in found if (ratio := entry.ratio(name)) is not None]
+        if ratios:
+            said.append(
+                f"{name} takes {median(ratios):.2f} times our time in the median, {min(ratios):.2f} at the least."
+            )
+    slower = [line for entry in found for line in entry.slower()]
+    return [*said, *(["Slower than others by more than noise: " + "; ".join(slower) + "."] if slower else [])]
+
+
+def recorded_comparisons(folder: Path) -> list[Mapping[str, Any]]:
+    """The comparisons recorded in ``folder``, in the order of their groups."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("transpose_add_*.json"))]
+    order = list(GROUPS)
+    return sorted((one for one in found if one.get("record") == KIND), key=lambda one: order.index(one["group"]))
+
+
+def page_part(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """The comparisons as a part of the ladder's page."""
+    parts = ["## `matmill.transpose_add` beside others\n"]
+    parts.append(
+        "All take the same tensors of torch, in turns, in one run; `of a copy` refers to the faster of our copy\n"
+        "kernel and torch's `copy_`, timed in turns with each sum. Record them on a GPU, with torch installed:\n\n"
+        "    python benchmarks/transpose_add.py --out benchmarks/results\n"
+    )
+    return "\n".join([*parts, *(_section(record) for record in comparisons)])
+
+
+def _section(record: Mapping[str, Any]) -> str:
+    """One comparison as Markdown."""
+    found = entries(record)
+    parts = [f"x {found[0].shape}:\n"] if record["group"] == CASE.kind else []
+    if record["group"] == CASE.kind:
+        parts += [markdown(list(LIBRARY_HEADINGS), library_cells(entry)) for entry in found]
+    else:
+        parts += [markdown(list(HEADINGS), [cells(entry) for entry in found]), " ".join(summary(found)) + "\n"]
+    if record.get("host"):
+        headings = ["", *(f"{one['size']}x{one['size']} {one['dtype']}" for one in record["host"])]
+        ways = list(record["host"][0]["seconds"])
+        rows = [[way, *(units.seconds(one["seconds"][way]) for one in record["host"])] for way in ways]
+        parts.append("What a call costs the host:\n\n" + markdown(headings, rows))
+    return "\n".join(parts)

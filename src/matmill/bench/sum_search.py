@@ -1,0 +1,170 @@
+"""Times every configuration of the kernels behind transpose+add on one sum: what their cost model is fitted on.
+
+A record's lines (:mod:`matmill.bench.records`) hold one sum each, with seconds and prediction of every configuration
+and the bandwidth of a copy timed in turns with them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matmill.arch import Arch
+from matmill.arrays import inspect
+from matmill.bench.clock import Clock, Competitor
+from matmill.bench.compiler import KernelCompiler
+from matmill.bench.contest import Rules, contest
+from matmill.bench.copying import COPY_NAME, Copying
+from matmill.bench.enqueue import enqueuer
+from matmill.bench.records import Kind, append
+from matmill.bench.sum_compare import Matrices
+from matmill.bench.sum_peers import EAGER, TorchSum
+from matmill.bench.sum_shapes import CASE, Shape
+from matmill.cost import transpose_add as cost
+from matmill.dtypes import ELEMENTWISE
+from matmill.execute import Pointer
+from matmill.gpu import GPU
+from matmill.kernel import GemmOperands, Kernel
+from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.layout import lower_sum
+from matmill.problem import Geam
+from matmill.registry import SUMS
+from matmill.turns import layout, tiles
+
+_KIND = Kind("transpose_add search", "benchmarks/transpose_add_search.py")
+#: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.
+_SIZES = ((1024, 1024), (4096, 2048), (12288, 8192))
+_ODD = (0, 1, 2, 4)
+
+
+def grid() -> list[Shape]:
+    """The sums to search, what matters most first: the article's, then every type and alignment, large ones first."""
+    sizes = product(reversed(_SIZES), _ODD, ELEMENTWISE.values())
+    found = [Shape("grid", m + odd, n + odd, dtype) for (m, n), odd, dtype in sizes if odd * dtype.itemsize < 16]
+    return [CASE, *found]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel with its constants, and the seconds that its cost model expects."""
+
+    kernel: Kernel[Geam]
+    predicted: float
+
+
+def problem_of(matrices: Matrices) -> Geam:
+    """The one problem that a sum of packed matrices is."""
+    operands = (inspect(x, name) for x, name in ((matrices.x, "x"), (matrices.y, "y"), (matrices.out, "out")))
+    (stage,) = lower_sum(*operands)
+    return stage.problem
+
+
+def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
+    """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
+    found = [
+        Candidate(kernel, one.predict(problem, config, arch))
+        for one in SUMS
+        for config in one.space(problem, arch)
+        if (kernel := one.kernel.with_config(config)).why_not(problem, arch) is None
+    ]
+    known = {candidate.kernel.config for candidate in found}
+    found.sort(key=lambda candidate: candidate.predicted)
+    for config in tiles(problem, arch, layout(problem, shifted=False)):
+        kernel = TRANSPOSE_ADD.with_config(config)
+        if config not in known and kernel.why_not(problem, arch) is None:
+            found.append(Candidate(kernel, cost.predict(problem, config, arch)))
+    return found
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a search works with; ``seed`` is that of the matrices and of the order of turns."""
+
+    gpu: GPU
+    clock: Clock
+    compiler: KernelCompiler
+    copying: Copying
+    rules: Rules
+    seed: int
+
+
+def search(tools: Tools, shape: Shape) -> dict[str, Any]:
+    """Times all configurations, each checked to the bit, eager torch and a copy in turns; the line of the record."""
+    gpu, clock = tools.gpu, tools.clock
+    matrices = Matrices(shape, tools.seed)
+    eager = TorchSum(EAGER, lambda x, y: x.transpose(-2, -1) + y, matrices.x, matrices.y, shape.dtype)
+    matrices.synchronize()
+    eager.run(clock.stream)
+    matrices.synchronize()
+    problem = problem_of(matrices)
+    found = candidates(problem, gpu.arch)
+    tools.compiler.order([one.kernel for one in found], problem.dtype)
+    tensors = zip("XYD", (matrices.x, matrices.y, matrices.out), strict=True)
+    x, y, d = (Pointer(name, tensor.data_ptr()) for name, tensor in tensors)
+    operands = GemmOperands(x, y, d, d, 1.0, 1.0)
+    runs, wrong = [], []
+    for one in found:
+        binary = tools.compiler.binary(one.kernel, problem.dtype)
+        run = enqueuer(gpu, binary, one.kernel.launches(problem, operands))
+        matrices.poison()
+        matrices.synchronize()
+        run(clock.stream)
+        gpu.synchronize()
+        if not matrices.same(matrices.out, eager.sum):
+            wrong.append(f"{one.kernel.entry} ({one.kernel.config})")
+        runs.append(run)
+    competitors = [Competitor(str(place), run) for place, run in enumerate(runs)]
+    others = [Competitor(EAGER, eager.run), Competitor(COPY_NAME, tools.copying.run)]
+    named = {other.name for other in others}
+    samples = contest(clock.once, [*competitors, *others], tools.rules, tools.seed, always=named)
+    rows = [
+        {
+            "kernel": one.kernel.entry,
+            "config": dict((*one.kernel.config.constants, *one.kernel.config.launch)),
+            "predicted": one.predicted,
+            "seconds": statistics.median(samples[str(place)]),
+            "rounds": len(samples[str(place)]),
+        }
+        for place, one in enumerate(found)
+    ]
+    return {
+        "shape": shape.record(),
+        "bytes": shape.nbytes,
+        "copy_bytes_per_s": tools.copying.rate(statistics.median(samples[COPY_NAME])),
+        EAGER: statistics.median(samples[EAGER]),
+        "wrong": wrong,
+        "rows": rows,
+    }
+
+
+class Record:
+    """A file of what was searched; what is in it already is read, what comes is appended.
+
+    Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
+    """
+
+    def __init__(self, path: Path, seed: int, environment: dict[str, Any]) -> None:
+        self.path = path
+        self._done = {_key(line["shape"]) for line in _KIND.open(path, seed, {"environment": environment})}
+
+    def left(self, shapes: list[Shape]) -> Iterator[Shape]:
+        """Those that the record does not have yet."""
+        return (shape for shape in shapes if _key(shape.record()) not in self._done)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Appends what :func:`search` found of one sum."""
+        append(self.path, line)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a record. Raises :class:`~matmill.errors.ArgumentError` for a file that is none."""
+    return _KIND.read(path)[1]
+
+
+def _key(shape: dict[str, Any]) -> str:
+    return json.dumps(shape, sort_keys=True)

@@ -1,0 +1,268 @@
+"""The comparison and the search of transpose+add, with torch's tensors on the CPU and a GPU made of host memory."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from host.test_cli_gpu import MILLISECONDS
+from host.test_cli_ladder_transpose_add import SumGPU
+from matmill.arch import get
+from matmill.bench import calls, copying, sum_compare, sum_peers, sum_search, sum_shapes
+from matmill.bench.clock import Clock
+from matmill.bench.compiler import KernelCompiler
+from matmill.bench.contest import Rules
+from matmill.bench.copying import COPY_NAME, Copying
+from matmill.bench.enqueue import enqueuer
+from matmill.bench.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
+from matmill.bench.sum_peers import COMPILED, EAGER, TUNED
+from matmill.bench.sum_report import KIND, OURS, entries, page_part, recorded_comparisons
+from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search
+from matmill.bench.sum_shapes import CASE, Shape
+from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
+from matmill.errors import ArgumentError
+
+torch: Any = pytest.importorskip("torch")
+
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
+    """Torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
+    fake = SumGPU(F32)
+    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr(sum_compare, "DEVICE", "cpu")
+    monkeypatch.setattr(copying, "LEAST", 4096)
+    monkeypatch.setattr(copying, "MOST", 4096)
+    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    for name, stand_in in {
+        "synchronize": lambda: None,
+        "stream": lambda _stream: nullcontext(),
+        "ExternalStream": lambda address: address,
+        "default_stream": lambda: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
+    monkeypatch.setattr(sum_compare, "_TIMERS", {"graph": calls.loop_timer, "plain": calls.loop_timer})
+    monkeypatch.setattr(calls, "_LOOP", 3)
+    monkeypatch.setattr(calls, "_WARM", 2)
+    monkeypatch.setattr(calls, "_HOST_CALLS", 2)
+    return fake
+
+
+def _compare(
+    gpu: Any, shape: Shape, *, everything: bool = False, compile_until: float = float("inf")
+) -> dict[str, Any]:
+    with Clock(gpu, 0) as clock, Copying(gpu, shape.nbytes) as copied:
+        copies = Copies(copied)
+        return compare(get("h200"), clock, copies, shape, 3, everything=everything, compile_until=compile_until)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_matrices_are_views_of_longer_rows_and_random(dtype: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sum_compare, "DEVICE", "cpu")
+        made = Matrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
+        again = Matrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
+    assert made.x.shape == (2, 30, 20)
+    assert made.x.stride() == (30 * 23, 23, 1)
+    assert made.y.stride() == (20 * 31, 31, 1)
+    assert made.out.is_contiguous()
+    assert made.same(made.x, again.x)
+    assert len(made.x.unique()) > 100
+    made.poison()
+    assert not made.same(made.out, made.y)
+    wrong = made.y.clone()
+    wrong[-1, -1, -1] += 1
+    assert made.same(made.y.clone(), made.y)
+    assert not made.same(wrong, made.y)
+    assert not made.same(made.y[0], made.y)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("odd", 33, 21, BF16),
+        Shape("batch", 12, 20, F16, batch=3),
+        Shape("pitch", 17, 9, I8, x_pad=1, y_pad=2),
+    ],
+    ids=str,
+)
+def test_every_library_is_timed_in_turns_with_copies(shape: Shape, gpu: SumGPU) -> None:
+    found = _compare(gpu, shape)
+    assert Shape.restored(found["shape"]) == shape
+    assert found["bytes"] == 3 * shape.batch * shape.m * shape.n * shape.dtype.itemsize
+    rows = {row["name"]: row for row in found["rows"]}
+    assert list(rows) == [OURS, EAGER, COMPILED]
+    assert all(row["same"] and row["median"] == MILLISECONDS / 1e3 for row in rows.values())
+    assert all(row["graph"] > 0 and row["plain"] > 0 for row in rows.values())  # it is a short one
+    assert found["copy_bytes_per_s"] == dict.fromkeys((COPY_NAME, TORCH_COPY), 8192 / (MILLISECONDS / 1000.0))
+    assert found["configs"]
+    assert found["predicted_seconds"] > 0
+    assert json.loads(json.dumps(found)) == found
+    assert gpu.live == {}
+
+
+def test_a_result_that_differs_from_eager_torch_s_is_seen(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sum_compare, "transpose_add", lambda x, y, out: torch.sub(y, x.t(), out=out))
+    found = _compare(gpu, Shape("odd", 33, 21, F32))
+    assert [row["same"] for row in found["rows"]] == [False, True, True]
+    assert not entries({"sums": [found]})[0].ok
+
+
+def test_what_cannot_be_compiled_is_left_out_and_said(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape("odd", 33, 21, F32)
+    found = _compare(gpu, shape, everything=True, compile_until=0)
+    assert [row["name"] for row in found["rows"]][:2] == [OURS, EAGER]
+    assert f"{TUNED}: left out, no time to compile" in found["absent"]
+
+    def refuses(_function: object, **options: object) -> object:
+        raise RuntimeError(f"no compiler for {options['dynamic']}\nat all")
+
+    monkeypatch.setattr(torch, "compile", refuses)
+    found = _compare(gpu, shape)
+    assert [row["name"] for row in found["rows"]] == [OURS, EAGER]
+    assert found["absent"] == [f"not compared with {COMPILED}: no compiler for False"]
+
+
+def test_without_eager_torch_there_is_nothing_to_compare_with(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_x: Any, _y: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(sum_peers, "_sum", refuses)
+    with pytest.raises(ArgumentError, match="out of memory"):
+        _compare(gpu, Shape("odd", 33, 21, F32))
+
+
+def test_the_host_s_cost_is_told_for_every_way(gpu: SumGPU) -> None:
+    assert gpu.live == {}
+    found = host_costs(1)
+    assert [one["dtype"] for one in found] == ["float32", "bfloat16"]
+    for one in found:
+        assert {OURS, "x.t() + y"} < set(one["seconds"])
+        assert all(0 < seconds < 1 for seconds in one["seconds"].values())
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> int:
+    path = SCRIPTS / script
+    monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_script_writes_records_that_the_page_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Shape(CASE.kind, 96, 40, BF16)
+    monkeypatch.setattr(sum_shapes, "CASE", case)
+    shapes = (Shape("tiny", 8, 12, F32), Shape("pitch", 30, 40, I8, y_pad=1), Shape("odd", 3, 5, F16))
+    for name, group in {CASE.kind: (case,), "shapes": shapes}.items():
+        monkeypatch.setitem(sum_shapes.GROUPS, name, group)
+    assert _run(monkeypatch, "transpose_add.py", "--out", tmp_path, "--limit", 2) == 0
+    said = capsys.readouterr().out
+    assert "article: 1 of 1 sums on h200" in said
+    assert "shapes: 2 of 2 sums on h200" in said
+    assert "host, 64x64 bfloat16: matmill.transpose_add" in said
+    records = recorded_comparisons(tmp_path)
+    assert [(record["record"], record["group"], len(record["sums"])) for record in records] == [
+        (KIND, "article", 1),
+        (KIND, "shapes", 2),
+    ]
+    page = page_part(records)
+    assert all(word in page for word in (f"| {OURS} |", EAGER, TUNED, "30x40 int8", "What a call costs the host"))
+    assert _run(monkeypatch, "transpose_add.py", "--out", tmp_path / "late", "--seconds", 0) == 0
+    assert "0 of 1 sums" in capsys.readouterr().out
+
+
+# The search
+
+
+class SearchGPU(SumGPU):
+    """A GPU on which prepared launches do what launches do."""
+
+    def prepare(self, binary: Any, launch: Any) -> Any:
+        """What enqueues the launch, whatever memory it is told that its parameters lie in."""
+        return lambda _config, _parameters: self.launch(binary, launch)
+
+    def enter(self) -> bool:
+        """There is no context."""
+        return False
+
+
+@pytest.fixture
+def search_gpu(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
+    assert gpu.live == {}
+    fake = SearchGPU(F32)
+    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    return fake
+
+
+def test_the_grid_has_every_type_and_alignment() -> None:
+    shapes = grid()
+    assert shapes[0] == CASE
+    assert len(set(shapes)) == len(shapes)
+    for dtype in ELEMENTWISE.values():
+        pitches = {shape.m * dtype.itemsize % 16 for shape in shapes[1:] if shape.dtype is dtype}
+        assert {0, dtype.itemsize} <= pitches
+        assert {shape.m // 1000 for shape in shapes[1:] if shape.dtype is dtype} == {1, 4, 12}
+
+
+def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path) -> None:
+    gpu: Any = search_gpu
+    shape = Shape("grid", 67, 45, F32)
+    record = sum_search.Record(tmp_path / "search.jsonl", 5, {"date": "today"})
+    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock, Copying(gpu, 8192) as copied:
+        tools = Tools(gpu, clock, compiler, copied, Rules(rounds=2), 5)
+        line = search(tools, shape)
+        record.add(line)
+        gpu.wrong = "transpose_add"
+        wrong = search(tools, shape)
+    found = candidates(problem_of(Matrices(shape, 5)), get("h200"))
+    assert len(line["rows"]) == len(found) > 5
+    assert [row["predicted"] for row in line["rows"]] == [one.predicted for one in found]
+    assert {row["config"].get("SHIFTED") for row in line["rows"]} >= {0, 1}
+    assert line["wrong"] == []
+    assert all(row["seconds"] == MILLISECONDS / 1e3 and row["rounds"] == 2 for row in line["rows"])
+    assert wrong["wrong"]
+    assert read(record.path) == [json.loads(json.dumps(line))]
+    again = sum_search.Record(record.path, 5, {})
+    assert list(again.left([shape, CASE])) == [CASE]
+    with pytest.raises(ArgumentError, match="seed 5, and 6"):
+        sum_search.Record(record.path, 6, {})
+
+
+@pytest.mark.usefixtures("search_gpu")
+def test_the_search_goes_on_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = [Shape("grid", 40, 24, F32), Shape("grid", 33, 24, F32)]
+    monkeypatch.setattr(sum_search, "grid", lambda: small)
+    monkeypatch.setattr(sum_search, "candidates", lambda problem, arch: candidates(problem, arch)[:2])
+    path = tmp_path / "search.jsonl"
+    arguments = ("--out", path, "--workers", 0, "--rounds", 1)
+    assert _run(monkeypatch, "transpose_add_search.py", *arguments, "--limit", 1) == 0
+    assert "1 of 1 sums" in capsys.readouterr().out
+    assert _run(monkeypatch, "transpose_add_search.py", *arguments) == 0
+    said = capsys.readouterr().out
+    assert "1 of 1 sums" in said
+    assert "chosen/best 1.000" in said
+    assert [Shape.restored(line["shape"]) for line in read(path)] == small
+
+
+def test_launches_prepared_beforehand_are_what_is_timed(search_gpu: SearchGPU) -> None:
+    gpu: Any = search_gpu
+    with Copying(gpu, 8192) as copied:
+        run = enqueuer(gpu, copied._binary, [copied._launch])
+        run(SimpleNamespace(address=1))  # type: ignore[arg-type]  # a stream by its address is all that is asked
+    assert gpu.copied == 4096
