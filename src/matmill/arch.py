@@ -55,8 +55,11 @@ class Arch:
 
     @property
     def shared_bytes_per_s(self) -> float:
-        """Peak rate at which all multiprocessors together read shared memory: 32 banks of 4 bytes per clock each."""
-        return 128.0 * self.sms * self.boost_hz
+        """Peak rate at which all multiprocessors together read shared memory: 32 banks of 4 bytes per clock each.
+
+        Turing's deliver half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
+        """
+        return (64.0 if self.capability == (7, 5) else 128.0) * self.sms * self.boost_hz
 
     @property
     def fp32_lanes(self) -> int:
@@ -91,15 +94,29 @@ class Arch:
         >>> get("h200").occupancy(threads=256, registers=128, shared_bytes=0)
         0.25
         """
+        blocks, _ = self.resident(threads, registers, shared_bytes)
+        warps = -(-threads // 32)
+        return blocks * warps / (self.threads_per_sm // 32)
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> tuple[int, tuple[str, ...]]:
+        """Blocks that an SM holds at once, and what keeps it from one more.
+
+        The limits named are of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
+        than this. Arguments as of :meth:`occupancy`.
+
+        >>> get("h200").resident(threads=256, registers=128, shared_bytes=0), get("t4").resident(256, 166, 49152)
+        ((2, ('registers',)), (1, ('registers', 'shared memory')))
+        """
         warps = -(-threads // 32)
         per_warp = -(-registers * 32 // 256) * 256
-        blocks = min(
-            self.blocks_per_sm,
-            self.threads_per_sm // (warps * 32),
-            self.registers_per_sm // max(1, per_warp * warps),
-            self.shared_per_sm // max(1, shared_bytes + self.shared_reserved),
-        )
-        return blocks * warps / (self.threads_per_sm // 32)
+        allowed = {
+            "blocks": self.blocks_per_sm,
+            "threads": self.threads_per_sm // (warps * 32),
+            "registers": self.registers_per_sm // max(1, per_warp * warps),
+            "shared memory": self.shared_per_sm // max(1, shared_bytes + self.shared_reserved),
+        }
+        least = min(allowed.values())
+        return least, tuple(name for name, blocks in allowed.items() if blocks == least)
 
 
 @dataclass(frozen=True)

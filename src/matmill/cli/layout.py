@@ -1,0 +1,177 @@
+"""``matmill layout``: where a matrix lies in the 32 banks of shared memory, and what a warp's access to it costs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from matmill.bench.layout_plot import draw, first_line, line_name
+from matmill.bench.plots import drawable
+from matmill.cli.console import output, show, show_json
+from matmill.cli.names import SHORT, element_type
+from matmill.cli.options import Subparsers, plot_file
+from matmill.errors import ArgumentError, unknown_name
+from matmill.swizzle import ACCESSES, BANKS, VECTOR_BYTES, Cost, Layout, cost, search, smallest_pad, touched, words
+from matmill.swizzle import layout as layout_of
+
+#: Lines of 128 bytes that the terminal shows.
+LINES = 32
+#: Of eight pieces of 16 bytes in turn, so that a swizzle shows as a pattern.
+_COLOURS = ("red", "green", "yellow", "blue", "magenta", "cyan", "bright_red", "bright_blue")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    lanes = "; ".join(f"{name}: {meaning}" for name, meaning in ACCESSES.items())
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "layout",
+        help="where a matrix lies in the banks of shared memory, and the wavefronts of an access to it",
+        description="Show where the elements of a row-major, padded or swizzled matrix lie in the 32 banks of shared "
+        "memory, and how many wavefronts a warp's access takes. Needs no GPU.",
+        epilog=f"Accesses. {lanes}.",
+    )
+    add = parser.add_argument
+    add("--shape", required=True, metavar="RxC", help="rows and columns of the matrix, for instance 64x64")
+    add("--dtype", default="f16", help=f"one of {', '.join(SHORT)} (default: f16)")
+    add("--access", default="ldmatrix", metavar="|".join(ACCESSES), help="how a warp reads it (default: ldmatrix)")
+    add(
+        "--swizzle",
+        metavar="B,M,S|pad:N|none|128B|64B|32B",
+        help="bits, base and shift in elements, as CuTe's Swizzle; padding in elements per row; or a hardware mode "
+        "(default: none)",
+    )
+    add("--search", action="store_true", help="find the smallest swizzle without conflicts, and the least padding")
+    add("--plot", metavar="FILE", help="draw the layout beside the plain one into FILE (.svg or .png)")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows one layout: the one named or, with ``--search`` alone, the one found."""
+    plot = plot_file(args.plot)
+    if plot is not None:
+        drawable()
+    rows, columns = _shape(args.shape)
+    dtype = element_type(args.dtype)
+    access = args.access
+    if access not in ACCESSES:
+        raise unknown_name("--access", access, ACCESSES)
+    plain = layout_of(rows, columns, dtype)
+    made = layout_of(rows, columns, dtype, args.swizzle or "none", "--swizzle")
+    record: dict[str, Any] = {}
+    if args.search:
+        found, pad = search(rows, columns, dtype, access), smallest_pad(rows, columns, dtype, access)
+        record["search"] = {
+            "swizzle": None if found is None else str(found.swizzle),
+            "pad": None if pad is None else pad.pad,
+        }
+        if args.swizzle is None and found is not None:
+            made = found
+    priced = cost(made, access)
+    record = _record(made, access, priced) | record
+    if args.json:
+        show_json(record)
+    else:
+        show(_report(made, access, priced, record))
+    if plot is not None:
+        draw([plain] if made == plain else [plain, made], access, plot)
+        if not args.json:
+            show([Text(f"Plot: {plot}")])
+    return 0
+
+
+def _shape(text: str) -> tuple[int, int]:
+    """Rows and columns.
+
+    >>> _shape("64x32")
+    (64, 32)
+    """
+    found = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", text.lower())
+    if found is None or "0" in (found[1].strip("0") or "0", found[2].strip("0") or "0"):
+        raise ArgumentError(
+            argument="--shape", got=repr(text), wanted="rows and columns, each 1 or more", fix="Write 64x64."
+        )
+    return int(found[1]), int(found[2])
+
+
+def _record(made: Layout, access: str, priced: Cost) -> dict[str, Any]:
+    worst = priced.worst
+    swizzle = made.swizzle
+    return {
+        "shape": [made.rows, made.columns],
+        "dtype": made.dtype.name,
+        "access": access,
+        "lanes": ACCESSES[access],
+        "layout": made.name,
+        "swizzle": {"bits": swizzle.bits, "base": swizzle.base, "shift": swizzle.shift},
+        "pad": made.pad,
+        "panel": made.panel or None,
+        "bytes": made.bytes,
+        "wavefronts_ideal": int(priced.ideal[worst]),
+        "wavefronts_actual": int(priced.actual[worst]),
+        "requests": len(priced.actual),
+        "requests_conflicting": int((priced.actual > priced.ideal).sum()),
+        "total_wavefronts_ideal": int(priced.ideal.sum()),
+        "total_wavefronts_actual": int(priced.actual.sum()),
+    }
+
+
+def _report(made: Layout, access: str, priced: Cost, record: dict[str, Any]) -> Iterable[RenderableType]:
+    """The picture, and the figures under it."""
+    title = f"{made.rows}x{made.columns} {made.dtype.name}, {made.name}, {made.bytes} bytes of shared memory"
+    yield Text(title, style="bold")
+    yield from _picture(made, access, priced.worst)
+    yield Text()
+    yield Text(f"{access}: {ACCESSES[access]}")
+    actual, ideal = record["wavefronts_actual"], record["wavefronts_ideal"]
+    verdict = "no conflicts" if actual == ideal else f"{actual / ideal:.3g} times the ideal"
+    yield Text(f"one access: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}: {verdict}")
+    yield Text(
+        f"all {record['requests']} accesses: {record['total_wavefronts_actual']} wavefronts, "
+        f"ideal {record['total_wavefronts_ideal']}; {record['requests_conflicting']} of them conflict"
+    )
+    if "search" in record:
+        yield Text(_said(record["search"]))
+
+
+def _said(found: dict[str, Any]) -> str:
+    """What the search found, in words."""
+    swizzle, pad = found["swizzle"], found["pad"]
+    if swizzle == "0,0,0":
+        return "search: the plain layout has no conflicts"
+    first = "no swizzle of up to five bits is free of conflicts" if swizzle is None else f"smallest swizzle {swizzle}"
+    return f"search: {first}; {'no padding is' if pad is None else f'least padding pad:{pad}'}"
+
+
+def _picture(made: Layout, access: str, index: int) -> Iterable[Text]:
+    """Lines of 128 bytes: the column of the first element in each word; words of the access reversed, or starred."""
+    rows, columns = words(made)
+    wanted = touched(made, access, index)
+    lines = min(LINES, len(rows))
+    start = first_line(wanted, lines)
+    marks = not output().is_terminal  # where nothing can be reversed
+    width = 3 if marks else 2
+    names = [line_name(rows[line]) for line in range(start, start + lines)]
+    margin = max(map(len, names)) + 1
+    piece = max(1, VECTOR_BYTES // made.dtype.itemsize)
+    head = "".join(f"{bank:<{4 * width}}" for bank in range(0, BANKS, 4))
+    yield Text(f"{'bank':<{margin}}{' ' * marks}{head}".rstrip())
+    for name, held, asked in zip(names, columns[start:], wanted[start:], strict=False):
+        line = Text(f"{name:<{margin}}")
+        for column, on in zip(held.tolist(), asked.tolist(), strict=True):
+            star = ("*" if on else " ") if marks else ""
+            style = "" if column < 0 else _COLOURS[column // piece % len(_COLOURS)] + (" reverse" if on else "")
+            line.append(f"{star}{'··' if column < 0 else f'{column % 100:02d}'}", style=style)
+        yield line
+    counts = "".join(f"{count:>{width}}" for count in wanted.sum(axis=0).tolist())
+    yield Text(f"{'words':<{margin}}{counts}")
+    if len(rows) > lines:
+        yield Text(f"{lines} of {len(rows)} lines of 128 bytes")
+    how = "starred" if marks else "reversed"
+    yield Text(
+        f"Each cell: the column (mod 100) of a bank's word; {how}: one access; words: how many it wants per bank"
+    )

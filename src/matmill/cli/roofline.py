@@ -1,0 +1,351 @@
+"""``matmill roofline``: the peaks and bandwidths of a GPU, where they balance, and what a product or a tile meets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from matmill import arch as arches
+from matmill.arch import Arch
+from matmill.bench import units
+from matmill.bench.plots import drawable
+from matmill.bench.roofline_plot import Point, draw, rate
+from matmill.choose import choose
+from matmill.cli.console import show, show_json, table
+from matmill.cli.names import SHORT
+from matmill.cli.options import Subparsers, plot_file, size
+from matmill.config import Config
+from matmill.cost import roofline as cost
+from matmill.cost.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
+from matmill.dtypes import ALL, DType
+from matmill.errors import ArgumentError, IllegalConfigError, unknown_name
+from matmill.problem import Gemm
+
+#: S2's estimate for tiles taken in order: one operand hits, the other misses.
+HIT_RATE = 0.5
+_MOST_REGISTERS = 255
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declares the command's arguments."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "roofline",
+        help="a GPU's peaks and bandwidths, where they balance, and what bounds a product or a tile shape",
+        description="Show the arithmetic peaks and memory levels of a GPU and the operations per byte at which they "
+        "balance; what bounds a product at best; and what a tile shape meets. Needs no GPU.",
+    )
+    add = parser.add_argument
+    add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
+    add("--n", type=size, help="columns of B and, where they are not given, m and k")
+    add("--m", type=size, help="rows of A (default: n)")
+    add("--k", type=size, help="columns of A, rows of B (default: n)")
+    names = ", ".join(cost.UNITS)
+    add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no matrix units)")
+    add("--tile", metavar="BM,BN,BK", help="a block's tile, for instance 256,128,64")
+    add("--warp-tile", metavar="WM,WN", help="a warp's tile in it, for instance 64,64")
+    share = f"share of a block's reads that L2 answers (default: {HIT_RATE})"
+    add("--l2-hit-rate", type=float, default=HIT_RATE, metavar="R", help=share)
+    add("--stages", type=size, default=1, help="tiles of A and B in shared memory at once (default: 1)")
+    add("--registers", type=size, metavar="N", help="registers per thread (default: those of the sums alone)")
+    add("--plot", metavar="FILE", help="draw the roofline into FILE (.svg or .png)")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows the roofline and what the product and the tile named meet."""
+    plot = plot_file(args.plot)
+    if plot is not None:
+        drawable()
+    arch = arches.get(args.arch, "--arch")
+    made = cost.roofs(arch, arches.measured(arch))
+    name = _dtype(args.dtype, made)
+    unit = cost.unit_for(made, name, "--dtype")
+    problem = _problem(args, cost.storage(name, ALL))
+    tile = _tile(args.tile, args.warp_tile)
+    record: dict[str, Any] = {
+        "arch": arch.name,
+        "figures": {key: vars(figure) for key, figure in {**made.peaks, **made.levels}.items()},
+        "balance": cost.balance(made),
+        "dtype": name,
+        "unit": unit,
+        "intensity": None,
+        "bound": None,
+    }
+    points: list[Point] = []
+    parts: list[RenderableType] = list(_figures(made))
+    if problem is not None:
+        met = cost.problem_bound(problem, made, unit)
+        record |= {"intensity": met.intensity, "bound": met.bound, "problem": _problem_record(problem, name, met)}
+        chosen = _chosen(problem, arch, made, args.l2_hit_rate) if name != "tf32" else None
+        record["chosen"] = chosen
+        points.append(Point(f"{problem.m}x{problem.n}x{problem.k} {name}", met.intensity, met.flops_per_s))
+        parts += _problem_said(problem, name, met, chosen)
+    if tile is not None:
+        dtype = cost.storage(name, ALL)
+        found = cost.tile_bound(tile, dtype.itemsize, made, unit, args.l2_hit_rate)
+        held = _occupancy(tile, dtype, arch, args.stages, args.registers)
+        record["tile"] = _tile_record(tile, found, args.l2_hit_rate) | held
+        if problem is None:
+            record |= {"intensity": found.block, "bound": found.bound}
+        points.append(Point(f"tile {tile.bm}x{tile.bn}, L2 hits {args.l2_hit_rate:g}", found.block, found.flops_per_s))
+        parts += _tile_said(tile, name, unit, found, made, args.l2_hit_rate)
+        parts += _occupancy_said(held)
+    if args.json:
+        show_json(record)
+    else:
+        show(parts)
+    if plot is not None:
+        draw(made, unit, points, plot)
+        if not args.json:
+            show([Text(f"Plot: {plot}")])
+    return 0
+
+
+def _dtype(text: str | None, made: Roofs) -> str:
+    """The element type named, long or short, else the default."""
+    if text is None:
+        return "float16" if "hmma" in made.peaks else "float32"
+    name = SHORT.get(text.lower(), text.lower())
+    if name not in cost.UNITS:
+        short = [key for key, long in SHORT.items() if long in cost.UNITS]
+        raise unknown_name("--dtype", text, [*short, *cost.UNITS])
+    return name
+
+
+def _problem(args: argparse.Namespace, dtype: DType) -> Gemm | None:
+    if args.m is None and args.n is None and args.k is None:
+        return None
+    if args.n is None:
+        raise ArgumentError(
+            argument="--n", got="none", wanted="columns of B", fix="Give --n as well; --m and --k default to it."
+        )
+    return Gemm(m=args.m or args.n, n=args.n, k=args.k or args.n, dtype=dtype)
+
+
+def _tile(block: str | None, warp: str | None) -> Tile | None:
+    """The tile that both options name."""
+    if block is None:
+        if warp is not None:
+            raise ArgumentError(
+                argument="--warp-tile", got=repr(warp), wanted="--tile beside it", fix="Add --tile BM,BN,BK."
+            )
+        return None
+    bm, bn, bk = _numbers(block, "--tile", "BM,BN,BK", 3)
+    if warp is None:
+        return Tile(bm, bn, bk)
+    wm, wn = _numbers(warp, "--warp-tile", "WM,WN", 2)
+    return Tile(bm, bn, bk, wm, wn)
+
+
+def _numbers(text: str, argument: str, form: str, count: int) -> list[int]:
+    parts = text.split(",")
+    if len(parts) != count or not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
+        raise ArgumentError(
+            argument=argument,
+            got=repr(text),
+            wanted=f"{form}, whole numbers of 1 or more",
+            fix=f"For instance {argument} {'256,128,64' if count == 3 else '64,64'}.",
+        )
+    return [int(part) for part in parts]
+
+
+def _chosen(problem: Gemm, arch: Arch, made: Roofs, hit_rate: float) -> dict[str, Any]:
+    """The production kernel's constants for a product, and what its tile meets; or why there is none."""
+    if not arch.compiles:
+        return {"kernel": None, "why": f"no kernel compiles for the {arch.title}"}
+    try:
+        choice = choose(problem, arch)
+    except IllegalConfigError:
+        return {"kernel": None, "why": f"no production kernel takes {problem}"}
+    config = choice.kernel.config
+    found: dict[str, Any] = {
+        "kernel": choice.kernel.entry,
+        "config": dict((*config.constants, *config.launch)),
+        "predicted_seconds": choice.predicted_seconds,
+    }
+    tile = _tile_of(config)
+    if tile is None:
+        return found
+    # Products in float32 and float64 run on the FMA units.
+    unit = {"float32": "ffma", "float64": "dfma"}.get(problem.dtype.name) or cost.unit_for(made, problem.dtype.name)
+    met = cost.tile_bound(tile, problem.dtype.itemsize, made, unit, hit_rate)
+    return found | {"unit": unit, "tile": _tile_record(tile, met, hit_rate)}
+
+
+def _tile_of(config: Config) -> Tile | None:
+    """The tile that a kernel's constants describe, or None for a kernel that has no tiles of D."""
+    values = dict(config.constants)
+    if not {"BM", "BN", "BK"} <= values.keys():
+        return None
+    bm, bn, bk = (values[name] for name in ("BM", "BN", "BK"))
+    wm = values.get("WM") or (bm // values["WARPS_M"] if "WARPS_M" in values else None)
+    wn = values.get("WN") or (bn // values["WARPS_N"] if "WARPS_N" in values else None)
+    return Tile(bm, bn, bk, wm, wn)
+
+
+def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int | None) -> dict[str, Any]:
+    """Blocks that an SM holds and what limits them; what keeps the tile from running at all."""
+    shared = tile.shared_bytes(dtype.itemsize, stages)
+    threads, sums = tile.threads, tile.sum_registers(dtype)
+    found: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
+    against = []
+    if shared > arch.shared_per_block:
+        against.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
+    if threads is None or sums is None:
+        return found | {"why_not": "; ".join(against) or None, "occupancy": None, "limited_by": None}
+    if threads > arch.max_threads_per_block:
+        against.append(f"{threads} > {arch.max_threads_per_block} threads per block")
+    used = registers or sums
+    if used > _MOST_REGISTERS:
+        against.append(f"{used} > {_MOST_REGISTERS} registers per thread")
+    blocks, limits = arch.resident(threads, used, shared)
+    if not blocks and not against:
+        against.append(f"one block needs more {' and '.join(limits)} than an SM has")
+    return found | {
+        "registers": used,
+        "registers_are": "given" if registers else "of the sums alone: the least",
+        "why_not": "; ".join(against) or None,
+        "blocks_per_sm": blocks,
+        "occupancy": arch.occupancy(threads, used, shared),
+        "limited_by": list(limits),
+    }
+
+
+def _problem_record(problem: Gemm, name: str, met: Bound) -> dict[str, Any]:
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "dtype": name,
+        "flops": problem.flops,
+        "bytes": problem.least_bytes,
+        "least_seconds": met.seconds,
+        "attainable_flops_per_s": met.flops_per_s,
+    }
+
+
+def _tile_record(tile: Tile, found: TileBound, hit_rate: float) -> dict[str, Any]:
+    return {
+        "BM": tile.bm,
+        "BN": tile.bn,
+        "BK": tile.bk,
+        "WM": tile.wm,
+        "WN": tile.wn,
+        "l2_hit_rate": hit_rate,
+        "block": {"intensity": found.block, "balance": found.cautious_block},
+        "warp": {"intensity": found.warp, "balance": found.cautious_warp},
+        "needs": dict(found.needs),
+        "bound": found.bound,
+        "attainable_flops_per_s": found.flops_per_s,
+    }
+
+
+def _figures(made: Roofs) -> Iterable[RenderableType]:
+    """The figures with their sources, and the balance points."""
+    known = [(PEAKS[name], figure, "FLOP/s") for name, figure in made.peaks.items()]
+    known += [(LEVELS[name], figure, "B/s") for name, figure in made.levels.items()]
+    rows = [
+        [name, rate(figure.value, unit), figure.source, "-" if figure.sheet is None else rate(figure.sheet, unit)]
+        for name, figure, unit in known
+    ]
+    columns = [("", "left"), ("rate", "right"), ("source", "left"), ("data sheet", "right")]
+    yield table(f"Roofs of the {made.arch.title}", columns, rows)
+    if "l2" not in made.levels:
+        yield Text(f"L2: not known for the {made.arch.title}; `matmill probe` measures it there.")
+    yield Text()
+    points = cost.balance(made)
+    columns = [("", "left"), *((LEVELS[level], "right") for level in LEVELS)]
+    cells = [
+        [PEAKS[peak], *(_digits(points[f"{peak}/{level}"]) for level in LEVELS)] for peak in PEAKS if peak in made.peaks
+    ]
+    yield table("Balance points, FLOP/B", columns, cells)
+
+
+def _problem_said(problem: Gemm, name: str, met: Bound, chosen: dict[str, Any] | None) -> Iterable[RenderableType]:
+    """What the product meets at best, and what its kernel's constants meet."""
+    yield Text()
+    yield Text(f"{problem.m}x{problem.n}x{problem.k} {name}", style="bold")
+    yield Text(
+        f"{rate(problem.flops, 'FLOP')} on {rate(problem.least_bytes, 'B')}, every input read once: "
+        f"{_digits(met.intensity)} FLOP/B"
+    )
+    yield Text(f"bound: {met.bound}; at the least {units.seconds(met.seconds)}, {rate(met.flops_per_s, 'FLOP/s')}")
+    if chosen is None:
+        return
+    if chosen["kernel"] is None:
+        yield Text(chosen["why"])
+        return
+    predicted = units.seconds(chosen["predicted_seconds"])
+    tile = chosen.get("tile")
+    if tile is None:
+        yield Text(f"chosen: {chosen['kernel']}, {predicted} predicted; it has no tiles of D")
+        return
+    shape = "x".join(str(tile[key]) for key in ("BM", "BN", "BK"))
+    yield Text(
+        f"chosen: {chosen['kernel']}, tile {shape}, {predicted} predicted; its tile meets {tile['bound']} "
+        f"({_digits(tile['block']['intensity'])} FLOP/B per block, {_digits(tile['warp']['intensity'])} per warp)"
+    )
+
+
+def _tile_said(  # noqa: PLR0917 — all of one tile
+    tile: Tile, name: str, unit: str, found: TileBound, made: Roofs, hit_rate: float
+) -> Iterable[RenderableType]:
+    """What a tile shape meets at every level, and S2's reading of it."""
+    yield Text()
+    warps = f", warps {tile.wm}x{tile.wn}" if tile.wm and tile.wn else ""
+    title = f"Tile {tile.bm}x{tile.bn}x{tile.bk}{warps}, {name}, L2 hit rate {hit_rate:g}"
+    met = {"dram": found.block, "l2": found.block, "shared": found.warp}
+    what = {"dram": "block, misses from DRAM", "l2": "block, all from L2", "shared": "warp, from shared memory"}
+    rows = [
+        [what[level], _digits(met[level]), _digits(found.needs[level]), _enough(met, found, level)] for level in met
+    ]
+    columns = [("", "left"), ("FLOP/B", "right"), ("needed", "right"), ("enough", "left")]
+    yield table(title, columns, rows)
+    peak = made.peaks[unit]
+    yield Text(f"bound: {found.bound}; at the most {rate(found.flops_per_s, 'FLOP/s')} of {rate(peak.value, 'FLOP/s')}")
+    sheet = rate(peak.sheet or peak.value, "FLOP/s")
+    if found.cautious_block is None:
+        yield Text("S2's mean of DRAM and L2: not known without the bandwidth of L2")
+    else:
+        mean = cost.mean_bandwidth(made, hit_rate) or 0.0
+        yield Text(
+            f"S2's reading, {sheet} by the data sheet over the mean of DRAM and L2, {rate(mean, 'B/s')}: "
+            f"block {_digits(found.block)} against {_digits(found.cautious_block)}"
+        )
+    if found.warp is not None:
+        yield Text(f"and {sheet} over shared memory: warp {_digits(found.warp)} against {_digits(found.cautious_warp)}")
+
+
+def _enough(met: dict[str, float | None], found: TileBound, level: str) -> str:
+    has, needs = met[level], found.needs[level]
+    return "-" if has is None or needs is None else "yes" if has >= needs else "no"
+
+
+def _occupancy_said(held: dict[str, Any]) -> Iterable[RenderableType]:
+    """How many blocks an SM holds, and what limits them."""
+    stages = f"{held['stages']} stage{'s' if held['stages'] > 1 else ''}"
+    said = f"shared memory {held['shared_bytes']} bytes for {stages} of A and B, no padding"
+    if held["occupancy"] is None:
+        yield Text(f"{said}; give --warp-tile for the occupancy")
+    else:
+        yield Text(f"{said}; {held['threads']} threads; {held['registers']} registers ({held['registers_are']})")
+        limits = " and ".join(held["limited_by"])
+        blocks = f"{held['blocks_per_sm']} block{'s' if held['blocks_per_sm'] != 1 else ''} per SM"
+        yield Text(f"occupancy {units.percent(held['occupancy'])}, {blocks}, limited by {limits}")
+    if held["why_not"]:
+        yield Text(f"it cannot run: {held['why_not']}")
+
+
+def _digits(value: float | None) -> str:
+    """One decimal below 1000, which leaves S2's figures recognizable.
+
+    >>> _digits(224.545), _digits(38.59), _digits(None), _digits(1365.3)
+    ('224.5', '38.6', '-', '1365')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if value < 1000 else f"{value:.0f}"

@@ -1,0 +1,313 @@
+"""The roofline: what bounds a product or a tile shape, with several memory levels and several arithmetic peaks.
+
+A computation that does I operations per byte of a memory level with bandwidth B runs at I * B at the most, and at the
+peak P of the units it uses at the most; both meet at the balance point P / B. Williams, Waterman, Patterson, "Roofline:
+an insightful visual performance model for multicore architectures", CACM 52(4), 2009; the balance of tiles is that of
+the blog S2.
+
+A tile of D of R rows and C columns reads (R + C) elements per step of k and does 2 R C operations with them, whether it
+is a block's, out of DRAM and L2, or a warp's, out of shared memory. Of a block's reads only those that miss L2 reach
+DRAM. Pure: figures come from the data sheet, from S2, or from what ``matmill probe`` measured, and each says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from matmill.arch import Arch, Measured
+from matmill.dtypes import F32, DType
+from matmill.errors import ArgumentError
+from matmill.problem import Gemm
+
+#: Arithmetic peaks by the instruction that reaches them, in words.
+PEAKS = {
+    "hmma": "matrix units, float16",
+    "hmma.bf16": "matrix units, bfloat16",
+    "hmma.tf32": "matrix units, tf32",
+    "dmma": "matrix units, float64",
+    "ffma": "FMA units, float32",
+    "dfma": "FMA units, float64",
+}
+#: Memory levels, in words.
+LEVELS = {"dram": "DRAM", "l2": "L2", "shared": "shared memory"}
+#: Element types of problems and the peaks that compute with them, bfloat16 and tf32 among them.
+UNITS: dict[str, tuple[str, ...]] = {
+    "float16": ("hmma",),
+    "bfloat16": ("hmma.bf16",),
+    "tf32": ("hmma.tf32",),
+    "float32": ("ffma",),
+    "float64": ("dmma", "dfma"),
+}
+_MATRIX = {"hmma": "float16", "hmma.bf16": "bfloat16", "hmma.tf32": "tf32", "dmma": "float64"}
+SHEET, S2, CLOCK = "data sheet", "measured by S2", "128 bytes per clock and SM"
+#: What the author of S2 measured on a T4: operations and bytes per second.
+S2_T4 = {"hmma": 49.4e12, "ffma": 7.46e12, "dram": 220e9, "l2": 1280e9, "shared": 3662e9}
+
+REGISTER_BYTES, WARP = 4, 32
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A rate in FLOP/s or bytes/s, where it comes from, and what the data sheet says (None where it says nothing)."""
+
+    value: float
+    source: str
+    sheet: float | None
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """The arithmetic peaks and memory levels of one GPU; those that are not known are absent."""
+
+    arch: Arch
+    peaks: Mapping[str, Figure]
+    levels: Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a computation meets: its intensity in FLOP/B of DRAM traffic, the bound in words, least time, and rate."""
+
+    intensity: float
+    bound: str
+    seconds: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's tile of D, BM x BN in steps of BK, and its warps' tiles, WM x WN (None: not known).
+
+    Raises :class:`~matmill.errors.ArgumentError` where warps' tiles do not make up the block's.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    wm: int | None = None
+    wn: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.bm, self.bn, self.bk, self.wm or 1, self.wn or 1) < 1:
+            raise ArgumentError(
+                argument="tile", got=f"{self}", wanted="sizes of 1 or more", fix="Give BM,BN,BK and WM,WN."
+            )
+        if self.wm and self.wn and (self.bm % self.wm or self.bn % self.wn):
+            raise ArgumentError(
+                argument="warp tile",
+                got=f"{self.wm}x{self.wn} in a tile of {self.bm}x{self.bn}",
+                wanted="a warp tile that divides the block's",
+                fix="Take WM that divides BM, and WN that divides BN.",
+            )
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a block."""
+        return None if not self.wm or not self.wn else self.bm // self.wm * (self.bn // self.wn) * WARP
+
+    def shared_bytes(self, itemsize: int, stages: int = 1) -> int:
+        """Shared memory that ``stages`` tiles of A and B take, without padding."""
+        return stages * self.bk * (self.bm + self.bn) * itemsize
+
+    def sum_registers(self, dtype: DType) -> int | None:
+        """Registers of a thread that its sums alone take, in the type that products of ``dtype`` are summed in."""
+        if not self.wm or not self.wn:
+            return None
+        return -(-self.wm * self.wn * dtype.accumulator.itemsize // (WARP * REGISTER_BYTES))
+
+
+@dataclass(frozen=True)
+class TileBound:
+    """What a tile shape meets.
+
+    ``block`` and ``warp`` are intensities in FLOP/B. ``needs`` are the balance points that they stand against, by
+    level: ``dram``, where only misses go, ``l2``, ``shared``. ``cautious_block`` and ``cautious_warp`` are S2's: the
+    data sheet's peak over the mean of both bandwidths, weighted by the hit rate, and over that of shared memory.
+    None where a figure or the warps' tile is not known.
+    """
+
+    block: float
+    warp: float | None
+    needs: Mapping[str, float | None]
+    cautious_block: float | None
+    cautious_warp: float | None
+    bound: str
+    flops_per_s: float
+
+
+def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
+    """All that is known of ``arch``: as ``matmill probe`` measured it, else as S2 did, else by the data sheet.
+
+    >>> from matmill.arch import get
+    >>> made = roofs(get("t4"))
+    >>> made.levels["dram"]
+    Figure(value=220000000000.0, source='measured by S2', sheet=320000000000.0)
+    """
+    sheet_peaks = {"ffma": arch.fp32_flops, "dfma": arch.fp64_flops}
+    sheet_peaks |= {name: arch.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in arch.matrix_flops}
+    theirs = S2_T4 if arch.name == "t4" else {}
+    ours: dict[str, float] = {}
+    said = ""
+    if found is not None:
+        said = f"matmill probe, {found.date}"
+        ours = {"ffma": found.fma_flops, "dfma": found.fma64_flops, "dram": found.read_bytes_per_s}
+        ours |= {"l2": found.l2_bytes_per_s, "shared": found.shared_bytes_per_s}
+        ours |= {name: found.matrix_flops[kind] for name, kind in _MATRIX.items() if kind in found.matrix_flops}
+
+    def known(name: str, sheet: float | None, otherwise: Figure | None = None) -> Figure | None:
+        if name in ours:
+            # mma.sync does not reach the peak of matrix units that have warpgroup instructions: the source says so.
+            return Figure(ours[name], f"{said}, mma.sync" if name in _MATRIX else said, sheet)
+        if name in theirs:
+            return Figure(theirs[name], S2, sheet)
+        return otherwise if sheet is None else Figure(sheet, SHEET, sheet)
+
+    peaks = {name: known(name, sheet_peaks.get(name)) for name in PEAKS}
+    levels = {
+        "dram": known("dram", arch.dram_bytes_per_s),
+        "l2": known("l2", None),
+        "shared": known("shared", None, Figure(arch.shared_bytes_per_s, CLOCK, None)),
+    }
+    return Roofs(
+        arch,
+        {name: figure for name, figure in peaks.items() if figure is not None},
+        {name: figure for name, figure in levels.items() if figure is not None},
+    )
+
+
+def balance(made: Roofs) -> dict[str, float | None]:
+    """FLOP/B at which each peak and each level meet, by ``peak/level``; None where one of both is not known.
+
+    >>> from matmill.arch import get
+    >>> found = balance(roofs(get("t4")))
+    >>> [int(found[name]) for name in ("hmma/dram", "ffma/dram", "hmma/l2", "hmma/shared")]
+    [224, 33, 38, 13]
+    """
+    return {
+        f"{peak}/{level}": made.peaks[peak].value / made.levels[level].value
+        if peak in made.peaks and level in made.levels
+        else None
+        for peak in PEAKS
+        for level in LEVELS
+    }
+
+
+def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
+    """The fastest units of a GPU for an element type (``tf32`` among them), as a key of :data:`PEAKS`.
+
+    Raises :class:`~matmill.errors.ArgumentError` where it has none.
+
+    >>> from matmill.arch import get
+    >>> unit_for(roofs(get("h200")), "float64"), unit_for(roofs(get("t4")), "float64")
+    ('dmma', 'dfma')
+    """
+    able = [peak for peak in UNITS.get(name, ()) if peak in made.peaks]
+    if not able:
+        others = [other for other, peaks in UNITS.items() if any(peak in made.peaks for peak in peaks)]
+        raise ArgumentError(
+            argument=argument,
+            got=f"{name!r}, for which the rate of the {made.arch.title} is not known",
+            wanted=f"one of {', '.join(others)}",
+            fix="Take another element type, or another GPU.",
+        )
+    return max(able, key=lambda peak: made.peaks[peak].value)
+
+
+def problem_bound(problem: Gemm, made: Roofs, unit: str) -> Bound:
+    """What a product meets at best: every input read once from DRAM, every output written once.
+
+    >>> from matmill.arch import get
+    >>> h200 = roofs(get("h200"))
+    >>> problem_bound(Gemm(m=4096, n=4096, k=4096), h200, "ffma").bound
+    'compute: FMA units'
+    >>> problem_bound(Gemm(m=5, n=5, k=30_000_000), h200, "ffma").bound
+    'memory: DRAM'
+    """
+    memory = problem.least_bytes / made.levels["dram"].value
+    compute = problem.flops / made.peaks[unit].value
+    seconds = max(memory, compute)
+    bound = in_words(unit if compute >= memory else "dram")
+    return Bound(problem.flops / problem.least_bytes, bound, seconds, problem.flops / seconds)
+
+
+def intensity(rows: int, columns: int, itemsize: int) -> float:
+    """FLOP per byte read of a tile of D: 2 R C operations on R + C elements for every step of k.
+
+    >>> round(intensity(256, 128, 2), 1), intensity(256, 256, 2), intensity(64, 64, 2)
+    (85.3, 128.0, 32.0)
+    """
+    return 2 * rows * columns / ((rows + columns) * itemsize)
+
+
+def mean_bandwidth(made: Roofs, hit_rate: float) -> float | None:
+    """S2's mean of both bandwidths, weighted by the L2 hit rate; None where that of L2 is not known.
+
+    It is more than DRAM can sustain as soon as the misses alone ask more of it than it has: see :func:`tile_bound`.
+    """
+    if "l2" not in made.levels:
+        return made.levels["dram"].value if hit_rate == 0 else None
+    return (1 - hit_rate) * made.levels["dram"].value + hit_rate * made.levels["l2"].value
+
+
+def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: float) -> TileBound:
+    """What keeps a tile shape from more, in the loop over k: the level that takes longest per operation.
+
+    ``hit_rate`` is the share of a block's reads that L2 answers. Raises :class:`~matmill.errors.ArgumentError` for
+    one outside 0 to 1.
+
+    >>> from matmill.arch import get
+    >>> t4 = roofs(get("t4"))
+    >>> found = tile_bound(Tile(256, 128, 64, 64, 64), 2, t4, "hmma", 0.5)
+    >>> found.bound, round(found.cautious_block, 1), round(found.cautious_warp, 2)
+    ('memory: DRAM', 86.7, 17.75)
+    >>> tile_bound(Tile(256, 256, 32, 64, 128), 2, t4, "hmma", 0.5).bound
+    'compute: matrix units'
+    """
+    if not 0 <= hit_rate <= 1:
+        raise ArgumentError(
+            argument="L2 hit rate", got=repr(hit_rate), wanted="a share from 0 to 1", fix="Half is 0.5."
+        )
+    block = intensity(tile.bm, tile.bn, itemsize)
+    warp = intensity(tile.wm, tile.wn, itemsize) if tile.wm and tile.wn else None
+    peak = made.peaks[unit]
+    meets = {"dram": None if hit_rate == 1 else block / (1 - hit_rate), "l2": block, "shared": warp}
+    attained = {
+        level: meeting * made.levels[level].value
+        for level, meeting in meets.items()
+        if meeting is not None and level in made.levels
+    }
+    slowest = min(attained, key=attained.__getitem__, default=unit)
+    rate = min(peak.value, attained.get(slowest, peak.value))
+    shares = {"dram": 1 - hit_rate, "l2": 1.0, "shared": 1.0}
+    needs = {
+        level: peak.value * shares[level] / made.levels[level].value if level in made.levels else None
+        for level in LEVELS
+    }
+    mean = mean_bandwidth(made, hit_rate)
+    sheet = peak.sheet or peak.value
+    return TileBound(
+        block=block,
+        warp=warp,
+        needs=needs,
+        cautious_block=None if mean is None else sheet / mean,
+        cautious_warp=sheet / made.levels["shared"].value,
+        bound=in_words(unit if rate >= peak.value else slowest),
+        flops_per_s=rate,
+    )
+
+
+def in_words(name: str) -> str:
+    """A bound as a reader is told it.
+
+    >>> in_words("dram"), in_words("shared"), in_words("hmma"), in_words("dfma")
+    ('memory: DRAM', 'shared memory', 'compute: matrix units', 'compute: FMA units')
+    """
+    if name in PEAKS:
+        return f"compute: {PEAKS[name].partition(',')[0]}"
+    return LEVELS[name] if name == "shared" else f"memory: {LEVELS[name]}"
+
+
+def storage(name: str, table: Mapping[str, DType]) -> DType:
+    """How elements of a type of :data:`UNITS` are stored: ``tf32`` as float32."""
+    return F32 if name == "tf32" else table[name]

@@ -1,0 +1,395 @@
+"""Where the elements of a matrix lie in shared memory, and what a warp's access to them costs.
+
+A layout is row-major, padded, or swizzled. A swizzle leaves every element in its row-major block and changes places
+inside it by exclusive or, so that no memory is lost to padding. ``Swizzle(bits, base, shift)`` is the family of CuTe
+(https://github.com/NVIDIA/cutlass, ``cute/swizzle.hpp``), counted in elements: ``bits`` bits from bit ``base + shift``
+up are added, without carry, to as many bits from bit ``base`` up. The hardware's own modes are members of it in bytes
+(PTX ISA, "Tensor Swizzling Modes"): 128B is (3, 4, 3), 64B is (2, 4, 3), 32B is (1, 4, 3), over panels as many bytes
+wide as the name says; wider matrices take several panels, one behind the other.
+
+Wavefronts are counted by :mod:`matmill.emulator.banks`, whose rules an H200's counters gave.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.dtypes import DType
+from matmill.emulator.banks import LANES, PASS_BYTES, WORD_BYTES, ldmatrix_wavefronts, shared_wavefronts
+from matmill.errors import ArgumentError, unknown_name
+
+Array = NDArray[np.int64]
+Offset = TypeVar("Offset", int, Array)
+
+BANKS = PASS_BYTES // WORD_BYTES
+VECTOR_BYTES = 16
+#: What a request of each access does, lane by lane.
+ACCESSES = {
+    "row": "lane i takes element (r, c + i): 32 neighbours of a row",
+    "column": "lane i takes element (r + i, c): 32 elements down a column",
+    "vec16": "lane i takes the i-th of 32 vectors of 16 bytes, counted along the rows, row by row",
+    "ldmatrix": "lanes 8 m to 8 m + 7 name the 16-byte rows of 8x8 matrix m (x4), counted down the columns",
+}
+#: The hardware's modes: bytes of a panel's row, and the swizzle in bytes.
+MODES = {"128B": (128, (3, 4, 3)), "64B": (64, (2, 4, 3)), "32B": (32, (1, 4, 3))}
+#: More bits than number the banks cannot help.
+_MOST_BITS = 5
+#: Shared memory of one block is smaller on every GPU.
+_MOST_BYTES = 1 << 18
+_SCREEN = 16
+_MATRIX_ROWS, _MATRICES = 8, 4
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """``offset ^ ((offset & mask) >> shift)``, offsets in elements; a negative shift moves the other way.
+
+    >>> toy = Swizzle(2, 0, 2)
+    >>> bin(toy.mask), [toy(i) for i in range(8)]
+    ('0b1100', [0, 1, 2, 3, 5, 4, 7, 6])
+
+    Raises :class:`~matmill.errors.ArgumentError` for negative bits or base, and for a shift below the bits: source
+    and target would overlap, and two elements could meet.
+    """
+
+    bits: int
+    base: int
+    shift: int
+
+    def __post_init__(self) -> None:
+        if self.bits < 0 or self.base < 0 or abs(self.shift) < self.bits:
+            raise ArgumentError(
+                argument="swizzle",
+                got=f"{self}",
+                wanted="bits and base of 0 or more, and a shift of at least as many places as bits",
+                fix="For rows of 64 two-byte elements and ldmatrix take 3,3,3.",
+            )
+
+    @property
+    def mask(self) -> int:
+        """The bits that are read."""
+        return (1 << self.bits) - 1 << self.base + max(0, self.shift)
+
+    @property
+    def width(self) -> int:
+        """Bits of an offset that the swizzle knows of: it repeats every ``2 ** width`` elements."""
+        return self.base + self.bits + abs(self.shift) if self.bits else 0
+
+    def __call__(self, offset: Offset) -> Offset:
+        """Where the element of that row-major offset lies."""
+        read = offset & self.mask
+        return offset ^ (read >> self.shift if self.shift >= 0 else read << -self.shift)
+
+    def __str__(self) -> str:
+        return f"{self.bits},{self.base},{self.shift}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A matrix of ``rows`` by ``columns`` in shared memory. Offsets in elements from an address that 1024 divides.
+
+    ``pad`` elements follow every row. ``panel`` is the width in columns of the panels that the matrix is cut into, 0
+    where whole rows follow each other. ``name`` is how the command line spells the layout.
+    """
+
+    rows: int
+    columns: int
+    dtype: DType
+    swizzle: Swizzle = Swizzle(0, 0, 0)
+    pad: int = 0
+    panel: int = 0
+    name: str = "none"
+
+    @property
+    def bytes(self) -> int:
+        """Shared memory that the matrix takes, padding included."""
+        return self.rows * (self.columns + self.pad) * self.dtype.itemsize
+
+    def place(self, row: Array, column: Array) -> Array:
+        """The offsets of elements, of the shape that ``row`` and ``column`` broadcast to."""
+        if self.panel:
+            plain = (column // self.panel * self.rows + row) * self.panel + column % self.panel
+        else:
+            plain = row * (self.columns + self.pad) + column
+        return self.swizzle(plain)
+
+    def offsets(self) -> Array:
+        """int64[rows, columns]: the offset of every element.
+
+        >>> from matmill.dtypes import F32
+        >>> layout(4, 4, F32, "2,0,2").offsets().tolist()
+        [[0, 1, 2, 3], [5, 4, 7, 6], [10, 11, 8, 9], [15, 14, 13, 12]]
+        """
+        return self.place(np.arange(self.rows)[:, None], np.arange(self.columns)[None, :])
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """All warp-wide requests of an access over a matrix, of ``width`` bytes per lane.
+
+    ``rows`` and ``columns`` are int64[n, 32]: the (first) element of each lane; ``active`` bool[n, 32].
+    """
+
+    access: str
+    rows: Array
+    columns: Array
+    active: NDArray[np.bool_]
+    width: int
+
+    def first(self, count: int) -> Requests:
+        """The first ``count`` of them."""
+        return Requests(self.access, self.rows[:count], self.columns[:count], self.active[:count], self.width)
+
+    def wavefronts(self, addresses: Array, *, store: bool = False) -> tuple[Array, Array]:
+        """Actual and ideal wavefronts of every request whose lanes go to ``addresses`` (bytes, int64[n, 32])."""
+        if self.access == "ldmatrix":
+            return ldmatrix_wavefronts(addresses, _MATRICES)
+        return shared_wavefronts(addresses, self.active, self.width, store=store)
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """Wavefronts of every request of an access: int64[n] each."""
+
+    actual: Array
+    ideal: Array
+
+    @property
+    def worst(self) -> int:
+        """The first of the requests with the most wavefronts beyond the ideal."""
+        return int(np.argmax(self.actual - self.ideal))
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts beyond the ideal, of all requests."""
+        return int((self.actual - self.ideal).sum())
+
+
+def layout(rows: int, columns: int, dtype: DType, text: str = "none", argument: str = "swizzle") -> Layout:
+    """The layout that ``text`` names: ``none``, ``pad:N``, ``B,M,S``, ``128B``, ``64B`` or ``32B``.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a matrix that no shared memory holds or that the hardware's mode
+    does not take, and for a swizzle that is none or that leaves the matrix.
+    """
+    plain = Layout(rows, columns, dtype)
+    _check_size(plain)
+    if text == "none":
+        return plain
+    if re.fullmatch(r"pad:[0-9]{1,9}", text):
+        padded = Layout(rows, columns, dtype, pad=int(text[4:]), name=text)
+        _check_size(padded)
+        return padded
+    if text.upper() in MODES:
+        return _hardware(plain, text.upper())
+    if not re.fullmatch(r"[0-9]{1,3},[0-9]{1,3},-?[0-9]{1,3}", text):
+        raise ArgumentError(
+            argument=argument,
+            got=repr(text),
+            wanted="B,M,S (bits, base, shift), pad:N, none, 128B, 64B or 32B",
+            fix="For rows of 64 two-byte elements and ldmatrix take 3,3,3.",
+        )
+    bits, base, shift = map(int, text.split(","))
+    swizzle = Swizzle(bits, base, shift)
+    _check_inside(plain, swizzle, argument)
+    return Layout(rows, columns, dtype, swizzle, name=str(swizzle))
+
+
+def requests(rows: int, columns: int, dtype: DType, access: str) -> Requests:
+    """The requests with which warps go over all of a matrix once, by one of :data:`ACCESSES`.
+
+    Raises :class:`~matmill.errors.UnknownNameError`, and :class:`~matmill.errors.ArgumentError` for a matrix that
+    cannot be cut into whole vectors or 8x8 matrices.
+    """
+    if access not in ACCESSES:
+        raise unknown_name("access", access, ACCESSES)
+    if access == "row":
+        start, lane = np.divmod(np.arange(-(-columns // LANES) * LANES), LANES)
+        across = np.tile(start * LANES + lane, rows).reshape(-1, LANES)
+        down = np.repeat(np.arange(rows), len(start) // LANES)[:, None] + np.zeros(LANES, np.int64)
+        return _requests(access, down, across, across < columns, dtype.itemsize)
+    if access == "column":
+        down = np.tile(np.arange(-(-rows // LANES) * LANES), columns).reshape(-1, LANES)
+        across = np.repeat(np.arange(columns), len(down) // columns)[:, None] + np.zeros(LANES, np.int64)
+        return _requests(access, down, across, down < rows, dtype.itemsize)
+    vector = VECTOR_BYTES // dtype.itemsize
+    if access == "vec16":
+        _check_cut(rows, columns, dtype, columns % vector == 0, f"rows of whole 16-byte vectors of {vector} elements")
+        per_row = columns // vector
+        index = np.arange(-(-rows * per_row // LANES) * LANES).reshape(-1, LANES)
+        down, piece = np.divmod(index, per_row)
+        return _requests(access, down, piece * vector, down < rows, VECTOR_BYTES)
+    tall, wide = rows // _MATRIX_ROWS, columns // vector
+    fits = rows % _MATRIX_ROWS == 0 and columns % vector == 0 and tall * wide % _MATRICES == 0
+    wanted = f"matrices of 8 rows by {vector} columns (16 bytes), a multiple of 4 of them"
+    _check_cut(rows, columns, dtype, fits, wanted)
+    piece, down = np.divmod(np.arange(rows * wide).reshape(-1, LANES), rows)
+    return _requests(access, down, piece * vector, np.ones(down.shape, np.bool_), VECTOR_BYTES)
+
+
+def addresses(made: Layout, asked: Requests, argument: str = "swizzle") -> Array:
+    """int64[n, 32]: the byte offset of each lane in ``made``; 0 for idle lanes.
+
+    Raises :class:`~matmill.errors.ArgumentError` where a lane's 16 bytes do not stay together and aligned.
+    """
+    rows, columns = np.where(asked.active, asked.rows, 0), np.where(asked.active, asked.columns, 0)
+    first = made.place(rows, columns)
+    size = made.dtype.itemsize
+    elements = asked.width // size
+    apart = [(made.place(rows, columns + i) != first + i).any() for i in range(1, elements)]
+    if any(apart) or (first * size % asked.width).any():
+        raise ArgumentError(
+            argument=argument,
+            got=f"{made.name} with {asked.access}",
+            wanted=f"a layout that keeps 16 bytes ({elements} elements of a row) together and aligned",
+            fix=f"Take a base of {elements.bit_length() - 1} or more, or padding by a multiple of {elements}.",
+        )
+    return first * size
+
+
+def cost(made: Layout, access: str) -> Cost:
+    """What an access to all of a matrix costs, request by request.
+
+    >>> from matmill.dtypes import F16
+    >>> [int(cost(layout(64, 64, F16, name), "ldmatrix").actual[0]) for name in ("none", "pad:8", "3,3,3", "128B")]
+    [32, 4, 4, 4]
+    """
+    asked = requests(made.rows, made.columns, made.dtype, access)
+    return Cost(*asked.wavefronts(addresses(made, asked)))
+
+
+def search(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
+    """The smallest swizzle without conflicts, or None where none of up to five bits has none.
+
+    Smallest: fewest bits; among those the largest base, which keeps the longest runs together; then the shortest shift.
+    A layout without any swizzle has zero bits.
+
+    >>> from matmill.dtypes import F16, F32
+    >>> str(search(64, 64, F16, "ldmatrix").swizzle), str(search(32, 32, F32, "column").swizzle)
+    ('3,3,3', '5,0,5')
+    """
+    asked = requests(rows, columns, dtype, access)
+    plain = Layout(rows, columns, dtype)
+    _check_size(plain)
+    offsets = addresses(plain, asked) // dtype.itemsize
+    least = (asked.width // dtype.itemsize).bit_length() - 1
+    screen = asked.first(_SCREEN)
+    for swizzle in _candidates(rows * columns, least):
+        some = screen.wavefronts(swizzle(offsets[:_SCREEN]) * dtype.itemsize)
+        if Cost(*some).conflicts == 0 and Cost(*asked.wavefronts(swizzle(offsets) * dtype.itemsize)).conflicts == 0:
+            return Layout(rows, columns, dtype, swizzle, name=str(swizzle) if swizzle.bits else "none")
+    return None
+
+
+def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout | None:
+    """The least padding without conflicts, up to a whole pass of 128 bytes; None where there is none.
+
+    >>> from matmill.dtypes import F16
+    >>> smallest_pad(64, 64, F16, "ldmatrix").name
+    'pad:8'
+    """
+    asked = requests(rows, columns, dtype, access)
+    step = asked.width // dtype.itemsize
+    for pad in range(0, PASS_BYTES // dtype.itemsize + 1, step):
+        made = Layout(rows, columns, dtype, pad=pad, name=f"pad:{pad}" if pad else "none")
+        if Cost(*asked.wavefronts(addresses(made, asked))).conflicts == 0:
+            return made
+    return None
+
+
+def words(made: Layout) -> tuple[Array, Array]:
+    """What lies in each word: row and column of its first element, int64[lines, 32] each; -1 for padding.
+
+    A line is one row of the 32 banks: 128 bytes.
+    """
+    size = made.dtype.itemsize
+    start = (made.offsets() * size).ravel()
+    lines = -(-made.bytes // PASS_BYTES)
+    found = np.full((2, lines * BANKS), -1, dtype=np.int64)
+    order = np.argsort(-start)  # of several elements in a word the one of the lowest address is written last
+    row, column = np.divmod(order, made.columns)
+    for word in range(max(1, size // WORD_BYTES)):
+        found[:, start[order] // WORD_BYTES + word] = row, column
+    return found[0].reshape(lines, BANKS), found[1].reshape(lines, BANKS)
+
+
+def touched(made: Layout, access: str, index: int) -> NDArray[np.bool_]:
+    """bool[lines, 32]: the words that request ``index`` of an access wants."""
+    asked = requests(made.rows, made.columns, made.dtype, access)
+    start = addresses(made, asked)[index][asked.active[index]] // WORD_BYTES
+    wanted = np.zeros(-(-made.bytes // PASS_BYTES) * BANKS, dtype=np.bool_)
+    for word in range(max(1, asked.width // WORD_BYTES)):
+        wanted[start + word] = True
+    return wanted.reshape(-1, BANKS)
+
+
+def _requests(access: str, rows: Array, columns: Array, active: NDArray[np.bool_], width: int) -> Requests:
+    return Requests(access, rows.astype(np.int64), columns.astype(np.int64), active, width)
+
+
+def _candidates(elements: int, least_base: int) -> list[Swizzle]:
+    """Swizzles that stay inside a matrix of so many elements, the smallest first."""
+    found = [Swizzle(0, 0, 0)]
+    for bits in range(1, _MOST_BITS + 1):
+        for base in range(elements.bit_length(), least_base - 1, -1):
+            made = (Swizzle(bits, base, shift) for shift in range(bits, elements.bit_length()))
+            found += [swizzle for swizzle in made if _fits(swizzle, elements)]
+    return found
+
+
+def _fits(swizzle: Swizzle, elements: int) -> bool:
+    """Whether a swizzle's bits all number elements of the matrix, and none leaves it."""
+    if swizzle.bits == 0:
+        return True
+    moved = swizzle.base + swizzle.bits if swizzle.shift > 0 else swizzle.width
+    return 1 << swizzle.width - 1 < elements and elements % (1 << moved) == 0
+
+
+def _hardware(plain: Layout, mode: str) -> Layout:
+    """The matrix in panels of a hardware mode."""
+    span, (bits, base, shift) = MODES[mode]
+    size = plain.dtype.itemsize
+    if plain.columns * size % span:
+        raise ArgumentError(
+            argument="shape",
+            got=f"rows of {plain.columns * size} bytes for {mode}",
+            wanted=f"rows of a multiple of {span} bytes",
+            fix=f"{mode} swizzles panels that are {span} bytes wide: take multiples of {span // size} columns.",
+        )
+    swizzle = Swizzle(bits, base - (size.bit_length() - 1), shift)
+    return Layout(plain.rows, plain.columns, plain.dtype, swizzle, panel=span // size, name=mode)
+
+
+def _check_inside(plain: Layout, swizzle: Swizzle, argument: str) -> None:
+    elements = plain.rows * plain.columns
+    if not _fits(swizzle, elements):
+        raise ArgumentError(
+            argument=argument,
+            got=f"{swizzle}, which moves elements by bits up to bit {swizzle.width - 1}",
+            wanted=f"bits of the {elements} offsets of a {plain.rows}x{plain.columns} matrix, in whole blocks",
+            fix="Take a smaller base or shift, or a matrix whose size is a multiple of a larger power of two.",
+        )
+
+
+def _check_cut(rows: int, columns: int, dtype: DType, fits: bool, wanted: str) -> None:  # noqa: FBT001 — the finding
+    if not fits:
+        raise ArgumentError(
+            argument="shape",
+            got=f"{rows}x{columns} {dtype.name}",
+            wanted=wanted,
+            fix="Take a larger tile, or --access row or column.",
+        )
+
+
+def _check_size(made: Layout) -> None:
+    if made.rows < 1 or made.columns < 1 or made.bytes > _MOST_BYTES:
+        raise ArgumentError(
+            argument="shape",
+            got=f"{made.rows}x{made.columns} {made.dtype.name}, {made.bytes} bytes",
+            wanted=f"at least one row and column, and at most {_MOST_BYTES} bytes",
+            fix="Take a tile that fits in shared memory.",
+        )
