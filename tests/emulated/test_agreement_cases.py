@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from agreement import floats, integers, memory, warps
+from agreement import floats, integers, matrix, memory, warps
 from agreement.case import POISON, TARGET, Array, Case, Op, same
 from agreement.on_gpu import on_gpu
 from matmill.compile import Binary
@@ -23,7 +23,7 @@ def emulated(case: Case) -> tuple[dict[str, Array], Report]:
     return case.emulate()
 
 
-CASES = (*integers.CASES, *floats.CASES, *warps.CASES, *memory.CASES)
+CASES = (*integers.CASES, *floats.CASES, *warps.CASES, *memory.CASES, *matrix.CASES)
 
 
 class StandIn:

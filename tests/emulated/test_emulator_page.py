@@ -30,6 +30,9 @@ BODIES = {
     "deadlock": 'if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");',
     "step-limit": 'for (unsigned i = 1; i; i += 2) asm volatile("" : "+r"(i));',
     "trap": "if (t == 5) __trap();",
+    "partial-warp": (
+        'unsigned d = t; if (t < 40) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(d)); x[t] = d;'
+    ),
 }
 
 

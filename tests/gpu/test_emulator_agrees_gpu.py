@@ -1,18 +1,19 @@
 """The emulator against a GPU: the same kernels on the same values leave the same bits.
 
-Where PTX leaves freedom (approximate functions) results need to be near; NaN payloads are not compared.
+Where PTX leaves freedom (approximate functions, sums of matrix units) results need to be near; NaN payloads are not
+compared.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from agreement import floats, integers, memory, warps
+from agreement import floats, integers, matrix, memory, warps
 from agreement.case import Case
 from agreement.on_gpu import on_gpu
 from matmill.gpu import GPU
 
-CASES = (*integers.CASES, *floats.CASES, *warps.CASES, *memory.CASES)
+CASES = (*integers.CASES, *floats.CASES, *warps.CASES, *memory.CASES, *matrix.CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -52,10 +52,13 @@ class Region:
 
 
 class Addresses:
-    """The addresses that one register holds, for the lanes of one site under one guard."""
+    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` leaves some out."""
 
-    def __init__(self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str) -> None:
+    def __init__(
+        self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str, among: Mask | None = None
+    ) -> None:
         self.lanes = lanes
+        self.among = among
         self.row = row if row.dtype != np.uint64 else row.view(np.int64)
         self.guard = guard
         self.negated = negated
@@ -78,6 +81,8 @@ class Addresses:
         if self.guard is not None:
             own = ~self.guard if self.negated else self.guard
             active = own.copy() if active is None else own & active
+        if self.among is not None:
+            active = self.among if active is None else self.among & active
         if active is None or active.all():
             return None
         return active
@@ -172,7 +177,8 @@ class Piece:
 class Access:
     """One memory instruction at one site: ``vector`` elements of ``element`` bytes per lane.
 
-    ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, which its family watches itself).
+    ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, which its family watches itself);
+    ``counted_as`` is what its traffic counts as, the kind unless a family says otherwise.
     :meth:`locate` brings ``pieces`` up to date, checks bounds, alignment and permissions, and counts; a piece's
     elements are then ``region.words[element][start // element + index + i]``.
     """
@@ -197,6 +203,7 @@ class Access:
         self.shift = element.bit_length() - 1
         self.width = element * vector
         self.kind = kind
+        self.counted_as = kind
         self.epoch = -1
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
@@ -276,7 +283,7 @@ class Access:
             kind = piece.region.kind
             if kind not in {"global", "shared"}:
                 continue
-            key = (kind, self.width, self.kind, (addresses.low + self.offset) % 128)
+            key = (kind, self.width, self.counted_as, (addresses.low + self.offset) % 128)
             simple = len(self.pieces) == 1
             now = addresses.memo.get(key) if simple else None
             if now is None:
@@ -284,7 +291,7 @@ class Access:
                 now = self._cost(kind, active)
                 if simple:
                     addresses.memo[key] = now
-            traffic.append(self.machine.tally.traffic(self.where, kind, self.kind))
+            traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
             counts.append(now)
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+# Instructions of the matrix units, which whole warps execute: floating point of 32 bits and less, integer, float64.
+MATRIX_CLASSES = ("hmma", "imma", "dmma")
 CLASSES = (
     "ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd", "special", "integer", "convert", "memory",
-    "control", "other",
+    "control", "other", *MATRIX_CLASSES,
 )  # fmt: skip
 
 # The classes that Nsight Compute has under the same name, prefixed smsp__sass_thread_inst_executed_op_.
@@ -23,7 +25,8 @@ class LineCounts:
     """Memory traffic of one source line. ``*_ideal`` is the fewest wavefronts that the accesses' widths allow.
 
     ``cp_async_requests`` are all warps that execute a cp.async, ``cp_async_global_requests`` those of which some lane
-    reads: a copy whose lanes all just fill with zeros asks nothing of global memory.
+    reads: a copy whose lanes all just fill with zeros asks nothing of global memory. ``ldmatrix`` and ``stmatrix`` are
+    among the shared loads and stores; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of those they are.
     """
 
     instructions: int = 0
@@ -47,6 +50,8 @@ class LineCounts:
     cp_async_shared_wavefronts: int = 0
     cp_async_bytes: int = 0
     atomics: int = 0
+    ldmatrix_requests: int = 0
+    stmatrix_requests: int = 0
 
     @property
     def bank_conflicts(self) -> int:
@@ -64,7 +69,9 @@ class Counters(LineCounts):
 
     ``ffma`` to ``other`` are thread instructions with a true predicate. Requests, wavefronts, ``barriers``
     (``bar.sync`` and its kin, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
-    thread operations. ``*_bytes`` are what the active threads asked for.
+    thread operations. ``*_bytes`` are what the active threads asked for. ``hmma``, ``imma`` and ``dmma`` are
+    ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64; ``matrix_flops`` are
+    their multiplications and additions.
     """
 
     ffma: int = 0
@@ -83,6 +90,10 @@ class Counters(LineCounts):
     control: int = 0
     other: int = 0
     barriers: int = 0
+    hmma: int = 0
+    imma: int = 0
+    dmma: int = 0
+    matrix_flops: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """The counts by name."""
@@ -107,8 +118,10 @@ class Counters(LineCounts):
             ),
             "smsp__inst_executed_op_global_ld": self.global_load_requests,
             "smsp__inst_executed_op_global_st": self.global_store_requests,
-            "smsp__inst_executed_op_shared_ld": self.shared_load_requests,
-            "smsp__inst_executed_op_shared_st": self.shared_store_requests,
+            "smsp__inst_executed_op_shared_ld": self.shared_load_requests - self.ldmatrix_requests,
+            "smsp__inst_executed_op_shared_st": self.shared_store_requests - self.stmatrix_requests,
+            "smsp__inst_executed_op_ldsm": self.ldmatrix_requests,
             "smsp__inst_executed_op_ldgsts": self.cp_async_requests,
             **{thread.format(name): getattr(self, name) for name in _THREAD_CLASSES},
+            **{f"sm__inst_executed_pipe_tensor_op_{name}": getattr(self, name) for name in MATRIX_CLASSES},
         }

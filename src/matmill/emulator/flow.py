@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from matmill.emulator.inline import Flat
-from matmill.emulator.specials import is_known
+from matmill.emulator.specials import CLOCKS, is_known
 from matmill.emulator.syntax import (
     TYPE_BYTES,
     Immediate,
@@ -22,6 +22,8 @@ from matmill.emulator.syntax import (
     Symbol,
 )
 from matmill.emulator.table import KIND_OF_TYPE, Action, Value, decode, registers
+
+_SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
 
 @dataclass
@@ -67,26 +69,38 @@ class Block:
 def checked(action: Action) -> Action:
     """The action, if its operands are what its kinds can be read from and written to."""
     i = action.instruction
-    for value in action.sources:
-        operand = value.operand.register if isinstance(value.operand, Negated) else value.operand
-        if isinstance(operand, Special) and not is_known(operand.name):
-            raise i.unsupported(f"special register {operand.name}")
-        if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
-            raise i.unsupported("a source operand of the wrong kind")
+    members = getattr(action.detail, "members", None)
+    for value in (*action.sources, *((Value(members, "u4"),) if members is not None else ())):
+        _check_source(i, value)
     for value in action.results:
         if not isinstance(value.operand, Register | Sink) or not _readable(value.operand, value.kind):
             raise i.unsupported("a result of the wrong kind")
     return action
 
 
+def _check_source(i: Instruction, value: Value) -> None:
+    """Raise where an operand cannot be read as rows of its kind."""
+    operand = value.operand.register if isinstance(value.operand, Negated) else value.operand
+    if isinstance(operand, Special):
+        # Clocks are read by mov alone, which does not name them as sources.
+        if not is_known(operand.name) or operand.name in CLOCKS:
+            raise i.unsupported(f"special register {operand.name}")
+        if value.kind not in _SPECIAL_KINDS:
+            raise i.unsupported(f"special register {operand.name}, which has 32 bits, as an operand of another kind")
+    if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
+        raise i.unsupported("a source operand of the wrong kind")
+
+
 def _readable(operand: Operand, kind: str) -> bool:
-    """Whether a register is wide enough for a kind; predicates go with predicates alone."""
+    """Whether a register is wide enough for a kind, and as wide for two halves; predicates are for predicates alone."""
     if not isinstance(operand, Register):
         return True
     own = KIND_OF_TYPE.get(operand.type)
     if own is None or (own == "p") != (kind == "p"):
         return False
-    return own == "p" or max(TYPE_BYTES[operand.type], 2) >= int(kind[1]) * (2 if kind.endswith("x2") else 1)
+    if kind.endswith("x2"):
+        return TYPE_BYTES[operand.type] == 2 * int(kind[1])
+    return own == "p" or max(TYPE_BYTES[operand.type], 2) >= int(kind[1])
 
 
 def uses_of(action: Action) -> list[Register]:
@@ -154,6 +168,7 @@ class _Builder:
             raise s.unsupported("its targets")
         if s.guard is not None:
             raise s.unsupported("a guard")
+        _check_source(s, Value(s.operands[0], "u4"))
         end = Terminator("switch", s, selector=s.operands[0])
         self.fixups.append((end, list(self.flat.targets[s.operands[1].text]), s))
         self.close(end)

@@ -18,6 +18,7 @@ KINDS = (
     "missing-wait",
     "step-limit",
     "trap",
+    "partial-warp",
 )
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
@@ -27,8 +28,8 @@ MOST_HAZARDS = 100
 class Hazard:
     """One thing wrong: its kind, a message for people, the source place ("kernel.cuh:53") and the instruction's text.
 
-    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit" and "trap" end the run with a
-    :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait" and "divergent-barrier" are collected.
+    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait" and "divergent-barrier" are collected.
     """
 
     kind: str
@@ -55,6 +56,7 @@ _WANTED = {
     "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
+    "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
 }  # fmt: skip
 
 

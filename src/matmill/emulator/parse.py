@@ -186,7 +186,7 @@ class _Parser(Cursor):
         align = align or max(unit * vector, 1)
         if not len(data) <= size <= _MAX_BYTES or align <= 0 or align & (align - 1) or align > _MAX_ALIGNMENT:
             raise syntax_error(line, f"{name}: {size} bytes aligned to {align}", "a size below 1 GiB, a power of two")
-        return Variable(name, space, size, align, data, relocations, extern=extern or unsized)
+        return Variable(name, space, size, align, data, relocations, extern=extern or unsized, element=element)
 
     def _variable_type(self, line: int) -> tuple[int, int, str]:
         """Alignment, vector length and element type, as far as given."""

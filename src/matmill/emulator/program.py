@@ -29,7 +29,8 @@ class Program:
     """A translated entry.
 
     ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
-    extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class.
+    extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class,
+    and their ``matrix_flops`` per lane.
     """
 
     entry: Function
@@ -165,10 +166,11 @@ def _instructions(blocks: list[Block]) -> list[Instruction]:
 
 
 def _tally(block: Block) -> list[tuple[str, int]]:
-    counts = dict.fromkeys(CLASSES, 0)
+    counts = dict.fromkeys((*CLASSES, "matrix_flops"), 0)
     for action in block.actions:
         if action.instruction.guard is None:
             counts[action.tally] += 1
+            counts["matrix_flops"] += action.flops
     if block.end.instruction is not None and block.end.guard is None and _executes_at_end(block):
         counts["control"] += 1
     return [(name, count) for name, count in counts.items() if count]

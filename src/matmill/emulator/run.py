@@ -223,7 +223,8 @@ def _place_variables(module: Module, space: AddressSpace) -> dict[Variable, int]
     """Addresses for the module's global and constant variables, filled with their initial values."""
     symbols: dict[Variable, int] = {}
     contents: list[tuple[Variable, NDArray[np.uint8]]] = []
-    for variable in module.variables:
+    functions = (*module.entries.values(), *module.functions.values())
+    for variable in (*module.variables, *(v for f in functions for v in f.variables)):
         if variable.space in {"global", "const"}:
             data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
             data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)

@@ -105,7 +105,7 @@ class Site:
                 if len(result) != self.lanes.count:
                     result, draft = result.view(np.uint32), draft.view(np.uint32)  # noqa: PLW2901 - the same bits, per lane
                 self.steps.append((copy_where, (result, draft, guard)))
-        self.steps.append((self.machine.tally.guarded, (action.tally, guard, self.lanes)))
+        self.steps.append((self.machine.tally.guarded, (action.tally, action.flops, guard, self.lanes)))
 
     def _guard_row(self) -> Row:
         """The guard as a row that is true where the instruction executes."""
@@ -223,20 +223,51 @@ class Site:
 
     def access(self, i: Instruction, address: Address, space: str, *, element: int, vector: int, kind: str) -> Access:
         """A memory access of the instruction being bound."""
+        addresses = self.addresses(i, address, space)
+        return Access(self.machine, addresses, i, offset=address.offset, element=element, vector=vector, kind=kind)
+
+    def addresses(self, i: Instruction, address: Address, space: str, *, first: int = LANES) -> Addresses:
+        """The addresses that the instruction being bound takes from the ``first`` lanes of each warp."""
         if isinstance(address.base, Symbol) and space == "param" and self.is_local(address.base.variable):
             space = "local"
-        key = (address.base if isinstance(address.base, Register) else repr(address.base), i.guard, i.negated, space)
-        offset = address.offset
+        base = address.base if isinstance(address.base, Register) else repr(address.base)
+        key = (base, i.guard, i.negated, space, first)
         if key not in self._addresses:
             row, _ = self.address_row(address)
             if not row.ndim:
                 row = np.full(self.lanes.count, row)
-            self._addresses[key] = Addresses(self.lanes, row, self.guard, negated=self.negated, space=space)
+            among = None if first == LANES else np.arange(self.lanes.count) % LANES < first
+            self._addresses[key] = Addresses(
+                self.lanes, row, self.guard, negated=self.negated, space=space, among=among
+            )
         addresses = self._addresses[key]
         if key not in self._fresh:
             self._fresh.add(key)
             self.steps.append((addresses.refresh, ()))
-        return Access(self.machine, addresses, i, offset=offset, element=element, vector=vector, kind=kind)
+        return addresses
+
+    def whole_warps(self, i: Instruction) -> Call | None:
+        """A call that raises where only some lanes of a warp execute ``i``; None where that cannot be."""
+        if self.guard is None and self.lanes.active is None:
+            return None
+        lanes, machine, participants = self.lanes, self.machine, self.participants()
+
+        def call() -> None:
+            active = participants()
+            broken = active.any(axis=1) & ~active.all(axis=1)
+            if not broken.any():
+                return
+            warp = int(np.flatnonzero(broken)[0])
+            missing = warp * LANES + int(np.flatnonzero(~active[warp])[0])
+            exists = lanes.geometry.exists[lanes.columns[missing]]
+            message = (
+                f"{machine.launch.kernel}: {int(active[warp].sum())} of the 32 threads of a warp execute {i.text!r}, "
+                f"which all must execute together; "
+                f"{lanes.thread_name(missing) + ' does not' if exists else 'the block has no threads for the others'}"
+            )
+            raise fault("partial-warp", message, i)
+
+        return call
 
     def clock(self, name: str) -> Call:
         """%clock and its kin: the number of steps made so far."""

@@ -45,6 +45,7 @@ class Special:
 class Variable:
     """A named piece of memory. ``size`` is in bytes; 0 for an extern array whose size the launch gives.
 
+    ``element`` is the type it was declared with, "f32" for instance; arrays of bytes stand for C++ structures too.
     ``relocations`` are (byte offset, variable, addend): addresses to be filled in once they are known.
     """
 
@@ -55,6 +56,7 @@ class Variable:
     initial: bytes = b""
     relocations: tuple[tuple[int, Variable, int], ...] = ()
     extern: bool = False
+    element: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class Action:
     ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
     ``bind`` is for those that touch memory or other lanes: given the site it returns such a call, made for its lanes.
     ``in_place`` says that a result may share its row with a source that dies here. ``ends_block`` is for instructions
-    at which a warp may have to wait. ``group`` names computations that the translator may batch.
+    at which a warp may have to wait. ``group`` names computations that the translator may batch. ``flops`` are the
+    additions and multiplications of a matrix instruction, divided by the 32 lanes that share them.
     """
 
     instruction: Instruction
@@ -58,14 +59,20 @@ class Action:
     uses: tuple[Register, ...] = ()
     group: str = ""
     detail: Any = None
+    flops: int = 0
 
 
 Decoder: TypeAlias = "Callable[[Instruction], Action]"
 TABLE: dict[str, Decoder] = {}
+# How many operands an instruction may have, where its decoder takes any number.
+_OPERANDS: dict[str, tuple[int, ...]] = {}
 
 
-def instructions(*names: str) -> Callable[[Decoder], Decoder]:
-    """Register a decoder for opcodes whose first part is one of ``names``."""
+def instructions(*names: str, operands: tuple[int, ...] = ()) -> Callable[[Decoder], Decoder]:
+    """Register a decoder for opcodes whose first part is one of ``names``, with one of these counts of operands.
+
+    Without ``operands`` the decoder itself sees to their number.
+    """
 
     def register(decoder: Decoder) -> Decoder:
         for name in names:
@@ -73,6 +80,8 @@ def instructions(*names: str) -> Callable[[Decoder], Decoder]:
                 message = f"two decoders for {name}"
                 raise ValueError(message)
             TABLE[name] = decoder
+            if operands:
+                _OPERANDS[name] = operands
         return decoder
 
     return register
@@ -83,6 +92,9 @@ def decode(instruction: Instruction) -> Action:
     decoder = TABLE.get(instruction.name)
     if decoder is None:
         raise instruction.unsupported("unknown opcode")
+    count = len(instruction.operands)
+    if count not in _OPERANDS.get(instruction.name, (count,)):
+        raise instruction.unsupported("the number of its operands")
     try:
         return decoder(instruction)
     except (ValueError, IndexError, KeyError, TypeError) as problem:
@@ -111,6 +123,13 @@ class Modifiers:
                 self.left.remove(modifier)
                 return modifier
         return default
+
+    def need(self, *names: str) -> str:
+        """The first modifier that is one of ``names``, which must be there."""
+        found = self.pick(names)
+        if not found:
+            raise self.instruction.unsupported("none of ." + ", .".join(names))
+        return found
 
     def type(self, *allowed: str) -> str:
         """The first modifier that is a type (and, where given, one of ``allowed``)."""

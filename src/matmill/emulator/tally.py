@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.counters import CLASSES, LINE_FIELDS, Counters, LineCounts
+from matmill.emulator.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSES, Counters, LineCounts
 
 if TYPE_CHECKING:
     from matmill.emulator.lanes import Lanes
@@ -24,7 +24,14 @@ _NAMES = {
         "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
     ),
     ("shared", "copy"): (None, "cp_async_shared_wavefronts", None, None),
+    ("shared", "ldmatrix"): (
+        "shared_load_requests", "shared_load_wavefronts", "shared_load_wavefronts_ideal", "shared_load_bytes",
+    ),
+    ("shared", "stmatrix"): (
+        "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
+    ),
 }  # fmt: skip
+_LANES = 32
 
 
 class Tally:
@@ -36,12 +43,15 @@ class Tally:
         self.block_warps = [0] * len(program.blocks)
         self.barriers = 0
         self._guarded = dict.fromkeys(CLASSES, 0)
+        self._guarded_flops = 0
         self._traffic: dict[tuple[int, str, str], list[int]] = {}
         self._atomics: dict[int, int] = {}
 
-    def guarded(self, name: str, guard: NDArray[np.bool_], lanes: Lanes) -> None:
-        """Count an instruction under a guard: the active threads for which it holds."""
-        self._guarded[name] += int(np.count_nonzero(guard if lanes.active is None else guard & lanes.active))
+    def guarded(self, name: str, flops: int, guard: NDArray[np.bool_], lanes: Lanes) -> None:
+        """Count an instruction of ``flops`` per lane under a guard: the active threads for which it holds."""
+        threads = int(np.count_nonzero(guard if lanes.active is None else guard & lanes.active))
+        self._guarded[name] += threads
+        self._guarded_flops += threads * flops
 
     def traffic(self, where: int, space: str, kind: str) -> list[int]:
         """The totals of one instruction: requests, sectors or wavefronts, ideal wavefronts, bytes; to be added to."""
@@ -58,6 +68,7 @@ class Tally:
         self.barriers += other.barriers
         for name, count in other._guarded.items():
             self._guarded[name] += count
+        self._guarded_flops += other._guarded_flops
         for key, counts in other._traffic.items():
             mine = self.traffic(*key)
             mine[:] = [a + b for a, b in zip(mine, counts, strict=True)]
@@ -75,6 +86,8 @@ class Tally:
             for name, count in zip(_NAMES.get((space, kind), ()), counts, strict=False):
                 if name is not None:
                     line(where)[name] += count
+            if kind in {"ldmatrix", "stmatrix"}:
+                line(where)[f"{kind}_requests"] += counts[0]
         for where, count in self._atomics.items():
             line(where)["atomics"] += count
         for block, warps in zip(self.program.blocks, self.block_warps, strict=True):
@@ -90,7 +103,7 @@ class Tally:
 
     def counters(self, by_line: dict[str, LineCounts]) -> Counters:
         """The counts of the whole launch."""
-        totals = dict.fromkeys((*LINE_FIELDS, *CLASSES), 0)
+        totals = dict.fromkeys((*LINE_FIELDS, *CLASSES, "matrix_flops"), 0)
         for counts in by_line.values():
             for name in LINE_FIELDS:
                 totals[name] += getattr(counts, name)
@@ -99,4 +112,7 @@ class Tally:
                 totals[name] += threads * count
         for name, count in self._guarded.items():
             totals[name] += count
+        totals["matrix_flops"] += self._guarded_flops
+        for name in MATRIX_CLASSES:
+            totals[name] //= _LANES
         return Counters(**totals, barriers=self.barriers)

@@ -10,10 +10,16 @@ from matmill.emulator.families import (
     floats,
     integers,
     loads,
+    matrices,
+    mma,
     moves,
+    refused,
     special,
     sync,
     warps,
 )
 
-__all__ = ["bits", "compare", "convert", "copies", "floats", "integers", "loads", "moves", "special", "sync", "warps"]
+__all__ = [
+    "bits", "compare", "convert", "copies", "floats", "integers", "loads", "matrices", "mma", "moves", "refused",
+    "special", "sync", "warps",
+]  # fmt: skip

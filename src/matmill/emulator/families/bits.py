@@ -111,8 +111,8 @@ def shift(i: Instruction) -> Action:
 def funnel_shift(i: Instruction) -> Action:
     """shf: a 64-bit shift of which one half is kept."""
     m = Modifiers(i)
-    left = m.pick(("l", "r")) == "l"
-    wrap = m.pick(("wrap", "clamp")) == "wrap"
+    left = m.need("l", "r") == "l"
+    wrap = m.need("wrap", "clamp") == "wrap"
     m.type("b32")
     m.done()
 

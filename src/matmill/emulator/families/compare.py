@@ -100,6 +100,8 @@ def set_predicate(i: Instruction) -> Action:
     compare = _comparison(i, m, type_name, name)
     m.done()
     d, a, b, *rest = i.operands
+    if len(rest) != (combine is not None):
+        raise i.unsupported("the number of its operands")
     kind = KIND_OF_TYPE[type_name]
     sources = [(a, kind), (b, kind), *((c, "p") for c in rest)]
     packed = kind.endswith("x2")
@@ -146,6 +148,8 @@ def set_value(i: Instruction) -> Action:
         out[...] = np.where(holds, np.array(true, out.dtype), out.dtype.type(0))
 
     d, a, b, *rest = i.operands
+    if len(rest) != (combine is not None):
+        raise i.unsupported("the number of its operands")
     source = KIND_OF_TYPE[type_name]
     return computed(i, call, [(a, source), (b, source), *((c, "p") for c in rest)], [(d, kind)])
 
@@ -161,6 +165,8 @@ def select(i: Instruction) -> Action:
     m = Modifiers(i)
     kind = KIND_OF_TYPE[m.type()]
     m.done()
+    if kind.endswith("x2"):
+        raise i.unsupported("its type")
     kind = "u" + kind[1] if kind[0] == "i" else kind
     d, a, b, p = i.operands
     return computed(i, choose, [(a, kind), (b, kind), (p, "p")], [(d, kind)], in_place=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from matmill.emulator import banks
 from matmill.emulator.access import LANES, Access
 from matmill.emulator.families.loads import address_of, base_registers, mark_written
+from matmill.emulator.families.refused import refuse_copy
 from matmill.emulator.syntax import Address, Immediate, Instruction, Operand, Register
 from matmill.emulator.table import Action, Call, Modifiers, Value, instructions
 
@@ -26,6 +27,8 @@ Row: TypeAlias = "NDArray[Any]"
 @instructions("cp")
 def copy_async(i: Instruction) -> Action:
     """cp.async.{ca,cg}.shared.global, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all."""
+    if "bulk" in i.modifiers or "mbarrier" in i.modifiers or "reduce" in i.modifiers:
+        refuse_copy(i)
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
     m = Modifiers(i, *hints)
     if "L2::cache_hint" in hints or not m.flag("async"):
@@ -37,7 +40,7 @@ def copy_async(i: Instruction) -> Action:
         m.done()
         allowed = _literal(i, i.operands[0]) if i.operands else -1
         return Action(i, bind=lambda site: site.copies.wait_call(site, allowed), tally="memory", masks_itself=True)
-    bypasses = m.pick(("ca", "cg")) == "cg"
+    bypasses = m.need("ca", "cg") == "cg"
     if not (m.flag("shared") or m.flag("shared::cta")) or not m.flag("global"):
         raise i.unsupported("its state spaces")
     m.done()
@@ -52,6 +55,8 @@ def _literal(i: Instruction, operand: Operand) -> int:
 
 def _copy(i: Instruction, *, bypasses: bool) -> Action:
     target, source, size_operand, *rest = i.operands
+    if len(rest) > 1:
+        raise i.unsupported("the number of its operands")
     size = _literal(i, size_operand)
     if size not in {4, 8, 16}:
         raise i.unsupported("its size")

@@ -177,7 +177,7 @@ def _directed_fma(mode: str) -> Callable[..., object]:
     return call
 
 
-@instructions("fma")
+@instructions("fma", operands=(4,))
 def fused(i: Instruction) -> Action:
     """fma, and mad of floating-point type, which rounds once too."""
     form = _Form(i)

@@ -152,7 +152,8 @@ def mad_high(a: Row, b: Row, c: Row, out: Row) -> None:
     np.add(high_product(a, b), c, out=out)
 
 
-@instructions("mul", "mad")
+@instructions("mul", operands=(3,))
+@instructions("mad", operands=(4,))
 def multiply(i: Instruction) -> Action:
     """``mul`` and mad, lower half, upper half or whole product."""
     if not is_integer(i):
@@ -189,7 +190,8 @@ def _low24(row: Row) -> Row:
     return np.asarray((row << shift) >> shift)
 
 
-@instructions("mul24", "mad24")
+@instructions("mul24", operands=(3,))
+@instructions("mad24", operands=(4,))
 def multiply_24_bits(i: Instruction) -> Action:
     """mul24 and mad24."""
     m = Modifiers(i)
@@ -279,7 +281,7 @@ def absolute_difference_sum(a: Row, b: Row, c: Row, out: Row) -> None:
     out[...] = c + np.where(a < b, b - a, a - b)
 
 
-@instructions("sad")
+@instructions("sad", operands=(4,))
 def sad(i: Instruction) -> Action:
     """``sad``."""
     m = Modifiers(i)
@@ -289,7 +291,7 @@ def sad(i: Instruction) -> Action:
     return computed(i, absolute_difference_sum, [(s, kind) for s in sources], [(d, kind)], in_place=True)
 
 
-@instructions("dp4a")
+@instructions("dp4a", operands=(4,))
 def dot4(i: Instruction) -> Action:
     """dp4a: four products of bytes, summed onto a 32-bit number."""
     m = Modifiers(i)
@@ -298,8 +300,8 @@ def dot4(i: Instruction) -> Action:
     bytes_a, bytes_b = (np.int8 if t == "s32" else np.uint8 for t in types)
 
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
-        wide_a = np.atleast_1d(a).view(bytes_a).reshape(-1, 4).astype(np.int64)
-        wide_b = np.atleast_1d(b).view(bytes_b).reshape(-1, 4).astype(np.int64)
+        wide_a = np.ascontiguousarray(a).reshape(-1).view(bytes_a).reshape(-1, 4).astype(np.int64)
+        wide_b = np.ascontiguousarray(b).reshape(-1).view(bytes_b).reshape(-1, 4).astype(np.int64)
         out[...] = ((wide_a * wide_b).sum(axis=1) + c.astype(np.int64)).astype(np.uint32)
 
     d, *sources = i.operands

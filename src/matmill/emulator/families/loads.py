@@ -141,8 +141,9 @@ class Load:
     def _prepare(self) -> None:
         access = self.access
         for piece in access.pieces:
-            if piece.region.written is not None:
-                self._check_written(piece)
+            if not check_written(access, piece, self.vector):
+                # Until something is stored there, every execution must look again.
+                self.epoch = access.epoch = -1
         if len(access.pieces) > 1:
             return
         piece = access.pieces[0]
@@ -163,33 +164,32 @@ class Load:
             for i, out in enumerate(outs):
                 np.copyto(out, words[first + i + piece.index].view(self.kind), where=piece.mask, casting="unsafe")
 
-    def _check_written(self, piece: Piece) -> None:
-        """Report shared bytes that nothing was stored to; what was found initialised stays so."""
-        access = self.access
-        key = ("written", access.addresses.low + access.offset, access.width)
-        if key in access.addresses.memo or piece.region.written is None:
-            return
-        full = ones(access.element)
-        first = piece.start >> access.shift
-        good = np.ones(len(piece.index), np.bool_)
-        for i in range(self.vector):
-            good &= piece.region.written[access.element][first + i + piece.index] == full
-        if piece.mask is not None:
-            good |= ~piece.mask
-        if good.all():
-            access.addresses.memo[key] = True
-            return
-        lane = int(np.flatnonzero(~good)[0])
-        machine, lanes = access.machine, access.addresses.lanes
-        address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
-        place = machine.describe(access.addresses.space, address)
-        message = (
-            f"{machine.launch.kernel}: {lanes.thread_name(lane)} reads {access.width} bytes at {place} that nothing "
-            f"was stored to, in {access.instruction.text!r}"
-        )
-        machine.hazards.add("uninitialised-shared", access.where, message, access.instruction)
-        # Until something is stored there, every execution must look again.
-        self.epoch = access.epoch = -1
+
+def check_written(access: Access, piece: Piece, vector: int) -> bool:
+    """Report shared bytes that nothing was stored to, and return False; what was found initialised stays so."""
+    key = ("written", access.addresses.low + access.offset, access.width)
+    if key in access.addresses.memo or piece.region.written is None:
+        return True
+    full = ones(access.element)
+    first = piece.start >> access.shift
+    good = np.ones(len(piece.index), np.bool_)
+    for i in range(vector):
+        good &= piece.region.written[access.element][first + i + piece.index] == full
+    if piece.mask is not None:
+        good |= ~piece.mask
+    if good.all():
+        access.addresses.memo[key] = True
+        return True
+    lane = int(np.flatnonzero(~good)[0])
+    machine, lanes = access.machine, access.addresses.lanes
+    address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
+    place = machine.describe(access.addresses.space, address)
+    message = (
+        f"{machine.launch.kernel}: {lanes.thread_name(lane)} reads {access.width} bytes at {place} that nothing "
+        f"was stored to, in {access.instruction.text!r}"
+    )
+    machine.hazards.add("uninitialised-shared", access.where, message, access.instruction)
+    return False
 
 
 @instructions("st")
@@ -299,6 +299,8 @@ def atomic(i: Instruction) -> Action:
     has_result = i.name == "atom"
     d = i.operands[:1] if has_result else ()
     target, *values = i.operands[len(d) :]
+    if len(values) != (2 if operation == "cas" else 1):
+        raise i.unsupported("the number of its operands")
     address = address_of(i, target)
     word = f"u{element}" if type_name.endswith("x2") or bf16 else kind
 

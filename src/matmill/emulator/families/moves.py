@@ -116,7 +116,7 @@ def convert_address(i: Instruction) -> Action:
 def is_in_space(i: Instruction) -> Action:
     """isspacep: whether a generic address lies in a state space."""
     m = Modifiers(i)
-    space = m.pick(("global", "shared", "local", "const", "param", "shared::cta")).removesuffix("::cta")
+    space = m.need("global", "shared", "local", "const", "param", "shared::cta").removesuffix("::cta")
     m.done()
     low = np.uint64(WINDOWS.get(space, FIRST_ADDRESS))
     high = np.uint64(2 * WINDOWS[space] if space in WINDOWS else SHARED_WINDOW)

@@ -39,10 +39,12 @@ def shuffle(i: Instruction) -> Action:
     """shfl: a value from another lane, and whether that lane was in range."""
     m = Modifiers(i)
     synchronous = m.flag("sync")
-    mode = m.pick(("up", "down", "bfly", "idx"))
+    mode = m.need("up", "down", "bfly", "idx")
     m.type("b32")
     m.done()
     d, a, b, c, *members = i.operands
+    if len(members) != synchronous:
+        raise i.unsupported("its member mask")
     results = [Value(d.first, "u4"), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, "u4")]
 
     def bind(site: Site) -> Call:
@@ -79,10 +81,12 @@ def vote(i: Instruction) -> Action:
     """vote: all, any, uni or ballot of a predicate."""
     m = Modifiers(i)
     synchronous = m.flag("sync")
-    mode = m.pick(("all", "any", "uni", "ballot"))
+    mode = m.need("all", "any", "uni", "ballot")
     m.type("pred", "b32")
     m.done()
     d, a, *members = i.operands
+    if len(members) != synchronous:
+        raise i.unsupported("its member mask")
     negated = isinstance(a, Negated)
     predicate = a.register if isinstance(a, Negated) else a
 
@@ -111,7 +115,7 @@ def vote(i: Instruction) -> Action:
     return Action(i, sources, (Value(d, kind),), bind=bind, detail=converge)
 
 
-@instructions("activemask")
+@instructions("activemask", operands=(1,))
 def active_mask(i: Instruction) -> Action:
     """activemask: the lanes that run together now."""
 
@@ -130,7 +134,7 @@ def active_mask(i: Instruction) -> Action:
 def match(i: Instruction) -> Action:
     """match: the lanes that hold the same value (any), or all lanes if all do (all)."""
     m = Modifiers(i, "sync")
-    mode = m.pick(("any", "all"))
+    mode = m.need("any", "all")
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
     d, a, members = i.operands

@@ -1,0 +1,156 @@
+"""The kernel arguments of ``matmill emulate``: numbers, ``.npy`` files, and arrays made on the spot."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.cli.files import load
+from matmill.cli.options import writable
+from matmill.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matmill.emulator.syntax import Variable
+
+Array = NDArray[Any]
+
+#: Element types as arguments name them.
+TYPES: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    **{f"{kind}{8 * size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
+}
+#: Every form, for ``--help`` and error messages.
+FORMS = (
+    "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE or "
+    "random:TYPE:SHAPE[:SEED]"
+)
+# What the parameter types of PTX mean; .b32 may be either, so that the number decides.
+_PARAMETERS = {
+    **{f"s{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{f"{kind}{bits}": f"u{bits}" for kind in "ub" for bits in (8, 16, 32, 64)},
+    "f32": "f32",
+    "f64": "f64",
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """One argument: a scalar or an array, whether the kernel may store to it, and the file it is written to."""
+
+    value: np.generic | Array
+    writable: bool = True
+    file: Path | None = None
+
+
+def given(text: str, index: int, parameter: Variable) -> Given:
+    """One ``--arg`` as the kernel's parameter ``index`` takes it.
+
+    Raises :class:`~matmill.errors.ArgumentError` for anything else than ``FORMS`` and for values outside their type.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "in":
+        return Given(np.array(load(Path(rest), _name(index), wanted="of any type")), writable=False)
+    if kind == "out":
+        return _output(rest, index)
+    if kind == "zeros":
+        return Given(np.zeros(*_shape_and_type(text, rest, index)))
+    if kind == "random":
+        return Given(_random(text, rest, index))
+    if kind in TYPES and rest:
+        return Given(_scalar(kind, rest, text, index))
+    if rest:
+        raise _wrong(text, index)
+    known = _PARAMETERS.get(parameter.element, "")
+    if not known or parameter.size != TYPES[known].itemsize:
+        raise ArgumentError(
+            argument=_name(index),
+            got=repr(text),
+            wanted=f"a value of {parameter.size} bytes for parameter {parameter.name}",
+            fix="The PTX does not say its type; write it in front, as in f16:1.5.",
+        )
+    return Given(_scalar(known, text, text, index, real_too=parameter.element == "b32"))
+
+
+def _name(index: int) -> str:
+    return f"--arg number {index}"
+
+
+def _wrong(text: str, index: int) -> ArgumentError:
+    return ArgumentError(
+        argument=_name(index), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
+    )
+
+
+def _scalar(kind: str, text: str, whole: str, index: int, *, real_too: bool = False) -> np.generic:
+    """``text`` as a value of the type ``kind``; integers may be given as unsigned or signed, or in hexadecimal."""
+    dtype = TYPES[kind]
+    try:
+        if kind[0] in "iu":
+            number = int(text, 0)
+            bits = 8 * dtype.itemsize
+            if not -(1 << bits - 1) <= number < 1 << bits:
+                raise _wrong(whole, index)
+            scalar: np.generic = np.uint64(number & (1 << bits) - 1).astype(f"u{dtype.itemsize}").view(dtype)
+            return scalar
+        real: np.generic = np.array([float(text)]).astype(dtype)[0]
+    except ValueError as problem:
+        if real_too and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf|nan)", text, re.IGNORECASE):
+            return np.float32(text)
+        if isinstance(problem, ArgumentError):
+            raise
+        raise _wrong(whole, index) from problem
+    return real
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        return None
+    shape = tuple(int(n) for n in text.split("x"))
+    return shape if math.prod(shape) < 1 << 34 else None
+
+
+def _shape_and_type(text: str, rest: str, index: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    kind, _, sizes = rest.partition(":")
+    shape = _shape(sizes)
+    if kind not in TYPES or shape is None:
+        raise _wrong(text, index)
+    return shape, TYPES[kind]
+
+
+def _random(text: str, rest: str, index: int) -> Array:
+    """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is ``index`` unless given."""
+    parts = rest.split(":")
+    seed = index
+    if len(parts) == 3 and parts[2].isdigit():
+        seed = int(parts.pop())
+    shape, dtype = _shape_and_type(text, ":".join(parts), index)
+    rng = np.random.default_rng(seed)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return rng.uniform(-1, 1, shape).astype(dtype)
+
+
+def _output(rest: str, index: int) -> Given:
+    """An array that is written to a file after the run: the file's own contents before, or bytes of ones."""
+    file, *more = rest.rsplit(":", 2)
+    if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:
+        dtype = TYPES[more[0]]
+        # As floats these are NaN, so that what the kernel forgets to store shows.
+        array = np.full(math.prod(shape) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+        path = Path(file)
+    else:
+        path = Path(rest)
+        array = np.array(load(path, _name(index), wanted="of any type"))
+    writable(path, _name(index))
+    return Given(array, file=path)

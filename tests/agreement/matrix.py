@@ -1,0 +1,218 @@
+"""Cases: mma.sync of every shape and type, and the moves of 8x8 matrices.
+
+Each warp makes one product of fragments that lie in memory lane by lane, so a case needs to know of no layout. A third
+of the warps have small integers, whose products and sums are exact: there all bits must be equal, which proves the
+layout. A third have random numbers of very different size from warp to warp, and may differ in floating point by
+``_BOUND`` of what all terms together could be at most; that is a few units in the last place of a sum that nothing
+cancels. A third have infinities, NaN, zeros of both signs and subnormals strewn in; there the same results must be
+finite too. float64 and integers must be equal bit by bit everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from agreement.case import POISON, Array, Case
+
+WARPS = 96
+_WORD = POISON & 0xFFFFFFFF
+_TYPES: dict[str, np.dtype[Any]] = {
+    "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
+    "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
+    "s32": np.dtype(np.int32),
+}  # fmt: skip
+# Relative to K max|a| max|b| + max|c| of the warp. A matrix unit cuts each of at most 17 terms off below 2**-23 of the
+# largest, once or twice, and truncates the sum; f16 sums are then rounded to 11 bits.
+_BOUND = {"f32": 2.0**-18, "f16": 2.0**-10}
+
+
+@dataclass(frozen=True)
+class _Mma:
+    """An instruction: shape, types of A, B and of C and D."""
+
+    shape: tuple[int, int, int]
+    a: str
+    b: str
+    d: str
+    extra: str = ""
+
+    @property
+    def opcode(self) -> str:
+        """The opcode with all its modifiers."""
+        m, n, k = self.shape
+        return f"mma.sync.aligned.m{m}n{n}k{k}.row.col{self.extra}.{self.d}.{self.a}.{self.b}.{self.d}"
+
+    @property
+    def elements(self) -> tuple[int, int, int]:
+        """Elements of A, B and C that one lane holds."""
+        m, n, k = self.shape
+        return m * k // 32, n * k // 32, m * n // 32
+
+
+_FORMS = (
+    _Mma((16, 8, 8), "f16", "f16", "f16"), _Mma((16, 8, 8), "f16", "f16", "f32"),
+    _Mma((16, 8, 16), "f16", "f16", "f16"), _Mma((16, 8, 16), "f16", "f16", "f32"),
+    _Mma((16, 8, 8), "bf16", "bf16", "f32"), _Mma((16, 8, 16), "bf16", "bf16", "f32"),
+    _Mma((16, 8, 4), "tf32", "tf32", "f32"), _Mma((16, 8, 8), "tf32", "tf32", "f32"),
+    _Mma((8, 8, 4), "f64", "f64", "f64"), _Mma((16, 8, 4), "f64", "f64", "f64"),
+    _Mma((16, 8, 8), "f64", "f64", "f64"), _Mma((16, 8, 16), "f64", "f64", "f64"),
+    _Mma((8, 8, 16), "s8", "u8", "s32"), _Mma((16, 8, 16), "u8", "s8", "s32"), _Mma((16, 8, 32), "s8", "s8", "s32"),
+    _Mma((16, 8, 32), "u8", "u8", "s32", ".satfinite"), _Mma((16, 8, 32), "u8", "u8", "s32"),
+)  # fmt: skip
+
+
+def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool) -> Array:
+    """Fragments of one operand: [WARPS, 32, elements], each third of the warps of its own kind."""
+    dtype, shape = _TYPES[kind], (WARPS, 32, elements)
+    third = WARPS // 3
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        values = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+        values[:third] %= 5
+        return values
+    # f16 sums must neither overflow nor sink below what f16 holds exactly enough.
+    reach = 3 if dtype == np.float16 else 20
+    scale = 2.0 ** rng.integers(-reach, reach + 1, (WARPS, 1, 1))
+    values = (rng.uniform(-1, 1, shape) * scale).astype(dtype)
+    values[:third] = rng.integers(-4, 5, (third, 32, elements))
+    last = values[2 * third :]
+    odd = [np.inf, -np.inf, np.nan, 0.0, -0.0]
+    if kind != "tf32":
+        smallest = float(np.array([1], f"u{dtype.itemsize}").view(dtype)[0])
+        odd += [smallest, -smallest * 5]
+    chosen = rng.random(last.shape) < (0.02 if factor else 0.05)
+    last[chosen] = rng.choice(np.array(odd), int(chosen.sum())).astype(dtype)
+    return values
+
+
+def _multiply(form: _Mma) -> Case:
+    words = [
+        max(count * _TYPES[t].itemsize // 4, 1)
+        for count, t in zip(form.elements, (form.a, form.b, form.d), strict=True)
+    ]
+    double = form.a == "f64"
+    word, constraint, bits = ("double", "d", "") if double else ("unsigned", "r", "")
+    if double:
+        words = [count // 2 for count in words]
+    a, b, c = words
+    sums, letter = ("float", "f") if form.d == "f32" else (word, constraint)
+    read, write = ("__uint_as_float", "__float_as_uint") if form.d == "f32" else (bits, bits)
+    lists, at = [], 0
+    for count in (c, a, b, c):
+        lists.append("{" + ", ".join(f"%{at + r}" for r in range(count)) + "}")
+        at += count
+    inputs = [f'"{constraint}"(a[i * {a} + {r}])' for r in range(a)] + [
+        f'"{constraint}"(b[i * {b} + {r}])' for r in range(b)
+    ]
+    inputs += [f'"{letter}"({read}(c[i * {c} + {r}]))' for r in range(c)]
+    outputs = ", ".join(f'"={letter}"(d[{r}])' for r in range(c))
+    source = f"""extern "C" __global__ void k(const {word}* a, const {word}* b, const {word}* c, {word}* o) {{
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  {sums} d[{c}];
+  asm volatile("{form.opcode} {", ".join(lists)};" : {outputs} : {", ".join(inputs)});
+  for (int r = 0; r < {c}; r++) o[i * {c} + r] = {write}(d[r]);
+}}"""
+    rng = np.random.default_rng(40 + _FORMS.index(form))
+    kinds = (form.a, form.b, form.d)
+    parts = [
+        _values(t, n, rng, factor=place < 2) for place, (t, n) in enumerate(zip(kinds, form.elements, strict=True))
+    ]
+    carrier = np.dtype(np.uint64 if double else np.uint32)
+
+    def arrays() -> dict[str, Array]:
+        made = {name: x.reshape(-1).view(carrier).copy() for name, x in zip("abc", parts, strict=True)}
+        return {**made, "o": np.full(WARPS * 32 * c, POISON if double else _WORD, carrier)}
+
+    return Case(
+        form.opcode, source, arrays, ("o",), (WARPS // 4, 1, 1), differences=_comparison(form, parts)
+    )  # fmt: skip
+
+
+def _comparison(form: _Mma, parts: list[Array]) -> Callable[[dict[str, Array], dict[str, Array]], list[str]]:
+    """How the results of one instruction are compared."""
+    dtype = _TYPES[form.d]
+    kinds = ("small integers", "random numbers", "odd numbers")
+
+    def differences(gpu: dict[str, Array], emulator: dict[str, Array]) -> list[str]:
+        x, y = (side["o"].view(dtype).reshape(WARPS, -1) for side in (gpu, emulator))
+        if dtype.kind == "i":
+            wrong = x != y
+        elif form.d == "f64":
+            wrong = (x.view(np.uint64) != y.view(np.uint64)) & ~(np.isnan(x) & np.isnan(y))
+        else:
+            wrong = _outside(form, parts, x, y)
+            exact = slice(0, WARPS // 3)
+            wrong[exact] = x[exact] != y[exact]
+        return [
+            f"{form.opcode}: {int(part.sum())} of {part.size} with {kind} differ, first: "
+            f"GPU {x[place]!r}, emulator {y[place]!r} in warp {place[0]}"
+            for kind, first in zip(kinds, range(0, WARPS, WARPS // 3), strict=True)
+            if (part := wrong[first : first + WARPS // 3]).any()
+            for place in [(first + int(np.argwhere(part)[0][0]), int(np.argwhere(part)[0][1]))]
+        ]
+
+    return differences
+
+
+def _outside(form: _Mma, parts: list[Array], x: Array, y: Array) -> Array:
+    """Which of two sides' results are neither both NaN, nor equal, nor as near as the warp's operands allow."""
+    finite = [np.where(np.isfinite(p.astype(np.float64)), np.abs(p.astype(np.float64)), 0) for p in parts]
+    a, b, c = (p.reshape(WARPS, -1).max(axis=1) for p in finite)
+    room = _BOUND[form.d] * (form.shape[2] * a * b + c)[:, None]
+    with np.errstate(invalid="ignore"):
+        near = np.abs(x.astype(np.float64) - y.astype(np.float64)) <= room
+    return np.asarray(~((np.isnan(x) & np.isnan(y)) | (x == y) | near))
+
+
+def _moves() -> Case:
+    """``ldmatrix``, ``stmatrix`` and ``movmatrix`` in every form, with rows in any order."""
+    steps, n = [], 0
+    for count in (1, 2, 4):
+        for trans in ("", ".trans"):
+            form = f".sync.aligned.m8n8.x{count}{trans}.shared.b16"
+            registers = ", ".join(f"%{r}" for r in range(count))
+            gets = ", ".join(f'"=r"(d[{r}])' for r in range(count))
+            gives = ", ".join(f'"r"(d[{r}])' for r in range(count))
+            steps.append(f"""{{ unsigned d[4] = {{}};
+    asm volatile("ldmatrix{form} {{{registers}}}, [%{count}];" : {gets} : "r"(base + at[i] * 16) : "memory");
+    for (int r = 0; r < 4; r++) o[({n} * n + i) * 4 + r] = d[r];
+    for (int r = 0; r < 4; r++) d[r] = x[i * 4 + r];
+    __syncthreads();
+    asm volatile("stmatrix{form} [%{count}], {{{registers}}};" :: {gives}, "r"(base + at[i] * 16) : "memory");
+    __syncthreads(); }}
+""")
+            n += 1
+    source = f"""extern "C" __global__ void k(const unsigned* x, const unsigned* at, unsigned* o, unsigned* p, int n) {{
+  __shared__ alignas(128) unsigned room[1024];
+  const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+  const unsigned base = unsigned(__cvta_generic_to_shared(room));
+  for (int j = t; j < 1024; j += blockDim.x) room[j] = x[j] * 7;
+  __syncthreads();
+  {"".join(steps)}
+  unsigned d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(x[i]));
+  o[{n} * n * 4 + i] = d;
+  for (int j = t; j < 1024; j += blockDim.x) p[blockIdx.x * 1024 + j] = room[j];
+}}"""
+    rng = np.random.default_rng(60)
+    data = rng.integers(0, 1 << 32, 512 * 4, dtype=np.uint32)
+    # A row for each of the 128 threads of a block, which has 256 rows, no two the same.
+    rows = np.concatenate([rng.permutation(256)[:128] for _ in range(4)]).astype(np.uint32)
+
+    def arrays() -> dict[str, Array]:
+        return {
+            "x": data.copy(),
+            "at": rows.copy(),
+            "o": np.full(512 * 4 * n + 512, _WORD, np.uint32),
+            "p": np.full(4096, _WORD, np.uint32),
+        }
+
+    return Case("moves of matrices", source, arrays, ("o", "p"), (4, 1, 1), values=(np.int32(512),))
+
+
+CASES = (*(_multiply(form) for form in _FORMS), _moves())

@@ -1,0 +1,308 @@
+"""`matmill emulate`: arguments of every form, files, reports, exit codes, and the commands of docs/emulator.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from matmill import cli
+from matmill.cli import main
+from matmill.compile import compile_source
+from matmill.source import Source
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "emulator.md"
+
+AXPY = """#include "scale.cuh"
+extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += scaled(a, x[i]);
+}
+"""
+HEADER = "__device__ inline float scaled(float a, float x) { return a * x; }\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a kernel and its header."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "axpy.cu").write_text(AXPY)
+    (tmp_path / "scale.cuh").write_text(HEADER)
+    return tmp_path
+
+
+LAUNCH = ["emulate", "axpy.cu", "--grid", "2", "--block", "64"]
+
+
+def asked(*arguments: str, code: int = cli.OK, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command line says that is refused as wrong usage."""
+    assert main([*arguments]) == cli.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_files_in_and_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = np.arange(100, dtype=np.float32), np.ones(100, np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y)
+    arguments = ["--arg", "in:x.npy", "--arg", "out:y.npy", "--arg", "2.5", "--arg", "100"]
+    record = asked(*LAUNCH, *arguments, "--out", "0=copy.npy", capsys=capsys)
+    assert (np.load(folder / "y.npy") == y + np.float32(2.5) * x).all()
+    assert (np.load(folder / "copy.npy") == x).all()
+    assert record["ok"] is True
+    assert record["hazards"] == []
+    assert record["kernel"] == "axpy"
+    assert record["counters"]["ffma"] == 100
+    assert record["counters"]["global_load_sectors"] == 2 * 13
+    assert record["by_line"]["axpy.cu:4"]["global_store_requests"] == 4
+    assert record["outputs"] == [
+        {"argument": 1, "file": "y.npy", "dtype": "float32", "shape": [100]},
+        {"argument": 0, "file": "copy.npy", "dtype": "float32", "shape": [100]},
+    ]
+
+
+def test_arrays_made_on_the_spot(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--arg", "random:f32:10x10", "--arg", "zeros:f32:100", "--arg=-1", "--arg", "i32:100"]
+    asked(*LAUNCH, *arguments, "--out", "0=x.npy", "--out", "1=y.npy", capsys=capsys)
+    x, y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
+    assert x.shape == (10, 10)
+    assert (np.abs(x) <= 1).all()
+    assert x.std() > 0.4
+    assert (y == -x.reshape(-1)).all()
+    asked(*LAUNCH, *arguments, "--out", "0=again.npy", capsys=capsys)
+    assert (np.load(folder / "again.npy") == x).all()
+    seeded = [a.replace("10x10", "10x10:99") for a in arguments]
+    asked(*LAUNCH, *seeded, "--out", "0=other.npy", capsys=capsys)
+    assert (np.load(folder / "other.npy") != x).any()
+
+
+def test_a_new_output_shows_what_was_not_stored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "half.cu").write_text(
+        'extern "C" __global__ void half(float* y) { if (threadIdx.x < 4) y[threadIdx.x] = 1; }'
+    )
+    asked("emulate", "half.cu", "--block", "32", "--arg", "out:y.npy:f32:2x4", capsys=capsys)
+    y = np.load(folder / "y.npy")
+    assert (y[0] == 1).all()
+    assert np.isnan(y[1]).all()
+
+
+TYPED = """extern "C" __global__ void k(signed char a, unsigned short b, long long c, double d, unsigned long long* o) {
+  o[0] = a; o[1] = b; o[2] = c; o[3] = __double_as_longlong(d);
+}"""
+
+
+def test_numbers_of_every_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(TYPED)
+    for numbers in (["-3", "0xFFFE", "-5", "1.5"], ["i8:-3", "u16:65534", "i64:-5", "f64:1.5"]):
+        values = [word for number in numbers for word in (f"--arg={number}",)]
+        asked("emulate", "k.cu", "--block", "1", *values, "--arg", "out:o.npy:u64:4", capsys=capsys)
+        signed = np.load(folder / "o.npy").view(np.int64)
+        assert signed[:3].tolist() == [-3, 65534, -5]
+        assert signed.view(np.float64)[3] == 1.5
+
+
+def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(
+        'struct H { unsigned short bits; }; extern "C" __global__ void k(H h, unsigned short* o) { *o = h.bits; }'
+    )
+    command = ["emulate", "k.cu", "--block", "1", "--arg", "out:o.npy:u16:1"]
+    for kind, dtype in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        asked(*command[:4], "--arg", f"{kind}:1.5", *command[4:], capsys=capsys)
+        assert np.load(folder / "o.npy").view(dtype)[0] == 1.5
+    said = refused(capsys, *command[:4], "--arg", "1.5", *command[4:])
+    assert "--arg number 0: got '1.5'; wanted a value of 2 bytes for parameter k_param_0" in said
+    assert "f16:1.5" in said
+
+
+def test_ptx_files_and_names_of_kernels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = 'extern "C" __global__ void one(int* o) { *o = 1; } extern "C" __global__ void two(int* o) { *o = 2; }'
+    (folder / "both.ptx").write_text(compile_source(Source("both", "one", two), "sm_80").ptx)
+    command = ["emulate", "both.ptx", "--block", "1", "--arg", "out:o.npy:i32:1"]
+    for number, name in enumerate(("one", "two"), 1):
+        asked(*command, "--entry", name, capsys=capsys)
+        assert np.load(folder / "o.npy")[0] == number
+    assert "got nothing; wanted one of " in refused(capsys, *command)
+    said = refused(capsys, *command, "--entry", "three")
+    assert re.search("wanted one of (one, two|two, one).*extern", said)
+
+
+def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "racy.cu").write_text(
+        'extern "C" __global__ void racy(float* y) {\n  __shared__ float s[64];\n  s[threadIdx.x] = 1;\n'
+        "  y[threadIdx.x] = s[63 - threadIdx.x];\n}\n"
+    )
+    command = ["emulate", "racy.cu", "--block", "64", "--arg", "zeros:f32:64"]
+    record = asked(*command, code=cli.FAILED, capsys=capsys)
+    assert record["ok"] is False
+    (hazard,) = record["hazards"]
+    assert (hazard["kind"], hazard["where"]) == ("race", "racy.cu:4")
+    assert "with nothing that orders them" in hazard["message"]
+    assert record["counters"]["shared_load_requests"] == 2
+    assert main(command) == cli.FAILED
+    shown = capsys.readouterr().out
+    assert "1 hazard\n" in shown
+    assert "  racy.cu:3  s[threadIdx.x] = 1;" in shown
+    assert "  racy.cu:4  y[threadIdx.x] = s[63 - threadIdx.x];" in shown
+    assert asked(*command, "--no-races", capsys=capsys)["ok"] is True
+
+
+def test_faults_end_with_code_1_and_write_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*LAUNCH, "--arg", "zeros:f32:100", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "100"]
+    record = asked(*command, code=cli.FAILED, capsys=capsys)
+    assert [hazard["kind"] for hazard in record["hazards"]] == ["out-of-bounds"]
+    assert "0 B behind the end of argument 1 (360 B)" in record["hazards"][0]["message"]
+    assert record["counters"] == {}
+    assert record["outputs"] == []
+    assert not (folder / "y.npy").exists()
+    assert main(command) == cli.FAILED
+    assert "  axpy.cu:4  if (i < n)" in capsys.readouterr().out
+
+
+def test_inputs_are_read_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "y.npy", np.zeros(100, np.float32))
+    command = [*LAUNCH, "--arg", "zeros:f32:100", "--arg", "in:y.npy", "--arg", "1", "--arg", "100"]
+    record = asked(*command, code=cli.FAILED, capsys=capsys)
+    assert record["hazards"][0]["kind"] == "read-only"
+
+
+LATE = """extern "C" __global__ void late(const int* x, int* y) {
+  __shared__ int s[32];
+  const unsigned at = unsigned(__cvta_generic_to_shared(s + threadIdx.x));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + threadIdx.x) : "memory");
+  y[threadIdx.x] = s[threadIdx.x];
+}"""
+
+
+def test_late_copies_and_other_orders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "late.cu").write_text(LATE)
+    command = ["emulate", "late.cu", "--block", "32", "--arg", "random:i32:32", "--arg", "out:y.npy:i32:32"]
+    command += ["--out", "0=x.npy", "--schedule", "5"]
+    for options, same in (([], True), (["--late-copies"], False)):
+        record = asked(*command, *options, code=cli.FAILED, capsys=capsys)
+        assert record["hazards"][0]["kind"] == "missing-wait"
+        assert bool((np.load(folder / "x.npy") == np.load(folder / "y.npy")).all()) == same
+
+
+def test_dynamic_shared_memory(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(
+        'extern "C" __global__ void k(int* y) { extern __shared__ int s[]; s[threadIdx.x] = 7; *y = s[threadIdx.x]; }'
+    )
+    command = ["emulate", "k.cu", "--block", "1,1,1", "--grid", "1,1", "--arg", "zeros:i32:1"]
+    assert asked(*command, "--shared", "16", capsys=capsys)["shared"] == 16
+    assert asked(*command, code=cli.FAILED, capsys=capsys)["hazards"][0]["kind"] == "out-of-bounds"
+
+
+def test_headers_of_other_folders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "scale.cuh").rename(folder / "elsewhere" / "scale.cuh")
+    arguments = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "1"]
+    assert main([*LAUNCH, *arguments]) == cli.FAILED
+    assert 'open source file "scale.cuh"' in capsys.readouterr().err
+    assert asked(*LAUNCH, *arguments, "--include", "elsewhere", capsys=capsys)["ok"] is True
+
+
+GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "1"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (1, "zeros:f33:1", "got 'zeros:f33:1'; wanted a number"),
+        (1, "zeros:f32:1y2", "a shape is 64x32"),
+        (1, "zeros:f32", "a shape is 64x32"),
+        (1, "random:f32:4:x", "a shape is 64x32"),
+        (1, "zeros:f32:99999999x99999999", "a shape is 64x32"),
+        (1, "in:missing.npy", "--arg number 0: got missing.npy: No such file"),
+        (1, "in:axpy.cu", "not one, by its first bytes"),
+        (1, "out:nowhere/y.npy:f32:4", "a file in a folder that exists"),
+        (5, "one", "got 'one'; wanted a number"),
+        (5, "f32:", "got 'f32:'"),
+        (7, "1.5", "got '1.5'"),
+        (7, "99999999999", "got '99999999999'"),
+        (7, "i64:1", "wanted 4 bytes for parameter axpy_param_3"),
+        (7, "u8:256", "got 'u8:256'"),
+    ],
+)
+def test_wrong_arguments(folder: Path, place: int, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert folder.is_dir()
+    assert words in refused(capsys, *LAUNCH, *GOOD[:place], value, *GOOD[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["emulate", "axpy.cu", "--block", "64"], "--arg: got 0 values; wanted 4: axpy_param_0 (8 B)"),
+        (["emulate", "axpy.cu"], "--block"),
+        (["emulate", "axpy.cu", "--block", "0"], "positive whole numbers"),
+        (["emulate", "axpy.cu", "--block", "1,2,3,4"], "one to three"),
+        (["emulate", "axpy.cu", "--block", "4096", *GOOD], "1 to 1024 threads per block"),
+        (["emulate", "axpy.cu", "--block", "1", "--shared", "x", *GOOD], "zero or more"),
+        (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "2=y.npy"], "an array argument: 0, 1"),
+        (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "y.npy"], "INDEX=FILE.npy"),
+        (["emulate", "axpy.cu", "--block", "1", *GOOD, "--target", "sm_1"], "target: got 'sm_1'"),
+        (["emulate", "missing.cu", "--block", "1"], "No such file"),
+        (["emulate", "scale.cuh", "--block", "1"], "ending in .ptx or .cu"),
+    ],
+)
+def test_wrong_usage(folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert folder.is_dir()
+    assert words in refused(capsys, *arguments)
+
+
+def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.ptx").write_text(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {\n wgmma.fence;\n ret; }")
+    assert main(["emulate", "k.ptx", "--block", "32"]) == cli.FAILED
+    assert "PTX line 5: got 'wgmma.fence;' (Hopper's warpgroup" in capsys.readouterr().err
+
+
+# The page
+
+
+def console_blocks() -> list[tuple[str, list[str]]]:
+    """The page's commands, and what it shows of their output."""
+    blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [(command, shown.splitlines()) for command, shown in blocks]
+
+
+def without_numbers(line: str) -> str:
+    """A line without the numbers of registers, which are the compiler's, and without spaces at its end."""
+    return re.sub(r"%([a-z]+)\d+", r"%\1", line).rstrip()
+
+
+@pytest.mark.parametrize(("command", "shown"), console_blocks(), ids=lambda x: x[16:36] if isinstance(x, str) else "")
+def test_the_page_shows_what_its_commands_print(
+    command: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    code = main(shlex.split(command)[1:])
+    assert code == (cli.FAILED if "_race" in command else cli.OK)
+    printed = [without_numbers(line) for line in capsys.readouterr().out.splitlines()]
+    wanted = [without_numbers(line) for line in shown if line and line != "…"]
+    assert len(wanted) >= 4
+    places = [printed.index(line) for line in wanted]
+    assert places == sorted(places)
+
+
+def test_the_fixed_example_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).standard_normal((5, 777)).astype(np.float32)
+    np.save("x.npy", x)
+    command = ["emulate", str(ROOT / "examples" / "rowsum.cu"), "--grid", "5", "--block", "128"]
+    assert main([*command, "--arg", "in:x.npy", "--arg", "out:s.npy:f32:5", "--arg", "777", "--json"]) == cli.OK
+    assert np.abs(np.load("s.npy") - x.sum(axis=1, dtype=np.float64)).max() < 1e-3
