@@ -128,3 +128,14 @@ def test_global_variables_declared_inside_a_function() -> None:
     ld.global.u32 v, [seven]; mov.u32 t, %tid.x; mad.wide.u32 a, t, 4, x; st.global.u32 [a], v;"""
     launch(entry(body, ["x"]), {"x": x})
     assert (x == 7).all()
+
+
+@pytest.mark.parametrize("kind", ["b32", "f16x2", "bf16x2"])
+def test_registers_declared_as_two_halves(kind: str) -> None:
+    x = np.array([0x3C004000, 0x7BFF0001], np.uint32)
+    out = np.zeros((3, 32), np.uint32)
+    body = f""".reg .{kind} v, w; .reg .b64 d, a; .reg .b32 t; ld.global.b32 v, [x]; ld.global.b64 d, [x];
+    mov.u32 t, %tid.x; mad.wide.u32 a, t, 4, o; st.global.b32 [a], v;
+    mov.b64 {{v, w}}, d; st.global.b32 [a+128], v; st.global.b32 [a+256], w;"""
+    launch(entry(body, ["x", "o"]), {"x": x, "o": out})
+    assert (out == x[[0, 0, 1]][:, None]).all()

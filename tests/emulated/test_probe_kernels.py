@@ -1,7 +1,7 @@
 """The probe kernels in the emulator: results right, no hazards, and as many of each instruction as there should be.
 
 The emulator's clock counts stretches of code without a branch, so that cycles tell the trips of a loop and not how much
-is in one. The matrix units are not emulated: their kernels are compiled, and their PTX must hold the instruction.
+is in one.
 """
 
 from __future__ import annotations
@@ -251,6 +251,26 @@ def test_matrix_kernels_compile_to_the_instruction_or_say_why_not(element: str, 
     tiles = kernel.config["TILES"] * kernel.config["LENGTH"]
     assert compiled.ptx.count(instruction) == compiled.ptx.count("mma.sync") == tiles
     assert compiled.resources.spill_stores == 0
+
+
+@pytest.mark.parametrize("name", ["t4", "a100", "h200"])
+@pytest.mark.parametrize("element", INPUTS)
+def test_matrix_kernels_compute_every_product(element: str, name: str) -> None:
+    arch = get(name)
+    kernel, problem = matrix(element, arch), MatrixProducts(element, trips=2, blocks=1)
+    if kernel.why_not(problem, arch) is not None:
+        return  # the test above says for which
+    threads = kernel.config["THREADS"]
+    written = np.full(threads, np.nan, np.float64 if element == "float64" else np.float32)
+    memory = Memory()
+    operands = buffers(
+        memory.bind("read", words(element, 2.0, 0.5), access="r"), memory.bind("written", written, access="rw")
+    )
+    report = run(binary(kernel, F32, arch.target).ptx, kernel.launch(problem, operands), memory)
+    assert report.ok, report.hazards
+    # Every operation counted is half a multiply-add of 2 and 0.5, that is of 1, and whole numbers add up exactly.
+    assert (written == problem.operations(kernel.config) / 2 / threads).all()
+    assert report.counters.matrix_flops == problem.operations(kernel.config)
 
 
 def test_matrix_operations_by_hand() -> None:

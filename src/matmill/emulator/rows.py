@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 
 from matmill.emulator.batches import Batch
 from matmill.emulator.flow import Block, operands_of_end, results_of, uses_of
-from matmill.emulator.syntax import Operand, Register, Special
-from matmill.emulator.table import KIND_OF_TYPE, registers
+from matmill.emulator.syntax import TYPE_BYTES, Operand, Register, Special
+from matmill.emulator.table import registers
 
 FILES = ("p", "16", "32", "64")
-_FILE_OF_KIND = {"p": "p", "1": "16", "2": "16", "4": "32", "8": "64"}
+_FILE_OF_SIZE = {0: "p", 1: "16", 2: "16", 4: "32", 8: "64"}
 
 
 def file_of(register: Register) -> str:
     """The register file that holds a register: predicates, 16, 32 or 64 bits."""
-    kind = KIND_OF_TYPE[register.type]
-    return "p" if kind == "p" else _FILE_OF_KIND[kind[1]]
+    return _FILE_OF_SIZE[TYPE_BYTES[register.type]]
 
 
 @dataclass

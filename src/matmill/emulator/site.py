@@ -16,6 +16,7 @@ from matmill.emulator.lanes import LANES, Lanes
 from matmill.emulator.literals import bits_of
 from matmill.emulator.rows import file_of
 from matmill.emulator.syntax import (
+    TYPE_BYTES,
     Address,
     Immediate,
     Instruction,
@@ -26,7 +27,7 @@ from matmill.emulator.syntax import (
     Symbol,
     Variable,
 )
-from matmill.emulator.table import KIND_OF_TYPE, Action, Call, Value
+from matmill.emulator.table import Action, Call, Value
 
 if TYPE_CHECKING:
     from matmill.emulator.batches import Batch
@@ -218,7 +219,7 @@ class Site:
         """The row (or scalar) of an address's base and the offset to add."""
         base = address.base
         if isinstance(base, Register):
-            return self._register(base, KIND_OF_TYPE[base.type].replace("i", "u").replace("f", "u")), address.offset
+            return self._register(base, f"u{TYPE_BYTES[base.type]}"), address.offset
         return self._scalar(base, "u8"), address.offset
 
     def access(self, i: Instruction, address: Address, space: str, *, element: int, vector: int, kind: str) -> Access:

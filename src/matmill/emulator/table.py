@@ -64,6 +64,7 @@ class Action:
 
 Decoder: TypeAlias = "Callable[[Instruction], Action]"
 TABLE: dict[str, Decoder] = {}
+_WIDEST = 8
 # How many operands an instruction may have, where its decoder takes any number.
 _OPERANDS: dict[str, tuple[int, ...]] = {}
 
@@ -171,10 +172,9 @@ def computed(
 
 def register_kind(operand: Operand, kind: str) -> str:
     """``kind`` widened to the register's own width: loads and conversions may fill a wider register."""
-    if isinstance(operand, Register):
-        wide = KIND_OF_TYPE[operand.type]
-        if wide != "p" and int(wide[1]) > int(kind[1]):
-            return (kind[0] if kind[0] in "iu" else "u") + wide[1]
+    size = TYPE_BYTES[operand.type] if isinstance(operand, Register) else 0
+    if int(kind[1]) < size <= _WIDEST:
+        return f"{kind[0] if kind[0] in 'iu' else 'u'}{size}"
     return kind
 
 

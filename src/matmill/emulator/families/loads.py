@@ -52,6 +52,8 @@ def address_of(i: Instruction, operand: Operand) -> Address:
     """The operand as an address."""
     if not isinstance(operand, Address) or operand.extra:
         raise i.unsupported("its address")
+    if isinstance(operand.base, Register) and TYPE_BYTES[operand.base.type] not in {4, 8}:
+        raise i.unsupported("an address of neither 32 nor 64 bits")
     return operand
 
 

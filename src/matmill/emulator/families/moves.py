@@ -81,8 +81,7 @@ def _unpack(i: Instruction, type_name: str, d: Vector, a: Operand) -> Action:
     step = 8 * int(parts[0][1])
     wide = []
     for item, part in zip(d.items, parts, strict=True):
-        own = KIND_OF_TYPE[item.type] if isinstance(item, Register) else part
-        wide.append("u" + own[1])
+        wide.append(f"u{TYPE_BYTES[item.type]}" if isinstance(item, Register) else part)
 
     def call(source: Row, *outs: Row) -> None:
         for place, out in enumerate(outs):

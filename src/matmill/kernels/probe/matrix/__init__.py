@@ -1,7 +1,4 @@
-"""Matrix multiply-adds from registers through mma.sync: the rate of the matrix units by element type.
-
-The emulator has no matrix units, so these kernels are compiled everywhere and run on a GPU alone.
-"""
+"""Matrix multiply-adds from registers through mma.sync: the rate of the matrix units by element type."""
 
 from __future__ import annotations
 
