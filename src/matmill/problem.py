@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from matmill.dtypes import F32, DType
 
@@ -127,11 +127,6 @@ class View:
         row, column = self.strides
         return abs(row) < abs(column) != 1
 
-    def swapped(self) -> View:
-        """The same operand of the transposed result."""
-        row, column = self.strides
-        return View((column, row), self.batch, self.align, self.beside)
-
 
 @dataclass(frozen=True)
 class Geam:
@@ -157,11 +152,6 @@ class Geam:
     def least_bytes(self) -> int:
         """Bytes that must move at the least: every operand once."""
         return (2 if self.y is None else 3) * self.batch * self.m * self.n * self.dtype.itemsize
-
-    def swapped(self) -> Geam:
-        """The same elements with rows and columns changed over."""
-        y = None if self.y is None else self.y.swapped()
-        return replace(self, m=self.n, n=self.m, x=self.x.swapped(), y=y, d=self.d.swapped())
 
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch != 1 else ""

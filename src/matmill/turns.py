@@ -23,9 +23,9 @@ _LARGEST = 2**30
 _THREADS = (128, 256)
 #: Vectors of 16 bytes along each side of a tile: 64 to 256 bytes of a line.
 _SIDES = (4, 8, 16)
-#: Registers that what a thread has under way takes at most, and those for addresses and counters, of which there are
-#: more where each line starts elsewhere.
-_MOST_LOADED, _OTHERS, _SHIFTS = 80, 46, 26
+#: Registers that what a thread has under way takes at most, and those for addresses and counters. Where each line
+#: starts elsewhere there are more, and elements of less than a word have registers of their own while they are turned.
+_MOST_LOADED, _OTHERS, _SHIFTS, _NARROW = 80, 48, 40, 4
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -45,7 +45,7 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
         if config["BR"] * config["BC"] // v % threads or loaded > _MOST_LOADED:
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype.itemsize))
-        registers = min(255, _OTHERS + loaded + _SHIFTS * config["SHIFTED"])
+        registers = min(255, _OTHERS + loaded + _SHIFTS * config["SHIFTED"] + _NARROW * max(0, v - 4))
         by_shared = arch.shared_per_sm // max(1, config["SHARED_BYTES"] + arch.shared_reserved)
         resident = min(arch.registers_per_sm // (registers * threads), by_shared, arch.threads_per_sm // threads)
         found.append(config.replace(BLOCKS_PER_SM=max(1, min(resident, arch.blocks_per_sm))))
@@ -96,7 +96,7 @@ def _loaded(config: Config, itemsize: int) -> int:
     for name in "XY":
         width = config[f"{name}_WIDTH"]
         if config[f"{name}_MODE"] == ALONG:
-            total += items // config["THREADS"] * ceil_div(config["V"] * itemsize, 4)
+            total += items // config["THREADS"] * (config["V"] // width) * ceil_div(width * itemsize, 4)
         elif config[f"{name}_MODE"] == CROSSED:
             deep = config["BR"] // width + (1 if halo and width > 1 else 0)
             total += ceil_div((config["BC"] + halo) * deep, config["THREADS"]) * ceil_div(width * itemsize, 4)

@@ -161,6 +161,15 @@ def test_shapes_that_do_not_fit(a: tuple[int, ...], b: tuple[int, ...], argument
     assert raised.value.argument == argument
 
 
+def test_narrow_products_of_a_long_k_stay_narrow() -> None:
+    (three,) = _stages((3, 50, 5000), (5000, 4))
+    assert (three.problem.batch, three.problem.m) == (3, 50)
+    (two,) = _stages((2, 50, 5000), (5000, 4))
+    assert (two.problem.batch, two.problem.m) == (1, 100)
+    (short,) = _stages((3, 50, 100), (100, 4))
+    assert (short.problem.batch, short.problem.m) == (1, 150)
+
+
 def _lowered(a: Array, b: Array) -> tuple[Stage[Gemm], ...]:
     d = np.zeros(result_shape(a.shape, b.shape), a.dtype)
     return lower(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))

@@ -188,9 +188,13 @@ def test_broadcast_along_different_axes_loops_over_the_shorter() -> None:
 
 def test_long_batches_are_cut_where_the_grid_ends() -> None:
     extent = MOST_BATCHES + 3
-    first, rest = _stages(np.zeros((extent, 2, 3), np.int8), np.zeros((extent, 3, 2), np.int8))
+    x, y = np.zeros((extent, 2, 4), np.int8)[..., :3], np.zeros((extent, 3, 2), np.int8)
+    first, rest = _stages(x, y)
     assert (first.problem.batch, rest.problem.batch) == (MOST_BATCHES, 3)
-    assert rest.offsets == ((MOST_BATCHES * 6, MOST_BATCHES * 6, 0, MOST_BATCHES * 6),)
+    assert rest.offsets == ((MOST_BATCHES * 8, MOST_BATCHES * 6, 0, MOST_BATCHES * 6),)
+    # Many small packed matrices are one stage: their kernel has them along the grid's first dimension.
+    (whole,) = _stages(np.ascontiguousarray(x), y)
+    assert whole.problem.batch == extent
 
 
 def test_rows_and_columns_are_cut_where_32_bits_end() -> None:

@@ -7,8 +7,8 @@ dimensions that lie regularly in all operands collapse into one, and what a grid
 from __future__ import annotations
 
 from matmill.layout.axes import MOST_BATCHES, Offsets, Shape, Stage, check_broadcast
-from matmill.layout.products import NARROW, lower, result_shape
-from matmill.layout.sums import lower_sum, sum_shape
+from matmill.layout.products import NARROW, is_long, lower, result_shape
+from matmill.layout.sums import lower_sum, many_small, sum_shape
 
 __all__ = [
     "MOST_BATCHES",
@@ -17,8 +17,10 @@ __all__ = [
     "Shape",
     "Stage",
     "check_broadcast",
+    "is_long",
     "lower",
     "lower_sum",
+    "many_small",
     "result_shape",
     "sum_shape",
 ]

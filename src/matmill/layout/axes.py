@@ -115,9 +115,13 @@ def cut(extent: int, most: int) -> list[tuple[int, range]]:
 
 
 def grids(
-    axes: Sequence[Axis], itemsize: int, starts: Iterable[Offsets] = ((0, 0, 0, 0),)
+    axes: Sequence[Axis],
+    itemsize: int,
+    starts: Iterable[Offsets] = ((0, 0, 0, 0),),
+    *,
+    most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, tuple[Offsets, ...]]]:
-    """One axis, the longest, in runs that a grid can hold, each with the places where it is launched.
+    """One axis, the longest, in runs of at most ``most``, each with the places where it is launched.
 
     The other axes are looped over, from each of ``starts`` (in elements).
     """
@@ -125,7 +129,7 @@ def grids(
     loops = [axis for axis in axes if axis is not longest]
     indices = list(product(*(range(axis.extent) for axis in loops)))
     firsts = [total([start, *map(Axis.at, loops, index)]) for start in starts for index in indices]
-    for batch, numbers in cut(longest.extent, MOST_BATCHES):
+    for batch, numbers in cut(longest.extent, most):
         offsets = tuple(total([first, longest.at(n)], itemsize) for first in firsts for n in numbers)
         if offsets:
             yield Axis(batch, longest.strides if batch > 1 else NO_AXIS.strides), offsets

@@ -27,8 +27,20 @@ from matmill.problem import Gemm
 
 #: Products of at most this many rows and columns are narrow: `inner` takes them alone, and so do 16-bit types.
 NARROW = 128
+#: A k this many times longer than the longer side of a narrow result is long.
+_LONG = 32
 #: Kernels count rows in 32 bits; batches are not joined into matrices that come near the end of that.
 _TALLEST = 2**30
+
+
+def is_long(problem: Gemm) -> bool:
+    """Whether a product has few outputs and a long k, which the inner kernel is for.
+
+    >>> is_long(Gemm(128, 3, 4096)), is_long(Gemm(128, 3, 4095)), is_long(Gemm(129, 3, 10**6))
+    (True, False, False)
+    """
+    longer = max(problem.m, problem.n)
+    return longer <= NARROW and problem.k >= _LONG * longer
 
 
 @lru_cache(maxsize=1024)
@@ -134,7 +146,8 @@ def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[t
 def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
     """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
 
-    16-bit products stay narrow, because no kernel takes others.
+    16-bit products stay narrow, because no kernel takes others, and so do those with a long k, for which a kernel reads
+    B once per product and is still many times faster.
     """
     if not axes:
         return problem, axes
@@ -145,7 +158,8 @@ def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
         and d == m * problem.d_row_col[0]
         and (not problem.has_c or c == m * problem.c_row_col[0])
     )
-    if b != 0 or not regular or m * extent > (NARROW if problem.dtype.wider else _TALLEST):
+    narrow = problem.dtype.wider is not None or is_long(problem)
+    if b != 0 or not regular or m * extent > (NARROW if narrow else _TALLEST):
         return problem, axes
     if m == 1:
         problem = replace(

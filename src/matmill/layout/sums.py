@@ -16,6 +16,7 @@ from matmill.arrays import Operand
 from matmill.dtypes import BITS
 from matmill.errors import ShapeError
 from matmill.layout.axes import (
+    MOST_BATCHES,
     NO_AXIS,
     Axis,
     Offsets,
@@ -39,10 +40,26 @@ _LONGEST = 2**30
 #: A sum of vectors is cut into this many columns, where that makes as many rows as tiles have: one row would leave the
 #: rest of each tile empty. The start of every row is a multiple of 16 bytes from the first.
 _FOLDED, _FOLDED_ROWS = 1024, 128
+#: Elements of a small matrix, and how many of those may lie along a grid's first dimension, which is the long one.
+_SMALL, _MOST_SMALL = 2048, 2**31 - 1
 
 #: Rows, columns, and the places where such a matrix starts, in elements.
 _Part: TypeAlias = tuple[Axis, Axis, list[Offsets]]
 _X, _Y, _D = 0, 1, 3
+
+
+def many_small(problem: Geam) -> str | None:
+    """Why a problem is not one of many small packed matrices, X's transposed, or None: runs of them are one work."""
+    m, n = problem.m, problem.n
+    if problem.batch < 2 or m * n > _SMALL:
+        return f"{problem.batch} matrices of {m} x {n} are not many small ones"
+    along = View((n, 1), m * n)
+    for name, view, wanted in (("X", problem.x, (1, m)), ("Y", problem.y or along, (n, 1)), ("D", problem.d, (n, 1))):
+        steps = zip(view.strides, wanted, (m, n), strict=True)
+        # A stride that is never stepped over may be any.
+        if view.batch != m * n or not all(own == right or extent == 1 for own, right, extent in steps):
+            return f"{name} with strides {view.strides} and {view.batch} between matrices is not packed"
+    return None
 
 
 @lru_cache(maxsize=1024)
@@ -102,19 +119,26 @@ def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None 
         of_x, of_y, of_d = (
             _view(operand, place, d, (*batch, high, wide)) for place, operand in ((_X, x), (_Y, y), (_D, d))
         )
-        for axis, offsets in grids(batch, size, starts):
-            problem = Geam(
-                m=high.extent,
-                n=wide.extent,
-                dtype=BITS[size] if plain or zero else d.dtype,
-                x=replace(of_x, batch=axis.strides[_X]),
-                y=None if y is None else replace(of_y, batch=axis.strides[_Y]),
-                d=replace(of_d, batch=axis.strides[_D]),
-                batch=axis.extent,
-                plain=plain,
-            )
-            stages.append(Stage(problem, offsets))
+        one = Geam(
+            m=high.extent,
+            n=wide.extent,
+            dtype=BITS[size] if plain or zero else d.dtype,
+            x=of_x,
+            y=None if y is None else of_y,
+            d=of_d,
+            plain=plain,
+        )
+        small = len(batch) == 1 and many_small(_batched(one, batch[0])) is None
+        for axis, offsets in grids(batch, size, starts, most=_MOST_SMALL if small else MOST_BATCHES):
+            stages.append(Stage(_batched(one, axis), offsets))
     return tuple(stages)
+
+
+def _batched(problem: Geam, axis: Axis) -> Geam:
+    """As many of a problem as ``axis`` says, one step of it apart."""
+    y = None if problem.y is None else replace(problem.y, batch=axis.strides[_Y])
+    x, d = replace(problem.x, batch=axis.strides[_X]), replace(problem.d, batch=axis.strides[_D])
+    return replace(problem, batch=axis.extent, x=x, y=y, d=d)
 
 
 def _swapped(extents: Sequence[int]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from math import gcd
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.layout import NARROW
+from matmill.layout import NARROW, is_long
 from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
@@ -26,10 +26,10 @@ ALONG_K, PACKED, STRIDED = range(3)
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
 #: The same where loads of several rounds are under way at once, and registers for addresses and counters.
-_MOST_AT_ONCE, _OTHERS = 96, 40
+_MOST_AT_ONCE, _OTHERS = 96, 52
+#: All of a thread's together, where there is a choice.
+_MOST_REGISTERS = 240
 _THREADS = (128, 256)
-#: A k this many times longer than the longer side of D is long.
-_LONG = 32
 #: Bytes of a stage that is worth a barrier and still leaves room for others, and of a line's part of it.
 _STAGE, _LINE = (4096, 32768), 64
 #: Pieces that a thread takes of a stage, and copies that it issues, at most.
@@ -94,8 +94,7 @@ def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
     This kernel is compiled anew for every m and n. The GEMM kernel is not, and is as fast where k is short.
     """
-    long = problem.k >= _LONG * max(problem.m, problem.n)
-    return space(problem, arch) if long or problem.dtype.wider is not None else ()
+    return space(problem, arch) if is_long(problem) or problem.dtype.wider is not None else ()
 
 
 def _tiles(problem: Gemm) -> Iterator[Config]:
@@ -134,7 +133,8 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
         loaded += 0 if alone else _registers(tile["TN"] * v, modes["F_WIDTH"], size)
         if loaded > _MOST_LOADED:
             continue
-        rounds = [u for u in (1, 2, 4, 8) if u == 1 or u * loaded <= _MOST_AT_ONCE]
+        at_once = min(_MOST_AT_ONCE, _MOST_REGISTERS - _needed(tile, problem))
+        rounds = [u for u in (1, 2, 4, 8) if u == 1 or u * loaded <= at_once]
         for u, bs in product(rounds, _THREADS):
             if bs >= tile["S"]:
                 config = tile.replace(V=v, U=u, BS=bs, BK=0, STAGES=0, **modes)
@@ -191,7 +191,7 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
             _registers(tile[count] * v, v if layout.mode == ALONG_K else modes[dealt], size)
             for count, dealt, layout in (("TM", "E_GROUP", e), ("TN", "F_GROUP", f))
         )
-        if loaded > _MOST_LOADED:
+        if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(tile, problem)):
             continue
         for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256), (3, 4)):
             config = tile.replace(V=v, U=0, BS=bs, BK=bk, STAGES=stages, **modes)
@@ -218,12 +218,18 @@ def _worth_a_stage(config: Config, problem: Gemm) -> bool:
 def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
     """``config`` with its shared memory, and with as many blocks per multiprocessor as registers and that allow."""
     config = config.replace(SHARED_BYTES=shared_bytes(config, problem))
-    sums = config["TM"] * (config["TM"] + 1) // 2 if _alone(config) else config["TM"] * config["TN"]
-    registers = min(255, sums * problem.dtype.accumulator.itemsize // 4 + loaded + _OTHERS)
+    registers = min(255, _needed(config, problem) + loaded)
     by_registers = arch.registers_per_sm // (-(-registers // 8) * 8 * config["BS"])
     by_shared = arch.shared_per_sm // max(1, config["SHARED_BYTES"] + arch.shared_reserved)
     most = max(1, min(by_registers, by_shared, arch.threads_per_sm // config["BS"], arch.blocks_per_sm))
     return config.replace(BLOCKS_PER_SM=most)
+
+
+def _needed(tile: Config, problem: Gemm) -> int:
+    """Registers of a thread apart from what it has loaded: sums, one k of 16-bit lines widened, addresses."""
+    sums = tile["TM"] * (tile["TM"] + 1) // 2 if _alone(tile) else tile["TM"] * tile["TN"]
+    widened = tile["TM"] + tile["TN"] if problem.dtype.wider is not None else 0
+    return sums * problem.dtype.accumulator.itemsize // 4 + widened + _OTHERS
 
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:

@@ -13,20 +13,23 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.problem import Geam, View
+from matmill.layout import many_small
+from matmill.problem import Geam
 
 VECTOR_BYTES = 16
-#: Elements of one matrix up to which a run holds several, and bytes of a run.
-_SMALL, _RUNS = 2048, (4096, 8192)
-_THREADS = 128
-#: Registers for addresses and counters, besides those of what is loaded.
-_OTHERS = 40
+#: Bytes of a run, about.
+_RUNS = (4096, 8192)
+_THREADS = (128, 256)
+#: Vectors of a thread, whose places are all worked out at once.
+_MOST_SLOTS = 4
+#: Registers by elements of a vector: each has a place of its own to be worked out.
+_REGISTERS = {2: 80, 4: 112, 8: 168, 16: 255}
 _MOST_BLOCKS = 2**31 - 1
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``; none where it is not many small matrices."""
-    if _wrong_layout(problem) is not None:
+    if many_small(problem) is not None:
         return ()
     size, elements = problem.dtype.itemsize, problem.m * problem.n
     v = VECTOR_BYTES // size
@@ -34,19 +37,19 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     found: dict[Config, None] = {}
     for nbytes in _RUNS:
         matrices = max(unit, nbytes // (elements * size) // unit * unit)
+        # As few threads as leave each of them a few vectors at the most.
+        threads = next((n for n in _THREADS if ceil_div(matrices * elements // v, n) <= _MOST_SLOTS), _THREADS[-1])
         config = Config.of(
             M=problem.m,
             N=problem.n,
             G=matrices,
-            THREADS=_THREADS,
+            THREADS=threads,
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
         )
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        slots = ceil_div(matrices * elements // v, _THREADS)
-        registers = min(255, _OTHERS + 4 * slots * (1 + config["HAS_Y"]))
         by_shared = arch.shared_per_sm // (config["SHARED_BYTES"] + arch.shared_reserved)
-        resident = min(arch.registers_per_sm // (registers * _THREADS), by_shared, arch.threads_per_sm // _THREADS)
+        resident = min(arch.registers_per_sm // (_REGISTERS[v] * threads), by_shared, arch.threads_per_sm // threads)
         found[config.replace(BLOCKS_PER_SM=max(1, min(resident, arch.blocks_per_sm)))] = None
     return tuple(found)
 
@@ -56,29 +59,12 @@ def shared_bytes(config: Config, itemsize: int) -> int:
     return ceil_div(config["G"] * config["N"] * (config["M"] | 1) * itemsize, VECTOR_BYTES) * VECTOR_BYTES
 
 
-def _wrong_layout(problem: Geam) -> str | None:
-    m, n = problem.m, problem.n
-    if problem.batch < 2 or m * n > _SMALL:
-        return f"{problem.batch} matrices of {m} x {n} are not many small ones"
-    along = View((n, 1), m * n)
-    for name, view, wanted in (("X", problem.x, (1, m)), ("Y", problem.y or along, (n, 1)), ("D", problem.d, (n, 1))):
-        if not _packed(view, wanted, (m, n)):
-            return f"{name} with strides {view.strides} and {view.batch} between matrices is not packed"
-    return None
-
-
-def _packed(view: View, wanted: tuple[int, int], shape: tuple[int, int]) -> bool:
-    """Whether a view's strides are those wanted; a stride that is never stepped over may be any."""
-    steps = zip(view.strides, wanted, shape, strict=True)
-    return view.batch == shape[0] * shape[1] and all(own == right or extent == 1 for own, right, extent in steps)
-
-
 def _runs(problem: Geam, config: Config) -> int:
     return ceil_div(problem.batch, config["G"])
 
 
 def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
-    reason = _wrong_layout(problem)
+    reason = many_small(problem)
     if reason is not None:
         return reason
     constants = (config["M"], config["N"], config["PLAIN"], config["HAS_Y"])
@@ -108,7 +94,7 @@ def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
 TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     entry="transpose_small",
     package=__name__,
-    config=Config.of(M=4, N=4, G=64, THREADS=_THREADS, PLAIN=0, HAS_Y=1, SHARED_BYTES=5120, BLOCKS_PER_SM=8),
+    config=Config.of(M=4, N=4, G=64, THREADS=128, PLAIN=0, HAS_Y=1, SHARED_BYTES=5120, BLOCKS_PER_SM=8),
     geometry=_geometry,
     arguments=_arguments,
     legality=_against,

@@ -1,0 +1,51 @@
+"""What is chosen must not spill: estimates of registers against the assembler, on one GPU for a grid of problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+
+import pytest
+
+from matmill.arch import get
+from matmill.bench.products import gram_of, inner_product
+from matmill.choose import choose, choose_sum
+from matmill.compile import compile_source
+from matmill.dtypes import BF16 as HALF
+from matmill.dtypes import ELEMENTWISE, F32, F64, DType
+from matmill.problem import Geam, View
+from matmill.source import generate
+
+H200 = get("h200")
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, HALF], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 10**7), (16, 16, 10**6), (17, 9, 10**6 + 1), (64, 64, 10**6)])
+def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> None:
+    problem = inner_product(m, n, k, dtype, "column")
+    for asked in (problem, gram_of(problem)):
+        kernel = choose(asked, H200).kernel
+        assert kernel.entry == "inner"
+        assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0
+
+
+def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
+    """X transposed plus Y, packed."""
+    size = dtype.itemsize
+    rows = View((n, 1), m * n, align=gcd(16, n * size, m * n * size))
+    return Geam(m, n, dtype, View((1, m), m * n, align=gcd(16, m * size, m * n * size)), rows, rows, batch)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_sums_do_not_spill(name: str) -> None:
+    dtype = ELEMENTWISE[name]
+    for asked in (
+        transposed(4096, 4096, dtype),
+        transposed(4095, 4097, dtype),
+        transposed(16, 16, dtype, batch=100_000),
+        transposed(33, 31, dtype, batch=5000),
+    ):
+        for problem in (asked, replace(asked, y=None)):
+            kernel = choose_sum(problem, H200).kernel
+            found = compile_source(generate(kernel, dtype), H200.target).resources
+            assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
