@@ -95,6 +95,8 @@ def _stand_in_gpu() -> gpu.GPU:
         "_cell": gpu._Cell(),  # noqa: SLF001 — the stand-in is built around the constructor
         "_context_address": None,
         "_prepared": {},
+        "_loading": threading.RLock(),
+        "_kept": {},
         "_keeping": threading.Lock(),
     }
     for name, value in facts.items():

@@ -16,13 +16,14 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _MAGIC = b"matmill-cache-1\n"
 _DIGEST = 32
 _PARTIAL = "partial-"
 _OWN_NAME = re.compile(rf"[0-9a-f]{{64}}|{_PARTIAL}\w+")
 
-Entry = tuple[dict[str, int], bytes, bytes]
+Entry = tuple[dict[str, Any], bytes, bytes]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class DiskCache:
             return None
         return (meta, payload[:cut], payload[cut:]) if found == key else None
 
-    def put(self, key: str, meta: dict[str, int], first: bytes, second: bytes) -> None:
+    def put(self, key: str, meta: dict[str, Any], first: bytes, second: bytes) -> None:
         """Stores an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""
         header = json.dumps({"key": key, "meta": meta, "first": len(first)}).encode()
         body = header + b"\n" + first + second

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from matmill.cache import DiskCache
 from matmill.errors import CompileError, UnknownNameError
@@ -16,6 +17,7 @@ from matmill.source import Source
 
 #: ``-lineinfo`` lets the emulator and the profilers name source lines; it changes no instruction.
 OPTIONS = ("-std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")  # in the assembler's verbose report
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Resources:
     spill_loads: int
     stack: int
     shared: int
+
+
+_NOTHING = Resources(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,48 @@ class Binary:
     resources: Resources
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """One compiled translation unit, with the resources of each of its entry points."""
+
+    cubin: bytes
+    ptx: str
+    resources: dict[str, Resources]
+
+
 def compile_source(source: Source, target: str) -> Binary:
     """Compiles ``source`` for ``target`` (``sm_75`` … ``sm_90a`` … ``sm_120``), or takes it from the cache.
 
+    A translation unit is compiled once for all its entry points.
+
     Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
-    return _remembered(source, target)
+    unit = _remembered(replace(source, entry=""), target)
+    resources = unit.resources.get(source.entry, _NOTHING)
+    return Binary(source.kernel, source.entry, target, unit.cubin, unit.ptx, resources)
 
 
 @lru_cache(maxsize=512)
-def _remembered(source: Source, target: str) -> Binary:
-    key = "\n".join([source.digest, source.entry, target, *OPTIONS, _compiler()])
+def _remembered(source: Source, target: str) -> _Unit:
+    # The kernel's name is in the PTX, as that of the file which line numbers refer to.
+    key = "\n".join([source.digest, source.kernel, target, *OPTIONS, _compiler()])
     folder = cache_dir()
     store = DiskCache(folder) if folder is not None else None
     entry = store.get(key) if store else None
-    if entry is not None and entry[0].keys() == Resources.__dataclass_fields__.keys():  # else of another version
+    if entry is not None and _readable(entry[0]):
         meta, cubin, ptx = entry
-        return Binary(source.kernel, source.entry, target, cubin, ptx.decode(), Resources(**meta))
-    binary = _compile(source, target)
+        return _Unit(cubin, ptx.decode(), {name: Resources(**numbers) for name, numbers in meta.items()})
+    unit = _compile(source, target)
     if store is not None:
-        store.put(key, asdict(binary.resources), binary.cubin, binary.ptx.encode())
-    return binary
+        meta = {name: asdict(resources) for name, resources in unit.resources.items()}
+        store.put(key, meta, unit.cubin, unit.ptx.encode())
+    return unit
+
+
+def _readable(meta: dict[str, Any]) -> bool:
+    """Whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
+    known = Resources.__dataclass_fields__.keys()
+    return all(isinstance(numbers, dict) and numbers.keys() == known for numbers in meta.values())
 
 
 @cache
@@ -100,12 +126,12 @@ def targets() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
-def _compile(source: Source, target: str) -> Binary:
+def _compile(source: Source, target: str) -> _Unit:
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
-    file = f"{source.entry}.cu".encode()
+    file = f"{source.kernel}.cu".encode()
     status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
     _demand(status, "nvrtcCreateProgram", source.kernel)
     try:
@@ -124,7 +150,7 @@ def _compile(source: Source, target: str) -> Binary:
         _demand(status, "nvrtcGetCUBIN", source.kernel)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Binary(source.kernel, source.entry, target, bytes(cubin), ptx, parse_resources(log, source.entry))
+    return _Unit(bytes(cubin), ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
 
 
 def _refuse(source: Source, target: str, log: str) -> None:

@@ -11,6 +11,7 @@ import importlib.util
 import re
 import threading
 import weakref
+from collections import deque
 from dataclasses import replace
 from functools import cache
 from typing import Any, Self
@@ -38,6 +39,10 @@ _MOST_PREPARED = 4096
 #: throughput of native arithmetic instructions).
 _LANES = {(7, 5): (64, 2), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
 _LANES_OTHERWISE = (128, 2)
+
+#: What ``cuEventQuery`` says of work that is over: success, or an error that the context stays with, after which no
+#: kernel of it runs (CUDA driver API, ``CUresult``: "must be terminated and relaunched", and a context that is gone).
+_OVER = frozenset({0, 4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
 
 
 @cache
@@ -133,7 +138,8 @@ class Prepared:
         self._what = launch
         self._enqueue = gpu.enqueue
         # The driver takes a kernel's handle where it takes a function's, and finds the function in the current context.
-        self._handle = int(gpu.kernel(binary, launch).handle)
+        self._kernel = gpu.kernel(binary, launch)  # for as long as its handle is used
+        self._handle = int(self._kernel.handle)
 
     def __call__(self, config: int, parameters: int) -> None:
         """Enqueues one of the ``calls`` of a :class:`~matmill.frame.Frame` and returns without waiting.
@@ -177,7 +183,9 @@ class GPU:
         self._context_address = int(self._context)
         self._kernels: dict[tuple[bytes, str], Any] = {}
         self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
-        self._kept: list[tuple[Any, tuple[object, ...]]] = []
+        self._loading = threading.RLock()  # for `_kernels` and `_prepared`: loading lets other threads run
+        self._kept: dict[int, deque[tuple[Any, tuple[object, ...]]]] = {}
+        self._captured: list[tuple[object, ...]] = []
         self._keeping = threading.Lock()
         self.arch = self._recognise()
 
@@ -216,9 +224,12 @@ class GPU:
         key = (binary, replace(launch, args=()))
         found = self._prepared.get(key)
         if found is None:
-            if len(self._prepared) >= _MOST_PREPARED:
-                self._prepared.clear()
-            found = self._prepared[key] = Prepared(self, *key)
+            with self._loading:
+                found = self._prepared.get(key)
+                if found is None:
+                    if len(self._prepared) >= _MOST_PREPARED:
+                        self._prepared.clear()
+                    found = self._prepared[key] = Prepared(self, *key)
         return found
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
@@ -237,7 +248,13 @@ class GPU:
 
     def synchronize(self) -> None:
         """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
-        self.call("cuCtxSynchronize")
+        entered = self._focus()
+        try:
+            self.call("cuCtxSynchronize")
+            self._sweep()
+        finally:
+            if entered:
+                self.leave()
 
     def order(self, before: int, after: int) -> None:
         """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
@@ -248,12 +265,16 @@ class GPU:
     def keep(self, owners: tuple[object, ...], stream: int) -> None:
         """Holds ``owners`` until what is on the stream now has run, so that their memory outlives it.
 
-        They are let go by a later call; the host does not wait.
+        They are let go by a later launch, allocation or wait on this GPU; the host does not wait. Where a CUDA graph
+        captures the stream nothing runs yet, and the graph may be launched at any time and often: ``owners`` are then
+        held for the life of the process.
         """
+        if int(self.call("cuStreamIsCapturing", stream)):
+            self._captured.append(owners)
+            return
         event = self._mark(stream)
         with self._keeping:
-            self._kept = [(mark, held) for mark, held in self._kept if not self._passed(mark)]
-            self._kept.append((event, owners))
+            self._kept.setdefault(stream, deque()).append((event, owners))
 
     def _mark(self, stream: int) -> Any:
         """A new event, which happens once all that is on the stream now has run."""
@@ -261,23 +282,54 @@ class GPU:
         self.call("cuEventRecord", event, stream)
         return event
 
-    def _passed(self, event: Any) -> bool:
-        """Whether an event has happened; it is destroyed if so."""
-        if self._driver.cuEventQuery(event)[0] == self._driver.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        self.call("cuEventDestroy", event)
-        return True
+    def _sweep(self) -> None:
+        """Lets go of what is kept and no longer used; the GPU's context must be the current one."""
+        if not self._kept or not self._keeping.acquire(blocking=False):
+            return  # another thread is at it
+        driver, over = self._driver, []
+        # A query, or memory given back, would break the capture of a graph on any stream of the thread, or in the
+        # default mode of the process; a relaxed thread may do both (cuThreadExchangeStreamCaptureMode).
+        _, mode = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        try:
+            try:
+                for stream, marks in list(self._kept.items()):
+                    # Those of one stream happen in turn, so that the first that has not is the last to be asked.
+                    while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
+                        over.append(marks.popleft())
+                        driver.cuEventDestroy(over[-1][0])
+                    if not marks:
+                        del self._kept[stream]
+            finally:
+                self._keeping.release()
+            over.clear()  # with the lock released, because owners run code of their own as they go
+        finally:
+            if mode is not None:  # as it is where a kernel has failed, which every call then answers
+                driver.cuThreadExchangeStreamCaptureMode(mode)
 
     def allocate(self, nbytes: int) -> int:
         """The address of new device memory."""
-        return int(self.call("cuMemAlloc", nbytes))
+        entered = self.enter()  # lets go first of what is kept
+        try:
+            return int(self.call("cuMemAlloc", nbytes))
+        finally:
+            if entered:
+                self.leave()
 
     def free(self, address: int) -> None:
         """Gives device memory back."""
         self.call("cuMemFree", address)
 
     def enter(self) -> bool:
-        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
+        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that.
+
+        What :meth:`keep` holds is let go where it is no longer used.
+        """
+        entered = self._focus()
+        if self._kept:
+            self._sweep()
+        return entered
+
+    def _focus(self) -> bool:
         cell = self._cell
         self._current(cell.reference)
         if cell.found.value == self._context_address:
@@ -291,7 +343,7 @@ class GPU:
 
     def call(self, name: str, *args: object) -> Any:
         """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
-        entered = self.enter()
+        entered = self._focus()
         try:
             return self._demand(getattr(self._driver, name)(*args), name)
         finally:
@@ -304,13 +356,15 @@ class GPU:
 
         # A kernel of several launches has all its entry points in one cubin.
         key = (binary.cubin, launch.entry)
-        entered = self.enter()
+        entered = self._focus()
         try:
-            if key not in self._kernels:
-                # The object code is kept beside its kernel: unloading it would pull the code away.
-                code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
-                self._kernels[key] = (code, code.get_kernel(launch.entry))
-            kernel = self._kernels[key][1]
+            # A second loading would take the first one's place, whose code is unloaded while its handle is in use.
+            with self._loading:
+                if key not in self._kernels:
+                    # The object code is kept beside its kernel: unloading it would pull the code away.
+                    code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
+                    self._kernels[key] = (code, code.get_kernel(launch.entry))
+                kernel = self._kernels[key][1]
         except Exception as error:
             raise LaunchError(
                 argument=f"kernel {binary.kernel}",
@@ -351,7 +405,11 @@ class GPU:
         return f"{known.name}: {(text or b'').decode()}"
 
     def _recognise(self) -> Arch:
-        """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes."""
+        """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes.
+
+        Some GPUs (those that share the host's memory, and virtual ones) report clocks of 0. Costs then take the
+        slowest clock and memory of the table: too slow is a cautious guess, and 0 is a rate that nothing has.
+        """
 
         def ask(name: str) -> int:
             attribute = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
@@ -369,6 +427,8 @@ class GPU:
                 # Models come with several memories (A100 with 40 or 80 GB): beyond 15%, the driver's figure is right.
                 near = not dram or abs(known.dram_bytes_per_s / dram - 1) < 0.15
                 return known if near else replace(known, title=title, dram_bytes_per_s=dram)
+        clock = clock or min(known.boost_hz for known in ARCHES.values())
+        dram = dram or min(known.dram_bytes_per_s for known in ARCHES.values())
         fp32, fp64 = _LANES.get(capability, _LANES_OTHERWISE)
         return Arch(
             name=plain,
@@ -400,8 +460,21 @@ def no_gpu(argument: str, got: str) -> NoGPUError:
     )
 
 
-@cache
+_gpus: dict[int, GPU] = {}
+_starting = threading.Lock()
+
+
 def _get(index: int) -> GPU:
+    found = _gpus.get(index)
+    if found is None:
+        with _starting:
+            found = _gpus.get(index)
+            if found is None:
+                found = _gpus[index] = _start(index)
+    return found
+
+
+def _start(index: int) -> GPU:
     from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
 
     driver.cuInit(0)

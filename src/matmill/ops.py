@@ -8,7 +8,7 @@ from typing import Any
 from matmill.arrays import inspect, resolve_stream
 from matmill.dtypes import ALL
 from matmill.products import INNER, MATMUL
-from matmill.requests import Operation, Request, Verdict, check_apart, judge, scalar
+from matmill.requests import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
 from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
 from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 
@@ -101,6 +101,7 @@ def inner(
     array([[625., 625.],
            [625., 625.]], dtype=float16)
     """
+    check_callable(progress, "progress")
     return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
 
 

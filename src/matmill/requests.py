@@ -142,6 +142,17 @@ def scalar(value: SupportsFloat, argument: str) -> float:
     )
 
 
+def check_callable(value: object, argument: str) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` for what is neither None nor to be called."""
+    if value is not None and not callable(value):
+        raise ArgumentError(
+            argument=argument,
+            got=f"{type(value).__name__} {value!r}",
+            wanted="a function of two ints, or None",
+            fix=f"Pass the function itself, for example {argument}=print.",
+        )
+
+
 def check_same(request: Request) -> None:
     """One dtype and one device for all."""
     operation, first = request.operation, request.a

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from matmill import cli, ops
 from matmill.cli import main
 from matmill.dtypes import ALL, BF16, DType
-from matmill.errors import TruncatedFileError
+from matmill.errors import ArgumentError, TruncatedFileError
 from matmill.reference import check
 
 M, N, K = 3, 4, 5000
@@ -237,3 +237,10 @@ def test_a_product_that_is_not_streamed_has_no_bar(files: Path, monkeypatch: pyt
     monkeypatch.setenv("TERM", "xterm-256color")
     assert _run(files) == cli.OK
     assert "B/s" not in screen.getvalue()
+
+
+def test_progress_that_cannot_be_called_is_refused_at_once() -> None:
+    e = np.ones((2, 8), np.float32)
+    report: Any = 5
+    with pytest.raises(ArgumentError, match=r"progress: got int 5; wanted a function"):
+        ops.inner(e, e.T, executor="cpu", progress=report)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from matmill.cli import files as npy
 from matmill.cli import main
+from matmill.errors import ArgumentError
 from matmill.reference import check
 
 
@@ -127,3 +129,42 @@ def test_a_gpu_demanded_and_missing(files: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
     assert _run(files, "--executor", "gpu") == 3
     assert not (files / "out.npy").exists()
+
+
+def _npy(shape: str, descr: str = "'<f4'", data: int = 64, version: bytes = b"\1\0") -> bytes:
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header + bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (_npy("(3, 1000000000000)"), "cut short: "),
+        (_npy("(3, 100000000000000000000000)"), "cut short: "),
+        (_npy("(5, 4)", data=79), "cut short: "),
+        (_npy("(-3, 4)"), "shape"),
+        (_npy("(0, 100000000000000000000000)"), ""),
+        (_npy("(3, 4"), ""),
+        (_npy("(3, 4)", "'bogus'"), "bogus"),
+        (_npy("(3, 4)", "'|V0'"), "elements of"),
+        (_npy("(3, 4)", "'|O'"), "elements of object"),
+        (_npy("(3, 4)", "[(1, 2)]"), ""),
+        (_npy("(" * 300), ""),
+        (_npy("(3, 4)", version=b"\t\t"), "version 9.9"),
+        (b"\x93NUMPY", ""),
+    ],
+)
+def test_headers_that_say_too_much_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match=r"x\.npy: ") as raised:
+        npy.load(path, "A")
+    assert words in str(raised.value)
+
+
+def test_a_file_cut_short_says_its_sizes(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = files / "A.npy"
+    whole = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    assert _run(files) in {1, 2}
+    assert f"cut short: {whole - 1} bytes of the {whole}" in capsys.readouterr().err

@@ -102,6 +102,29 @@ def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch:
     assert _again() == first
 
 
+def test_a_unit_is_compiled_once_for_all_its_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT + 'extern "C" __global__ void bare(float* x) { x[threadIdx.x] = 1.0f; }\n'
+    twice, bare = (Source("tests.twice", entry, text) for entry in ("twice", "bare"))
+    made: list[str] = []
+    real = compiling._compile
+
+    def counted(source: Source, target: str) -> compiling._Unit:
+        made.append(target)
+        return real(source, target)
+
+    monkeypatch.setattr(compiling, "_compile", counted)
+    first = [compile_source(source, "sm_90a") for source in (twice, bare)]
+    assert made == ["sm_90a"]
+    assert [binary.entry for binary in first] == ["twice", "bare"]
+    assert [binary.resources.shared for binary in first] == [256, 0]
+    assert all(binary.resources.registers > 0 for binary in first)
+    assert first[0].cubin is first[1].cubin
+    compiling._remembered.cache_clear()
+    assert [compile_source(source, "sm_90a") for source in (bare, twice)] == first[::-1]
+    assert made == ["sm_90a"]
+    assert DiskCache(folder).size()[0] == 1
+
+
 def test_texts_of_one_byte_leave_the_process_intact() -> None:
     # NVRTC's empty log is one NUL, and b" " is one object for the whole process: written over, print() loses its space.
     def write(_program: object, buffer: bytearray) -> tuple[int]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import sys
 import threading
+import time
 import weakref
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from frames import read_launch
 from matmill import arch, gpu
+from matmill.choose import choose
+from matmill.compile import Binary, Resources
 from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
+from matmill.problem import Gemm
 
 
 class FakeLibrary:
@@ -110,6 +118,16 @@ def test_unknown_models_are_computed_from_their_attributes() -> None:
     assert found.target == "sm_90a"
 
 
+def test_unknown_models_without_clocks_have_rates_that_can_be_divided_by() -> None:
+    found = _gpu("NVIDIA GB10", CLOCK_RATE=0, MEMORY_CLOCK_RATE=0)._recognise()
+    assert found.boost_hz == min(known.boost_hz for known in arch.ARCHES.values())
+    assert found.dram_bytes_per_s == min(known.dram_bytes_per_s for known in arch.ARCHES.values())
+    assert min(found.fp32_flops, found.fp64_flops) > 0
+    like = arch.get("h200")
+    usable = replace(like, boost_hz=found.boost_hz, dram_bytes_per_s=found.dram_bytes_per_s)
+    assert choose(Gemm(3, 3, 10**6), usable).predicted_seconds > 0
+
+
 class Driver:
     """As much of the bindings as errors and contexts need; calls are noted."""
 
@@ -158,6 +176,8 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
         "kernel": lambda _binary, _launch: SimpleNamespace(handle=99),
         "_driver": driver,
         "_prepared": {},
+        "_loading": threading.RLock(),
+        "_kept": {},
         "_current": current,
         "_cell": gpu._Cell(),
         "_context": None,
@@ -192,20 +212,123 @@ def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str) 
     assert device.last is None
 
 
+class Code:
+    """Object code as cuda-core has it: the library is unloaded with the last reference."""
+
+    loaded = 0
+    unloaded: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        Code.loaded += 1
+        self.library = 100 * Code.loaded
+
+    @classmethod
+    def from_cubin(cls, _cubin: bytes, name: str) -> Code:
+        """Takes its time, in which other threads run."""
+        assert name
+        time.sleep(0.02)
+        return cls()
+
+    def get_kernel(self, _entry: str) -> SimpleNamespace:
+        """A kernel of the library."""
+        return SimpleNamespace(handle=self.library + 1)
+
+    def __del__(self) -> None:
+        Code.unloaded.append(self.library)
+
+
+def _at_once(work: Any) -> list[Any]:
+    """What eight threads get that start together."""
+    found, gate = [], threading.Barrier(8)
+
+    def run() -> None:
+        gate.wait()
+        found.append(work())
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def _loading(monkeypatch: pytest.MonkeyPatch) -> gpu.GPU:
+    module: Any = ModuleType("cuda.core")
+    module.ObjectCode = Code
+    monkeypatch.setitem(sys.modules, "cuda.core", module)
+    gc.collect()  # what an earlier test loaded is counted there
+    monkeypatch.setattr(Code, "loaded", 0)
+    monkeypatch.setattr(Code, "unloaded", [])
+    device, _driver, _seen = _launching(0, 77)
+    vars(device).pop("kernel")
+    device._kernels = {}
+    return device
+
+
+CUBIN = Binary("k", "scale", "sm_90a", b"cubin", "ptx", Resources(1, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("how", ["prepare", "kernel"])
+def test_a_kernel_that_threads_meet_together_is_loaded_once(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    device = _loading(monkeypatch)
+    handles = {
+        "prepare": lambda: device.prepare(CUBIN, LAUNCH)._handle,
+        "kernel": lambda: int(device.kernel(CUBIN, LAUNCH).handle),
+    }
+    assert set(_at_once(handles[how])) == {101}
+    gc.collect()
+    assert (Code.loaded, Code.unloaded) == (1, [])
+
+
+def test_threads_get_one_and_the_same_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_index: int) -> object:
+        time.sleep(0.02)
+        return object()
+
+    fine = SimpleNamespace(cuInit=lambda _flags: None, cuDeviceGetCount=lambda: (None, 2))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fine)
+    monkeypatch.setattr("cuda.bindings.driver", fine, raising=False)
+    monkeypatch.setattr(gpu, "GPU", made)
+    monkeypatch.setattr(gpu, "_gpus", {}, raising=False)
+    assert len(set(_at_once(lambda: gpu._get(0)))) == 1
+    assert gpu._get(1) is not gpu._get(0)
+
+
 class Stream:
     """A driver whose events happen when told to."""
 
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=SimpleNamespace(value=2))
     CUresult = SimpleNamespace(CUDA_ERROR_NOT_READY=600)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
     def __init__(self) -> None:
         self.recorded: list[int] = []
-        self.passed: set[int] = set()
+        self.answers: dict[int, int] = {}
+        self.queried: list[int] = []
         self.destroyed: list[int] = []
+        self.capturing: set[int] = set()
+        self.mode: int | None = 0
+        self.failed = False
 
     def cuEventQuery(self, event: int) -> tuple[int]:  # noqa: N802 — the driver's name
-        """Whether it has happened."""
-        return (0 if event in self.passed else 600,)
+        """Whether it has happened; threads that are not relaxed would break a capture."""
+        assert self.mode == 2 or self.failed
+        self.queried.append(event)
+        return (719 if self.failed else self.answers.get(event, 600),)
+
+    def cuEventDestroy(self, event: int) -> tuple[int]:  # noqa: N802 — the driver's name
+        """Gives it back."""
+        self.destroyed.append(event)
+        return (0,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: int | None) -> tuple[int, int | None]:  # noqa: N802 — see above
+        """The thread's mode before."""
+        assert mode is not None  # the bindings raise TypeError
+        if self.failed:
+            return 719, None
+        before, self.mode = self.mode, mode
+        return 0, before
 
     def call(self, name: str, *args: Any) -> int:
         """The executor's way to the driver."""
@@ -213,29 +336,100 @@ class Stream:
             return len(self.recorded)
         if name == "cuEventRecord":
             self.recorded.append(args[1])
-        if name == "cuEventDestroy":
-            self.destroyed.append(args[0])
+        if name == "cuStreamIsCapturing":
+            return int(args[0] in self.capturing)
         return 0
 
 
-def test_owners_are_held_until_their_event_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Owner:
-        """Something with a lifetime."""
+class Owner:
+    """Something with a lifetime."""
 
-    driver = Stream()
-    device = gpu.GPU.__new__(gpu.GPU)
-    monkeypatch.setattr(device, "_driver", driver, raising=False)
-    monkeypatch.setattr(device, "_kept", [], raising=False)
-    monkeypatch.setattr(device, "_keeping", threading.Lock(), raising=False)
-    monkeypatch.setattr(device, "call", driver.call)
-    first, second = Owner(), Owner()
-    watched = weakref.ref(first)
-    device.keep((first,), 7)
-    del first
-    device.keep((second,), 8)
-    assert driver.recorded == [7, 8]
-    assert watched() is not None
-    driver.passed.add(0)
-    device.keep((second,), 8)
-    assert watched() is None
-    assert driver.destroyed == [0]
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> tuple[gpu.GPU, Stream]:
+    """A GPU that keeps what it is given, and its driver."""
+    device, driver = gpu.GPU.__new__(gpu.GPU), Stream()
+    facts = {"_driver": driver, "_kept": {}, "_captured": [], "_keeping": threading.Lock(), "call": driver.call}
+    for name, value in facts.items():
+        monkeypatch.setattr(device, name, value, raising=False)
+    monkeypatch.setattr(device, "_focus", lambda: False, raising=False)
+    return device, driver
+
+
+def _kept(device: gpu.GPU, stream: int) -> weakref.ref[Owner]:
+    owner = Owner()
+    device.keep((owner,), stream)
+    return weakref.ref(owner)
+
+
+@pytest.mark.parametrize("occasion", ["enter", "synchronize", "allocate"])
+def test_owners_are_held_until_their_event_has_passed(keeping: tuple[gpu.GPU, Stream], occasion: str) -> None:
+    device, driver = keeping
+    visits: dict[str, Callable[[], object]] = {
+        "enter": device.enter,
+        "synchronize": device.synchronize,
+        "allocate": lambda: device.allocate(1),
+    }
+    visit = visits[occasion]
+    first, second, other = _kept(device, 7), _kept(device, 7), _kept(device, 8)
+    assert driver.recorded == [7, 7, 8]
+    visit()
+    assert None not in (first(), second(), other())
+    driver.answers = {0: 0, 2: 0}
+    visit()
+    assert (first(), other()) == (None, None)
+    assert second() is not None
+    assert driver.destroyed == [0, 2]
+    driver.answers[1] = 0
+    visit()
+    assert second() is None
+    asked = len(driver.queried)
+    visit()
+    assert (len(driver.queried), driver.mode) == (asked, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "over"), [(0, True), (600, False), (700, True), (719, True), (900, False), (1, False)]
+)
+def test_only_work_that_is_over_lets_go(keeping: tuple[gpu.GPU, Stream], answer: int, over: bool) -> None:
+    device, driver = keeping
+    owner = _kept(device, 7)
+    driver.answers[0] = answer
+    device.enter()
+    assert (owner() is None) is over
+
+
+def test_after_a_kernel_has_failed_all_is_let_go(keeping: tuple[gpu.GPU, Stream]) -> None:
+    device, driver = keeping
+    owner = _kept(device, 7)
+    driver.failed = True
+    assert device.enter() is False
+    assert owner() is None
+
+
+def test_what_a_graph_captures_is_held_for_good(keeping: tuple[gpu.GPU, Stream]) -> None:
+    device, driver = keeping
+    driver.capturing.add(7)
+    owner = _kept(device, 7)
+    driver.capturing.clear()
+    device.enter()
+    assert owner() is not None
+    assert (driver.recorded, driver.queried) == ([], [])
+
+
+def test_owners_may_use_the_gpu_as_they_go(keeping: tuple[gpu.GPU, Stream]) -> None:
+    device, driver = keeping
+    entered: list[int | None] = []
+
+    class Using:
+        """Its end enters the GPU, as that of an allocation does, in a thread that may give memory back."""
+
+        def __del__(self) -> None:
+            device.enter()
+            device.keep((), 9)
+            entered.append(driver.mode)
+
+    device.keep((Using(),), 7)
+    driver.answers[0] = 0
+    device.enter()
+    assert entered == [2]

@@ -161,7 +161,10 @@ def test_threads_do_not_write_into_each_others_launches() -> None:
     gpu = Recorder()
     plan = _plan(gpu)
 
+    ready = threading.Barrier(4)  # all at once, or one that has ended would give its number to another
+
     def work(base: int) -> None:
+        ready.wait()
         for i in range(300):
             plan.run((base, base + 1, base + 2, base + 3, base + 4), float(base), float(i % 2), base)
 

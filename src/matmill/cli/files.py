@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
+import tokenize
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,32 +16,63 @@ from matmill.dtypes import BF16, DType
 from matmill.errors import ArgumentError
 
 _MAGIC = b"\x93NUMPY"
+#: What NumPy raises for headers that are none: they are read as Python's literals.
+_BAD_HEADER = (
+    ValueError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    SyntaxError,
+    MemoryError,
+    RecursionError,
+    tokenize.TokenError,
+)
 #: What a .npy file says of types that NumPy does not know, and what bfloat16 is often kept as.
 _TWO_BYTES = (np.dtype("V2"), np.dtype(np.uint16))
 
 
 def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "float32 or float64") -> NDArray[Any]:
-    """A ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is read).
+    """A ``.npy`` file, memory-mapped (an empty array, which cannot be mapped, is made).
 
     ``dtype`` is the type of elements that the user says the file has: elements of two bytes without a type, or of
     uint16, are taken for it. Raises :class:`~matmill.errors.ArgumentError`; ``wanted`` are the types in its words.
     """
     try:
         with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
+            if file.read(len(_MAGIC)) != _MAGIC:
+                raise ValueError("not one, by its first bytes")
+            file.seek(0)
+            loaded = _mapped(path, file)
     except OSError as error:
         raise _not_npy(path, argument, str(error.strerror), wanted) from error
-    if start != _MAGIC:
-        raise _not_npy(path, argument, "not one, by its first bytes", wanted)
-    try:
-        try:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError:
-            array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except _BAD_HEADER as error:
         raise _not_npy(path, argument, str(error), wanted) from error
-    loaded: NDArray[Any] = array
     return loaded if dtype is None else _taken_for(loaded, dtype, path, argument)
+
+
+def _mapped(path: Path, file: BinaryIO) -> NDArray[Any]:
+    """The array of a file, once its header has been held against its size: memory is never made for what is not there.
+
+    Raises ``ValueError``, and what else NumPy does for headers that are none.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in {(1, 0), (2, 0), (3, 0)}:
+        raise ValueError(f"version {version[0]}.{version[1]} of the format")
+    # The third version is the second with names of fields in UTF-8, and matrices have no fields.
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError(f"elements of {dtype}")
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"shape {shape}")
+    order: Literal["C", "F"] = "F" if by_columns else "C"
+    start, size = file.tell(), os.fstat(file.fileno()).st_size
+    whole = start + math.prod(shape) * dtype.itemsize
+    if whole == start:
+        return np.empty(shape, dtype, order)
+    if size < whole:
+        raise ValueError(f"cut short: {size} bytes of the {whole} that its header tells of")
+    return np.memmap(path, dtype, "r", start, shape, order)
 
 
 def _taken_for(array: NDArray[Any], dtype: DType, path: Path, argument: str) -> NDArray[Any]:

@@ -54,8 +54,8 @@ def inner_steps(arch: Arch) -> Steps:
         return _compiled(kernel, problem, replace(operands, d=sums), arch)
 
     def finish(problem: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
-        # Any configuration has the entry point: that of a chunk is compiled already, and where nothing was summed one
-        # for some k is as good as another.
+        # Any configuration has the entry point: that of a chunk is compiled already, with all entry points of its
+        # translation unit, and where nothing was summed one for some k is as good as another.
         kernel = latest[0] if latest else _piece(replace(problem, k=_SOME_K, has_c=False), arch)
         return _compiled(total(kernel), problem, replace(operands, workspace=sums), arch)
 
