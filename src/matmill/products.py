@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.arrays import Operand
+from matmill.arrays import Operand, mirrors
 from matmill.errors import ArgumentError, DTypeError, ShapeError
 from matmill.layout import NARROW, Shape, Stage, check_broadcast, lower, result_shape
 from matmill.problem import Gemm
@@ -15,6 +16,8 @@ from matmill.requests import Operation, Request
 
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
+#: Rows of a Gram matrix that are mirrored at a time.
+_BAND = 64
 
 Array: TypeAlias = NDArray[Any]
 
@@ -91,14 +94,26 @@ def _lower(request: Request, d: Operand) -> tuple[Stage[Gemm], ...]:
     return lower(a, b, request.c, d, skip_product=request.alpha == 0)
 
 
+def stretches(k: int, per_k: int) -> Iterator[slice]:
+    """Parts of a sum's ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
+
+    >>> list(stretches(3, 16 * 2**20))
+    [slice(0, 2, None), slice(2, 4, None)]
+    """
+    step = max(1, _WIDENED_BYTES // max(1, per_k))
+    return (slice(start, start + step) for start in range(0, k, step))
+
+
 def _compute(request: Request, shape: Shape) -> Array:
-    """The product by NumPy's BLAS."""
+    """The product by NumPy's BLAS; Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = _factors(request)
     c, scalar = request.c, a.dtype.accumulator.numpy.type
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
         product = _widened(a.owner, b.owner, scalar) if a.dtype.wider else np.asarray(np.matmul(a.owner, b.owner))
+        if len(a.shape) > 1 and mirrors(a, b):
+            _mirror(product)
         if request.alpha != 1:
             product *= scalar(request.alpha)
     if c is not None:
@@ -111,13 +126,23 @@ def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
     """``a @ b`` summed in a wider type, for which a bounded stretch of k is converted at a time."""
     k = a.shape[-1]
     per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
-    step = max(1, _WIDENED_BYTES // max(1, per_k))
     total = np.zeros(np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape, scalar)
-    for start in range(0, k, step):
-        part = slice(start, start + step)
+    for part in stretches(k, per_k):
         rows = b[..., part, :] if b.ndim > 1 else b[part]
         total += np.matmul(a[..., part].astype(scalar), rows.astype(scalar))
     return total
+
+
+def _mirror(square: Array) -> None:
+    """Copies what lies above the diagonals of matrices to below them.
+
+    BLAS promises no order of summation: one that blocks rows and columns unlike rounds (i, j) and (j, i) apart.
+    """
+    m = square.shape[-1]
+    for start in range(0, m, _BAND):
+        stop = min(start + _BAND, m)
+        above = np.swapaxes(square[..., :stop, start:stop], -1, -2)
+        np.copyto(square[..., start:stop, :stop], above, where=np.tri(stop - start, stop, start - 1, dtype=bool))
 
 
 MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, streams=True)

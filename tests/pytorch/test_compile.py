@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from matmill import errors
+
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
 
@@ -129,6 +131,25 @@ def test_what_does_not_fit_is_refused_while_compiling() -> None:
     compiled = _compile(mt.transpose_add, "eager")
     with pytest.raises(RuntimeError, match="the last two dimensions of y to be x's, swapped"):
         compiled(_random(3, 5), _random(3, 5))
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_factors_compiled(backend: str, dynamic: bool | None) -> None:
+    floats, whole = torch.tensor([[2.0]]), torch.tensor([[2]], dtype=torch.int32)
+
+    def scaled(x: Any, factor: Any) -> Any:
+        return mt.transpose_add(x, x, alpha=factor)
+
+    compiled = _compile(scaled, backend, dynamic=dynamic)
+    calls: list[tuple[Any, Any]] = [(floats, factor) for factor in (0.5, 0.25, 2, 3, 1e300)]
+    calls += [(whole, factor) for factor in (2, 5, 2.0, 2**63, 2.0**70)]
+    for x, factor in calls:
+        assert torch.equal(compiled(x, factor), scaled(x, factor)), factor
+    for x, factor in ((floats, 1j), (floats, True), (whole, 0.5)):
+        # By the compiler, or where it left the number open by the operator itself.
+        with pytest.raises((RuntimeError, errors.ArgumentError), match=r"alpha: got .*; wanted a (real|whole) number"):
+            compiled(x, factor)
 
 
 def test_exported_programs_keep_the_operator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -90,6 +91,56 @@ def test_integers_wrap_around() -> None:
     assert mt.transpose_add(big, big, alpha=2, beta=2**31).item() == 2**31 - 2
 
 
+FACTOR_VALUES = (2, 0.3, 1e300, -1e300, 1e-300, 1e39, 2**63, np.float32(2), np.int64(-3), float("inf"), float("nan"))
+WHOLE_VALUES = (2**32, 2**40 + 3, 2**63, -(2**63) - 1, 10**400, 1e300, 2.0**70, -(2.0**33), np.int8(-3), np.float32(2))
+
+
+@pytest.mark.parametrize("dtype", ELEMENTWISE)
+@pytest.mark.parametrize("argument", ["alpha", "beta"])
+def test_factors_of_any_size_are_the_core_s(dtype: str, argument: str) -> None:
+    # Elements of one digit: what is scaled or added rounds at most once, and there is one answer.
+    x, y = torch.tensor([[2, 0, -1]]).to(getattr(torch, dtype)), torch.zeros(3, 1, dtype=getattr(torch, dtype))
+    x, y = (x, y) if argument == "alpha" else (y, x)
+    values: tuple[Any, ...] = WHOLE_VALUES if dtype.startswith("int") else FACTOR_VALUES
+    for value in values:
+        expected = matmill.transpose_add(_host(x), _host(y), **{argument: value}, executor="cpu")
+        out = torch.empty_like(y)
+        results = [mt.transpose_add(x, y, **{argument: value}), mt.transpose_add(x, y, **{argument: value}, out=out)]
+        if type(value) is float:
+            results.append(torch.ops.matmill.transpose_add(x, y, **{argument: value}))
+        for result in results:
+            assert np.array_equal(_host(result).astype(float), expected.astype(float), equal_nan=True), value
+
+
+def test_factors_that_round_to_zero_still_read() -> None:
+    nan, y = torch.full((1, 1), float("nan")), torch.ones(1, 1)
+    assert mt.transpose_add(nan, y, alpha=1e-300).isnan().all()
+    assert mt.transpose_add(y, nan, beta=1e-300).isnan().all()
+
+
+def test_an_output_over_what_a_multiple_of_2_to_the_32_scales() -> None:
+    x, pair = torch.ones(3, 3, dtype=torch.int32), torch.zeros(4, 3, dtype=torch.int32)
+    mt.transpose_add(x, pair[:3], beta=2**32, out=pair[1:])
+    assert torch.equal(pair[1:], x)
+
+
+@pytest.mark.parametrize("value", [1j, True, None, "2", torch.tensor(2.0), 10**400], ids=lambda x: repr(x)[:9])
+@pytest.mark.parametrize("argument", ["alpha", "beta"])
+def test_factors_that_are_no_real_numbers(value: Any, argument: str) -> None:
+    x = _tensor(0, 2, 2)
+
+    def call(x: Any) -> Any:
+        return mt.transpose_add(x, x, **{argument: value})
+
+    calls: list[Callable[[], Any]] = [lambda: call(x), lambda: call(x.to("meta")), lambda: torch.vmap(call)(x[None])]
+    if isinstance(value, complex | bool):  # which torch's schema lets pass
+        calls.append(lambda: torch.ops.matmill.transpose_add(x, x, **{argument: value}))
+    for refused in calls:
+        with pytest.raises(errors.ArgumentError) as raised:
+            refused()
+        assert raised.value.argument == argument
+
+
 def test_what_is_multiplied_by_zero_is_not_read() -> None:
     x, nan = torch.ones(2, 3), torch.full((3, 2), float("nan"))
     assert torch.equal(mt.transpose_add(x, nan, beta=0), torch.ones(3, 2))
@@ -141,6 +192,27 @@ def test_products_of_all_ranks(left: tuple[int, ...], right: tuple[int, ...]) ->
     result = mt.matmul(a, b)
     assert torch.allclose(result, a @ b, rtol=1e-14)
     assert result.is_contiguous()
+
+
+def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    real = torch.matmul
+
+    def noted(a: Any, b: Any) -> Any:
+        seen.append(a.nbytes + b.nbytes)
+        return real(a, b)
+
+    monkeypatch.setattr("matmill.products._WIDENED_BYTES", 4096)
+    shapes = (((3, 5000), (5000, 4)), ((2, 1, 3, 70), (5, 70, 4)), ((900,), (900, 3)), ((3, 900), (900,)))
+    for (left, right), dtype in zip(shapes, ("bfloat16", "float16") * 2, strict=True):
+        a, b = _tensor(0, *left, dtype=dtype), _tensor(1, *right, dtype=dtype)
+        seen.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "matmul", noted)
+            result = mt.matmul(a, b)
+        assert check(_host(result), _host(a), _host(b)).ok
+        assert len(seen) > 2
+        assert max(seen) <= 4096
 
 
 # -- out --------------------------------------------------------------------------------------------------------------

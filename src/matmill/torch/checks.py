@@ -22,6 +22,9 @@ _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
     "matmul": (MATMUL, ALL),
 }
 
+#: Numbers that a compiler does not know yet: they are judged when they are computed with.
+SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
+
 
 def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[int, ...]:
     """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
@@ -30,7 +33,8 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
     shape = judge(request, "cpu", None).shape
     if out is not None:
         # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
-        check_apart(request._replace(b=None) if factors.get("beta") == 0 else request)
+        unread = "beta" in factors and factor(factors["beta"], "beta", request.a.dtype) == 0
+        check_apart(request._replace(b=None) if unread else request)
     return shape
 
 
@@ -70,8 +74,8 @@ def _request(
 ) -> Request:
     a = read(tensors[0], operation.first)
     b = read(tensors[1], operation.second) if len(tensors) > 1 else None
-    if a.dtype.numpy.kind == "i":
-        for name, value in factors.items():
+    for name, value in factors.items():
+        if type(value) not in SYMBOLS:
             factor(value, name, a.dtype)
     target = None if out is None else read(out, "out")
     return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out)

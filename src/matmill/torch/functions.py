@@ -16,7 +16,11 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 from matmill import ops
+from matmill.dtypes import ELEMENTWISE
+from matmill.requests import scalar
+from matmill.sums import factor
 from matmill.torch import gradients
+from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
 
 # The state of torch that decides between both ways; asking takes 0.2 µs in all. torch has no public names for it.
@@ -29,6 +33,8 @@ _grad_enabled = torch.is_grad_enabled
 
 _TRANSPOSE_ADD_OUT, _TRANSPOSE_OUT = OUT["transpose_add"], OUT["transpose"]
 _INNER_OUT, _MATMUL_OUT = OUT["inner"], OUT["matmul"]
+
+_DTYPES = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
 
 #: Classes of tensors that are no more than their memory.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -50,10 +56,12 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
             [ 3.,  9.],
             [ 5., 11.]])
     """
-    direct = not is_compiling() and _plain(x, y)
+    direct = not is_compiling() and _plain(x, y) and (out is None or _plain(out, out))
+    if not direct:
+        alpha, beta = _factor(alpha, "alpha", x), _factor(beta, "beta", x)
     if out is None:
         return (ops if direct else gradients).transpose_add(x, y, alpha=alpha, beta=beta)
-    if direct and _plain(out, out):
+    if direct:
         return _written(ops.transpose_add(x, y, alpha=alpha, beta=beta, out=out))
     _TRANSPOSE_ADD_OUT(x, y, alpha=alpha, beta=beta, out=out)
     return out
@@ -111,6 +119,17 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
         return _written(ops.matmul(a, b, out=out))
     _MATMUL_OUT(a, b, out=out)
     return out
+
+
+def _factor(value: Any, argument: str, x: Any) -> Any:
+    """What the core makes of a factor of elements of ``x``, before torch's schema has its own say of numbers."""
+    # A traced refusal would be an obscure error of the compiler; the operator's, of fake tensors, is quoted by it. Only
+    # of integers the lower bits must be taken first: torch's schema has 64 of them.
+    if type(value) in SYMBOLS or (is_compiling() and type(value) is not int):
+        return value
+    dtype = _DTYPES.get(getattr(x, "dtype", None))
+    # What is no tensor, or none of these elements, the operator refuses.
+    return scalar(value, argument) if dtype is None else factor(value, argument, dtype)
 
 
 def _plain(x: Any, y: Any) -> bool:

@@ -1,29 +1,37 @@
 """The operators on CPU tensors, by torch's own operators, rounded as the GPU's kernels round.
 
 Each function fills ``out``, whose shape is the result's. 16-bit elements are multiplied and summed in float32 and
-rounded once; sums of integers wrap around.
+rounded once; sums of integers wrap around. Factors are rounded to the type that is summed in, or reduced modulo 2**32,
+as the core does.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
+
+from matmill.dtypes import ELEMENTWISE, DType, named
+from matmill.products import stretches
+from matmill.sums import factor
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
     """``out = alpha * x.mT + beta * y``; what is multiplied by 0 is not read."""
+    dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE)
+    alpha, beta = factor(alpha, "alpha", dtype), factor(beta, "beta", dtype)
     if alpha == 1 and beta == 1:
         torch.add(x.mT, y, out=out)
     elif not out.dtype.is_floating_point:
         # The lower 64 bits of the exact sum; of those, the element type keeps the lower ones.
-        out.copy_(_sum(x.mT.long(), y.long(), int(alpha), int(beta)))
+        out.copy_(_sum(x.mT.long(), y.long(), alpha, beta, dtype))
     elif out.dtype in _HALVES:
-        out.copy_(_sum(x.mT.float(), y.float(), alpha, beta))
+        out.copy_(_sum(x.mT.float(), y.float(), alpha, beta, dtype))
     else:
-        out.copy_(_sum(x.mT, y, alpha, beta))
+        out.copy_(_sum(x.mT, y, alpha, beta, dtype))
 
 
 def transpose(out: Any, x: Any) -> None:
@@ -34,14 +42,33 @@ def transpose(out: Any, x: Any) -> None:
 def matmul(out: Any, a: Any, b: Any) -> None:
     """``out = a @ b``."""
     if out.dtype in _HALVES:
-        out.copy_(torch.matmul(a.float(), b.float()))
+        out.copy_(_widened(out, a, b))
     else:
         torch.matmul(a, b, out=out)
 
 
-def _sum(x: Any, y: Any, alpha: Any, beta: Any) -> Any:
+def _widened(out: Any, a: Any, b: Any) -> Any:
+    """``a @ b`` in float32, for which a bounded stretch of k is converted at a time."""
+    m, n = a.shape[-2] if a.dim() > 1 else 1, b.shape[-1] if b.dim() > 1 else 1
+    # torch may copy an operand for every batch that it is broadcast over.
+    batch = prod(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
+    total = torch.zeros(out.shape, dtype=torch.float32)
+    for part in stretches(a.shape[-1], torch.float32.itemsize * batch * (m + n)):
+        rows = b[..., part, :] if b.dim() > 1 else b[part]
+        total += torch.matmul(a[..., part].float(), rows.float())
+    return total
+
+
+def _sum(x: Any, y: Any, alpha: float, beta: float, dtype: DType) -> Any:
+    """The sum in the type of ``x`` and ``y``, to which factors are rounded only once 0 has said what is not read."""
+    by_x, by_y = (_scalar(value, dtype) for value in (alpha, beta))
     if alpha == 0:
-        return y * beta if beta != 0 else torch.zeros_like(y)
+        return y * by_y if beta != 0 else torch.zeros_like(y)
     if beta == 0:
-        return x * alpha
-    return torch.add(y if beta == 1 else y * beta, x, alpha=alpha)
+        return x * by_x
+    return torch.add(y if by_y == 1 else y * by_y, x, alpha=by_x)
+
+
+def _scalar(value: float, dtype: DType) -> Any:
+    """As a kernel would be given it: torch refuses what is beyond the range, instead of making it infinite."""
+    return int(value) if dtype.numpy.kind == "i" else dtype.accumulator.scalar(value).item()
