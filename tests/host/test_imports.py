@@ -19,10 +19,10 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "cache", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("execute", "frame", "kernel", "partials", "tiles", "turns", "layout", "cost"),
+    ("execute", "frame", "kernel", "mma_tiles", "partials", "tiles", "turns", "layout", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
-    ("choose", "source", "compile", "gpu", "emulator"),
+    ("choose", "source", "compile", "gpu", "emulator", "swizzle"),
     ("plan", "requests", "streaming"),
     ("products", "sums"),
     ("routes",),

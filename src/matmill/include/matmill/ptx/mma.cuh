@@ -1,0 +1,94 @@
+// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements.
+// PTX ISA, "Warp-level matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and
+// m16n8k8 need sm_75, m16n8k16 and bfloat16 sm_80.
+//
+// In a fragment, lane 4 g + t holds of A (16 x 16) the pairs of columns 2 t, 2 t + 1 in rows g, g + 8, and the same 8
+// columns on; of B (16 x 8) the rows 2 t, 2 t + 1 of column g, and the same 8 rows on; of the sums (16 x 8) columns
+// 2 t, 2 t + 1 of rows g and g + 8.
+#pragma once
+
+#include "matmill/dtype/half.cuh"
+#include "matmill/ptx/cp_async.cuh"
+
+namespace matmill::ptx {
+
+// Four 8x8 matrices. Lane 8 i + r names row r (16 bytes in shared memory) of matrix i, which arrives in x[i]; with
+// TRANSPOSED the lanes get columns in place of rows.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void ldmatrix(unsigned (&x)[4], unsigned address) {
+  if constexpr (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// The lane's four sums of a 16 x 8 tile: columns 2 t and 2 t + 1 of row g, then of row g + 8.
+template <bool ACC16>
+struct Sums;
+
+template <>
+struct Sums<false> {
+  float x[4] = {};
+  __device__ __forceinline__ float operator[](int i) const { return x[i]; }
+};
+
+template <>
+struct Sums<true> {
+  unsigned x[2] = {};  // pairs of halves
+  __device__ __forceinline__ float operator[](int i) const {
+    return i % 2 ? Half::upper(x[i / 2]) : Half::lower(x[i / 2]);
+  }
+};
+
+__device__ __forceinline__ void mma_m16n8k8(Half, Sums<false>& c, unsigned a0, unsigned a1, unsigned b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
+__device__ __forceinline__ void mma_m16n8k8(Half, Sums<true>& c, unsigned a0, unsigned a1, unsigned b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
+      : "+r"(c.x[0]), "+r"(c.x[1])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
+__device__ __forceinline__ void mma_m16n8k16(Half, Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_m16n8k16(Half, Sums<true>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+      : "+r"(c.x[0]), "+r"(c.x[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_m16n8k16(BFloat, Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c += a * b for a 16 x 16 and a 16 x 8 tile: one instruction from sm_80 on, on sm_75 one for each half of k. The
+// registers of the halves are those of the whole, so callers need not know.
+template <class Scalar, bool ACC16>
+__device__ __forceinline__ void multiply_add(Sums<ACC16>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#if __CUDA_ARCH__ >= 800
+  mma_m16n8k16(Scalar(), c, a, b0, b1);
+#else
+  mma_m16n8k8(Scalar(), c, a[0], a[1], b0);
+  mma_m16n8k8(Scalar(), c, a[2], a[3], b1);
+#endif
+}
+
+}  // namespace matmill::ptx

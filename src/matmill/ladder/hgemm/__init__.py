@@ -1,0 +1,29 @@
+"""The HGEMM ladder: D = alpha * A @ B + beta * C on the tensor cores, from tiles at three levels to any size."""
+
+from __future__ import annotations
+
+from matmill.kernel import Rung
+from matmill.ladder.hgemm.any_size import ANY_SIZE
+from matmill.ladder.hgemm.double_buffer import DOUBLE_BUFFER
+from matmill.ladder.hgemm.epilogue import EPILOGUE
+from matmill.ladder.hgemm.float32_sums import FLOAT32_SUMS
+from matmill.ladder.hgemm.hierarchical import HIERARCHICAL
+from matmill.ladder.hgemm.multistage import MULTISTAGE
+from matmill.ladder.hgemm.prefetch import PREFETCH
+from matmill.ladder.hgemm.swizzled import SWIZZLED
+from matmill.ladder.hgemm.tile_shape import TILE_SHAPE
+from matmill.ladder.hgemm.vectorized import VECTORIZED
+from matmill.problem import Gemm
+
+HGEMM: tuple[Rung[Gemm], ...] = (
+    HIERARCHICAL,
+    VECTORIZED,
+    SWIZZLED,
+    PREFETCH,
+    TILE_SHAPE,
+    DOUBLE_BUFFER,
+    MULTISTAGE,
+    ANY_SIZE,
+    EPILOGUE,
+    FLOAT32_SUMS,
+)

@@ -1,0 +1,43 @@
+"""What the rungs on the pipeline of ``include/matmill/tile/mma_gemm.cuh`` share on the host."""
+
+from __future__ import annotations
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import F16
+from matmill.kernel import Geometry, Kernel
+from matmill.ladder.hgemm.common import arguments, block_per_tile, packed
+from matmill.mma_tiles import LARGEST, against, rounds, shapes, space, threads, tiles, with_copies
+from matmill.problem import Gemm
+
+
+def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm]:
+    """The descriptor of a rung that takes any size; ``banded`` blocks find their tile themselves."""
+    return Kernel(
+        entry=entry,
+        package=package,
+        config=with_copies(LARGEST, Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)),
+        geometry=_banded if banded else block_per_tile,
+        arguments=arguments,
+        legality=_legality,
+    )
+
+
+def largest_tile(problem: Gemm, arch: Arch) -> Config:
+    """The largest tile that the GPU holds, with float16 sums where the matrix units have them."""
+    return with_copies(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
+
+
+def best_tile(problem: Gemm, arch: Arch) -> Config:
+    """The tile that leaves the busiest multiprocessor the least to do, with float32 sums."""
+    return min(space(problem, arch), key=lambda config: rounds(problem, config, arch))
+
+
+def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    return packed(problem, config, arch) or against(problem, config, arch)
+
+
+def _banded(problem: Gemm, config: Config) -> Geometry:
+    return Geometry(
+        grid=(tiles(problem, config), 1, 1), block=(threads(config), 1, 1), dynamic_shared=config["SHARED_BYTES"]
+    )

@@ -1,0 +1,83 @@
+// As `swizzled`, with the next step's tiles on their way to registers while this one's are multiplied.
+//
+//   step t   barrier: tile t complete │ start loading tile t+1 into registers │ multiply tile t
+//            barrier: tile t free     │ registers into shared memory
+//
+// It is cp.async made by hand, at the price of registers: 12 vectors of 16 bytes per thread.
+#include "matmill/tile/swizzle.cuh"
+#include "matmill/tile/warp_tile.cuh"
+
+constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
+constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;
+using Tile = matmill::WarpTile<Scalar, Config::ACC16 != 0, WM, WN>;
+constexpr int V = 16 / sizeof(Scalar);                                   // elements per copy
+constexpr int A_ROW = BK * sizeof(Scalar), B_ROW = BN * sizeof(Scalar);  // bytes
+static_assert((BM + BN) * BK * int(sizeof(Scalar)) == Config::SHARED_BYTES, "host and device must agree");
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    prefetch(const Scalar* __restrict__ A, const Scalar* __restrict__ B, const Scalar* C, Scalar* D, int m, int n,
+             int k, float alpha, float beta) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  unsigned char* const a = shared;          // [BM][BK]
+  unsigned char* const b = a + BM * A_ROW;  // [BK][BN]
+  const unsigned a_tile = matmill::ptx::shared_address(a), b_tile = matmill::ptx::shared_address(b);
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
+  const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
+
+  uint4 next_a[BM * BK / (THREADS * V)], next_b[BK * BN / (THREADS * V)];
+  // This thread's first vectors; its others lie a pass of all threads further down.
+  constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
+  const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
+  const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];
+  auto fetch = [&] {
+    const Scalar* from = a_from;
+#pragma unroll
+    for (int s = 0; s < BM / A_PASS; ++s, from += size_t(A_PASS) * k)
+      next_a[s] = *reinterpret_cast<const uint4*>(from);
+    from = b_from;
+#pragma unroll
+    for (int s = 0; s < BK / B_PASS; ++s, from += size_t(B_PASS) * n)
+      next_b[s] = *reinterpret_cast<const uint4*>(from);
+    a_from += BK;
+    b_from += size_t(BK) * n;
+  };
+  auto put = [&] {
+#pragma unroll
+    for (int s = 0; s < BM * BK / (THREADS * V); ++s) {
+      const int i = (s * THREADS + thread) * V;
+      *reinterpret_cast<uint4*>(&a[matmill::swizzled<A_ROW>(i / BK, i % BK / V)]) = next_a[s];
+    }
+#pragma unroll
+    for (int s = 0; s < BK * BN / (THREADS * V); ++s) {
+      const int i = (s * THREADS + thread) * V;
+      *reinterpret_cast<uint4*>(&b[matmill::swizzled<B_ROW>(i / BN, i % BN / V)]) = next_b[s];
+    }
+  };
+
+  Tile tile;
+  if (k > 0) {
+    fetch();
+    put();
+  }
+  for (int k0 = 0; k0 < k; k0 += BK) {
+    __syncthreads();
+    if (k0 + BK < k) fetch();
+#pragma unroll
+    for (int kk = 0; kk < BK; kk += 16) {
+      Tile::Fragment f;
+#pragma unroll
+      for (int i = 0; i < Tile::TM; ++i)
+        matmill::ptx::ldmatrix<false>(
+            f.a[i], a_tile + matmill::swizzled<A_ROW>(row + i * 16 + lane % 16, kk / V + lane / 16));
+#pragma unroll
+      for (int j = 0; j < Tile::TN / 2; ++j)
+        matmill::ptx::ldmatrix<true>(
+            f.b[j], b_tile + matmill::swizzled<B_ROW>(kk + lane % 16, column / V + j * 2 + lane / 16));
+      tile.multiply(f);
+    }
+    __syncthreads();
+    if (k0 + BK < k) put();
+  }
+  tile.store_pairs(C, D, (row0 + row) * n + column0 + column, n, alpha, beta);
+}

@@ -1,0 +1,180 @@
+"""Tile shapes of the tensor-core pipeline in ``include/matmill/tile/mma_gemm.cuh``: the host's side of its arithmetic.
+
+The last rungs of the HGEMM ladder take their constants from here, and so does whatever else is built on the pipeline.
+"""
+
+from __future__ import annotations
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import BF16, F16
+from matmill.kernel import ceil_div
+from matmill.problem import Gemm
+
+VECTOR_BYTES = 16
+ELEMENT_BYTES = 2
+_VECTOR = VECTOR_BYTES // ELEMENT_BYTES
+#: Elements per copy, widest first: cp.async moves 16, 8 or 4 bytes; single elements go through registers.
+_WIDTHS = (8, 4, 2)
+#: Rows of the slab in which a warp turns its sums over in shared memory, and the padding of its float32 rows.
+_SLAB_ROWS, _SLAB_PAD = 16, 8
+#: Sums of a thread beside which it can hold its part of a tile with k 64; with more sums that spills, and k is halved.
+_MOST_HELD_BESIDE = 64
+
+
+def shared_bytes(config: Config) -> int:
+    """Dynamic shared memory of one block: the pipeline's stages, or the slabs of the epilogue where they take more.
+
+    The device computes the same and asserts that both agree.
+
+    >>> shared_bytes(tile(128, 256, 32, 2, 4, stages=3)), shared_bytes(tile(128, 128, 32, 2, 2, stages=2))
+    (73728, 32768)
+    """
+    stage = (config["BM"] + config["BN"]) * config["BK"] * ELEMENT_BYTES
+    slab = _SLAB_ROWS * (config["BN"] // config["WARPS_N"] + _SLAB_PAD) * 4
+    return max(config["STAGES"] * stage, config["WARPS_M"] * config["WARPS_N"] * slab)
+
+
+def tile(bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1) -> Config:
+    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_copies`."""
+    return Config.of(
+        ACC16=0,
+        BM=bm,
+        BN=bn,
+        BK=bk,
+        WARPS_M=warps_m,
+        WARPS_N=warps_n,
+        STAGES=stages,
+        BLOCKS_PER_SM=blocks_per_sm,
+        GROUP=8,
+    )
+
+
+#: Tile shapes by what a block finds in shared memory, largest first: the later ones give up intensity for more blocks.
+_AMPERE = (
+    tile(128, 256, 64, 2, 4, stages=4),
+    tile(256, 128, 64, 4, 2, stages=4),
+    tile(128, 128, 64, 2, 2, stages=3, blocks_per_sm=2),
+    tile(128, 64, 64, 2, 2, stages=3, blocks_per_sm=2),
+    tile(64, 64, 64, 2, 2, stages=3, blocks_per_sm=2),
+)
+#: The constants of descriptors, before anything is known of the problem or the GPU.
+LARGEST = _AMPERE[0]
+_SMALL_SHARED = (
+    tile(128, 256, 32, 2, 4, stages=4),
+    tile(128, 128, 32, 2, 2, stages=3, blocks_per_sm=2),
+    tile(64, 64, 64, 2, 2, stages=2, blocks_per_sm=2),
+)
+_TURING = (
+    tile(128, 256, 32, 2, 4, stages=2),
+    tile(128, 128, 32, 2, 4, stages=2),
+    tile(64, 64, 64, 2, 2, stages=2, blocks_per_sm=2),
+)
+
+
+def shapes(arch: Arch) -> tuple[Config, ...]:
+    """The tile shapes for a GPU: what its shared memory and its registers hold without spilling."""
+    if arch.capability < (8, 0):
+        return _TURING
+    return _AMPERE if arch.shared_per_block >= _staged(_AMPERE[0]) else _SMALL_SHARED
+
+
+def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why no matrix unit of ``arch`` multiplies the problem's elements with the config's sums, or None.
+
+    >>> from matmill.arch import get
+    >>> config = tile(128, 128, 32, 2, 2, stages=3)
+    >>> no_unit(Gemm(8, 8, 8, BF16), config, get("t4"))
+    'mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5'
+    """
+    if problem.dtype not in (F16, BF16):
+        return f"{problem.dtype.name} is not float16 or bfloat16"
+    oldest = (7, 5) if problem.dtype is F16 else (8, 0)
+    if arch.capability < oldest:
+        needed, found = (".".join(map(str, version)) for version in (oldest, arch.capability))
+        return f"mma.sync on {problem.dtype.name} needs compute capability {needed}: {arch.name} has {found}"
+    if problem.dtype is BF16 and config["ACC16"]:
+        return "matrix units sum products of bfloat16 in float32 alone"
+    return None
+
+
+def with_copies(config: Config, problem: Gemm) -> Config:
+    """``config`` with the way each matrix is copied: which dimension is the tile's row, how many elements at a time.
+
+    A row runs along the dimension in which the matrix is contiguous. A copy takes as many elements as every row's start
+    is aligned to and the extent is a multiple of. Matrices that are contiguous in neither dimension go element by
+    element, along the shorter stride. What goes element by element is held in registers, so k steps are shorter then.
+    """
+    a_row, a_column = problem.a_row_col
+    b_row, b_column = problem.b_row_col
+    a_k_inner, b_k_inner = abs(a_column) <= abs(a_row), abs(b_row) < abs(b_column)
+    a_stride, a_extent = (a_column, problem.k) if a_k_inner else (a_row, problem.m)
+    b_stride, b_extent = (b_row, problem.k) if b_k_inner else (b_column, problem.n)
+    d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % _VECTOR == 0
+    config = config.replace(
+        A_K_INNER=int(a_k_inner),
+        A_VEC=_width(a_stride, a_extent, problem.a_align),
+        B_K_INNER=int(b_k_inner),
+        B_VEC=_width(b_stride, b_extent, problem.b_align),
+        D_VEC=_VECTOR if d_wide else 1,
+    )
+    if 1 in (config["A_VEC"], config["B_VEC"]) and config["BM"] * config["BN"] > _MOST_HELD_BESIDE * threads(config):
+        config = config.replace(BK=min(config["BK"], 32))
+    return config.replace(SHARED_BYTES=shared_bytes(config))
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every config worth considering for ``problem`` on ``arch``."""
+    return tuple(with_copies(config, problem) for config in shapes(arch))
+
+
+def threads(config: Config) -> int:
+    """Threads per block."""
+    return config["WARPS_M"] * config["WARPS_N"] * 32
+
+
+def tiles(problem: Gemm, config: Config) -> int:
+    """Tiles of D in one product of the batch."""
+    return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+
+
+def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
+    """The work of the busiest multiprocessor in multiply-adds per k, padding included: less is better.
+
+    Tiles below 128 x 128 count as more than their size: they read shared memory more often for the same sums.
+    """
+    blocks = ceil_div(tiles(problem, config) * problem.batch, arch.sms)
+    warp = config["BM"] // config["WARPS_M"], config["BN"] // config["WARPS_N"]
+    reads_per_sum = (warp[0] + warp[1]) / (warp[0] * warp[1])
+    return blocks * config["BM"] * config["BN"] * (1.0 + 16.0 * reads_per_sum)
+
+
+def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
+    reason = no_unit(problem, config, arch)
+    if reason is not None:
+        return reason
+    for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
+        # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
+        if extent > 2**31 - 1024:
+            return f"{name} = {extent} > {2**31 - 1024}"
+    wanted = with_copies(config, problem)
+    for name in ("A_VEC", "B_VEC", "D_VEC"):
+        if config[name] > wanted[name]:
+            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
+    for name in ("A_K_INNER", "B_K_INNER"):
+        vector = name.replace("K_INNER", "VEC")
+        if config[name] != wanted[name] and config[vector] > 1:
+            return f"{name} = {config[name]} takes {config[vector]} elements at a time along the longer stride"
+    return None
+
+
+def _staged(config: Config) -> int:
+    return config["STAGES"] * (config["BM"] + config["BN"]) * config["BK"] * ELEMENT_BYTES
+
+
+def _width(stride: int, extent: int, align: int) -> int:
+    """Elements per copy along rows of ``extent`` elements, whose starts are aligned to ``align`` bytes."""
+    if stride != 1:
+        return 1
+    return next((width for width in _WIDTHS if align >= width * ELEMENT_BYTES and extent % width == 0), 1)
