@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,14 @@ def compile_source(source: Source, target: str) -> Binary:
 
     Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
-    unit = _remembered(replace(source, entry=""), target)
+    unit = _remembered(source, target)
     resources = unit.resources.get(source.entry, _NOTHING)
     return Binary(source.kernel, source.entry, target, unit.cubin, unit.ptx, resources)
 
 
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> _Unit:
-    # The kernel's name is in the PTX, as that of the file which line numbers refer to.
-    key = "\n".join([source.digest, source.kernel, target, *OPTIONS, _compiler()])
+    key = "\n".join([source.digest, target, *OPTIONS, _compiler()])
     folder = cache_dir()
     store = DiskCache(folder) if folder is not None else None
     entry = store.get(key) if store else None
@@ -131,7 +130,7 @@ def _compile(source: Source, target: str) -> _Unit:
 
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
-    file = f"{source.kernel}.cu".encode()
+    file = f"{source.entry}.cu".encode()
     status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
     _demand(status, "nvrtcCreateProgram", source.kernel)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -20,11 +20,12 @@ KERNEL_FILE = "kernel.cuh"
 class Source:
     """CUDA C++ ready to compile: ``text`` is the generated file, ``headers`` all it includes, as (name, text).
 
-    ``kernel`` is the name used in messages, ``entry`` the ``extern "C"`` function.
+    ``kernel`` is the name used in messages, ``entry`` the ``extern "C"`` function. Sources that differ in the entry
+    alone are equal: one translation unit has them all.
     """
 
     kernel: str
-    entry: str
+    entry: str = field(compare=False)
     text: str
     headers: tuple[tuple[str, str], ...] = ()
 

@@ -148,7 +148,7 @@ def _ptx(args: argparse.Namespace) -> str:
 
     headers: dict[str, str] = {}
     _gather(text, (args.file.parent, *args.include), headers)
-    # The compiler names the file after the kernel; messages should name the one that the user has open.
+    # The compiler names the file after the entry; messages should name the one that the user has open.
     named = f'#line 1 "{args.file.name}"\n{text}'
     source = Source(args.file.name, args.entry or args.file.stem, named, tuple(sorted(headers.items())))
     return compile_source(source, args.target).ptx
