@@ -97,14 +97,10 @@ FINISH_PARTIALS = finish(lambda config: config["GS"])
 FINISH_TRIANGLE = finish(lambda config: config["GS"], mirrored=True)
 
 
-def carry(*, first: bool) -> Stage[Gemm]:
-    """The launch that adds the partial sums of one piece of k to the totals at D, which the first piece starts.
+def _carry_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (workspace(operands), np.int32(config["GS"]), operands.d, np.int32(problem.m * problem.n))
 
-    D is then an array of sums, not of elements: packed, and of the accumulator's type. One product, no batch.
-    """
 
-    def arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-        outputs = np.int32(problem.m * problem.n)
-        return (workspace(operands), np.int32(config["GS"]), operands.d, outputs, np.int32(first))
-
-    return Stage("carry", _by_outputs, arguments)
+#: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
+#: packed, and of the accumulator's type. One product, no batch.
+CARRY: Stage[Gemm] = Stage("carry", _by_outputs, _carry_arguments)

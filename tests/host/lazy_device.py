@@ -232,7 +232,9 @@ def _add(problem: Gemm, operands: GemmOperands, total: Pointer) -> tuple[tuple[B
     return _launch("add", problem, operands.a, operands.b, total, operands.workspace, *strides)
 
 
-def _finish(problem: Gemm, operands: GemmOperands, total: Pointer) -> tuple[tuple[Binary, Launch], ...]:
+def _finish(
+    problem: Gemm, _chunk: Gemm | None, operands: GemmOperands, total: Pointer
+) -> tuple[tuple[Binary, Launch], ...]:
     wide = problem.dtype.accumulator
     scalars = (wide.scalar(operands.alpha), wide.scalar(operands.beta), np.int32(problem.has_c))
     return _launch("finish", problem, total, operands.c, operands.d, *scalars)

@@ -122,14 +122,15 @@ class _Stream:
         sums = plan.m * plan.n * plan.dtype.accumulator.itemsize
         total = Pointer("total", self._allocate(sums))
         device.clear(total.address, sums, compute)
-        if alpha and plan.k:
+        added = plan.chunk(0).problem if alpha and plan.k else None
+        if added is not None:
             self._accumulate(e, f, total, compute, progress)
         outcome = self._pin(result.nbytes)
         d = Pointer("D", self._allocate(result.nbytes))
-        added = _NOWHERE if c is None else self._upload(c, compute)
+        addend = _NOWHERE if c is None else self._upload(c, compute)
         problem = Gemm(m=plan.m, n=plan.n, k=plan.k, dtype=plan.dtype, gram=plan.gram, has_c=c is not None)
-        operands = GemmOperands(_NOWHERE, _NOWHERE, added, d, alpha, 0.0 if c is None else beta)
-        for binary, launch in self._steps.finish(problem, operands, total):
+        operands = GemmOperands(_NOWHERE, _NOWHERE, addend, d, alpha, 0.0 if c is None else beta)
+        for binary, launch in self._steps.finish(problem, added, operands, total):
             device.launch(binary, launch, compute)
         device.copy_out(outcome, d.address, compute)
         device.drain(compute)

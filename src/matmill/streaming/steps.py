@@ -32,13 +32,14 @@ class Steps:
     ``total`` points to m * n sums of the type ``dtype.accumulator``, row-major, which start as zeros.
     ``add(chunk, operands, total)`` adds E_chunk @ F_chunk to ``total``: ``operands`` has E and F as ``a`` and ``b``
     (the same address where the chunk is a Gram matrix's) and the workspace, nothing as ``c`` and ``d``.
-    ``finish(problem, operands, total)`` writes D = alpha * total + beta * C, both packed, from ``operands``.
+    ``finish(problem, chunk, operands, total)`` writes D = alpha * total + beta * C, both packed, from ``operands``;
+    ``chunk`` is one that was added, or None where none was.
     ``workspace(chunk)`` is the bytes of workspace that ``add`` wants.
     """
 
     workspace: Callable[[Gemm], int]
     add: Callable[[Gemm, GemmOperands, Pointer], Launches]
-    finish: Callable[[Gemm, GemmOperands, Pointer], Launches]
+    finish: Callable[[Gemm, Gemm | None, GemmOperands, Pointer], Launches]
 
 
 def inner_steps(arch: Arch) -> Steps:
@@ -46,17 +47,14 @@ def inner_steps(arch: Arch) -> Steps:
 
     Its functions raise :class:`~matmill.errors.IllegalConfigError` for what the kernel does not take.
     """
-    latest: list[Kernel[Gemm]] = []
 
-    def add(problem: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
-        kernel = _piece(problem, arch)
-        latest[:] = [kernel]
-        return _compiled(kernel, problem, replace(operands, d=sums), arch)
+    def add(chunk: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
+        return _compiled(_piece(chunk, arch), chunk, replace(operands, d=sums), arch)
 
-    def finish(problem: Gemm, operands: GemmOperands, sums: Pointer) -> Launches:
+    def finish(problem: Gemm, chunk: Gemm | None, operands: GemmOperands, sums: Pointer) -> Launches:
         # Any configuration has the entry point: that of a chunk is compiled already, with all entry points of its
         # translation unit, and where nothing was summed one for some k is as good as another.
-        kernel = latest[0] if latest else _piece(replace(problem, k=_SOME_K, has_c=False), arch)
+        kernel = _piece(chunk or replace(problem, k=_SOME_K, has_c=False), arch)
         return _compiled(total(kernel), problem, replace(operands, workspace=sums), arch)
 
     return Steps(lambda problem: _piece(problem, arch).workspace(problem), add, finish)
@@ -64,8 +62,7 @@ def inner_steps(arch: Arch) -> Steps:
 
 @lru_cache(maxsize=256)
 def _piece(problem: Gemm, arch: Arch) -> Kernel[Gemm]:
-    # The totals start as zeros, so no piece is the first.
-    return piece(choose_from(_CANDIDATES, problem, arch).kernel, first=False)
+    return piece(choose_from(_CANDIDATES, problem, arch).kernel)
 
 
 def _compiled(kernel: Kernel[Gemm], problem: Gemm, operands: GemmOperands, arch: Arch) -> Launches:

@@ -15,9 +15,9 @@ from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel
 from matmill.kernels.inner.space import against, space
 from matmill.partials import (
+    CARRY,
     FINISH,
     c_strides,
-    carry,
     d_strides,
     finish,
     partials_bytes,
@@ -93,13 +93,13 @@ INNER: Kernel[Gemm] = Kernel(
 )
 
 
-def piece(kernel: Kernel[Gemm], *, first: bool) -> Kernel[Gemm]:
+def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     """``kernel`` for one piece of a k that comes in several: it adds the piece's sums to the totals at D.
 
-    D is then a packed array of m x n sums in the accumulator's type, which the first piece starts; alpha, beta and C
-    are not read.
+    D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
+    read.
     """
-    return replace(kernel, after=(carry(first=first),), scratch=partials_bytes)
+    return replace(kernel, after=(CARRY,), scratch=partials_bytes)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:

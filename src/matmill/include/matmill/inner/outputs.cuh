@@ -71,10 +71,10 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
   }
 }
 
-// total += the partial sums of one piece of k; the first piece starts it.
+// total += the partial sums of one piece of k.
 extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
-    carry(const Acc* __restrict__ sums, int count, Acc* __restrict__ total, int outputs, int first) {
+    carry(const Acc* __restrict__ sums, int count, Acc* __restrict__ total, int outputs) {
   const int output = matmill::own_output();
   const Acc sum = matmill::added(sums, count, outputs, output);
-  if (matmill::writes(outputs)) total[output] = first ? sum : total[output] + sum;
+  if (matmill::writes(outputs)) total[output] += sum;
 }

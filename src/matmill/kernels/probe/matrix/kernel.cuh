@@ -10,6 +10,8 @@
 
 enum { FLOAT16, BFLOAT16, TF32, FLOAT64 };
 
+// The assembly is volatile: all tiles hold the same numbers, and the compiler would make one of them.
+//
 // One instruction: registers per lane of a (A), b (B) and the sums (C). Element types of 32 bits or less travel as words.
 // PTX ISA, "Matrix multiply-accumulate operation using mma instruction", sections "Matrix fragments for mma.…".
 template <int INPUT, int K>
