@@ -51,7 +51,7 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
 #: Kernels of sums of matrices that lie any way.
 SUMS: tuple[Production[Geam], ...] = (
     Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.predict),
-    Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.predict_runs),
+    Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.predict),
 )
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {

@@ -23,9 +23,12 @@ _LARGEST = 2**30
 _THREADS = (128, 256)
 #: Vectors of 16 bytes along each side of a tile: 64 to 256 bytes of a line.
 _SIDES = (4, 8, 16)
-#: Registers that what a thread has under way takes at most, and those for addresses and counters. Where each line
-#: starts elsewhere there are more, and elements of less than a word have registers of their own while they are turned.
-_MOST_LOADED, _OTHERS, _SHIFTS, _NARROW = 80, 48, 40, 4
+#: Registers that what a thread has under way takes at most.
+_MOST_LOADED = 80
+#: What the assembler takes for sm_90a: so many registers by elements of a vector, each of which has a place to be
+#: worked out, and for each one under way this many more: single elements, which have addresses of their own, vectors
+#: that start where their line does, and shifted ones.
+_OTHERS, _SINGLE, _WHOLE, _SHIFTED = {1: 26, 2: 18, 4: 27, 8: 36, 16: 54}, 3.0, 1.8, 2.3
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -45,10 +48,10 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
         if config["BR"] * config["BC"] // v % threads or loaded > _MOST_LOADED:
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype.itemsize))
-        registers = min(255, _OTHERS + loaded + _SHIFTS * config["SHIFTED"] + _NARROW * max(0, v - 4))
-        by_shared = arch.shared_per_sm // max(1, config["SHARED_BYTES"] + arch.shared_reserved)
-        resident = min(arch.registers_per_sm // (registers * threads), by_shared, arch.threads_per_sm // threads)
-        found.append(config.replace(BLOCKS_PER_SM=max(1, min(resident, arch.blocks_per_sm))))
+        per_loaded = _SINGLE if v == 1 else _SHIFTED if config["SHIFTED"] else _WHOLE
+        registers = min(255, round(_OTHERS[v] + per_loaded * loaded))
+        resident, _limits = arch.resident(threads, registers, config["SHARED_BYTES"])
+        found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
     return tuple(found)
 
 

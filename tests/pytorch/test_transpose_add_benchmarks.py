@@ -14,6 +14,7 @@ import pytest
 
 from host.test_cli_gpu import MILLISECONDS
 from host.test_cli_ladder_transpose_add import SumGPU
+from matmill import turns
 from matmill.arch import get
 from matmill.bench import calls, copying, sum_compare, sum_peers, sum_search, sum_shapes
 from matmill.bench.clock import Clock
@@ -235,7 +236,12 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     assert line["wrong"] == []
     assert all(row["seconds"] == MILLISECONDS / 1e3 and row["rounds"] == 2 for row in line["rows"])
     assert wrong["wrong"]
-    assert read(record.path) == [json.loads(json.dumps(line))]
+    assert json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
+    (back,) = read([record.path, record.path])
+    assert back.configs == tuple(one.kernel.config for one in found)
+    assert back.seconds == (MILLISECONDS / 1e3,) * len(found)
+    # The problem is made anew from the shape, and a model must see in it what the search saw.
+    assert turns.space(back.problem, get("h200")) == turns.space(problem_of(Matrices(shape, 5)), get("h200"))
     again = sum_search.Record(record.path, 5, {})
     assert list(again.left([shape, CASE])) == [CASE]
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
@@ -257,7 +263,8 @@ def test_the_search_goes_on_where_it_stopped(
     said = capsys.readouterr().out
     assert "1 of 1 sums" in said
     assert "chosen/best 1.000" in said
-    assert [Shape.restored(line["shape"]) for line in read(path)] == small
+    found = [(one.problem.n, one.problem.m, one.problem.dtype) for one in read([path])]
+    assert found == [(shape.m, shape.n, shape.dtype) for shape in small]
 
 
 def test_launches_prepared_beforehand_are_what_is_timed(search_gpu: SearchGPU) -> None:

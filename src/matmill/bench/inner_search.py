@@ -20,6 +20,7 @@ from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.enqueue import enqueuer
+from matmill.bench.model_fit import Found
 from matmill.bench.products import described, restored
 from matmill.bench.records import Kind, append
 from matmill.bench.torch_matrices import TorchMatrices
@@ -57,18 +58,6 @@ class Task:
     def key(self) -> tuple[str, bool]:
         """What tells it apart in a record."""
         return json.dumps(described(self.problem)), self.exhaustive
-
-
-@dataclass(frozen=True)
-class Found:
-    """What was measured of one product: seconds of each configuration, of which the first is the model's choice."""
-
-    problem: Gemm
-    part: str
-    exhaustive: bool
-    configs: tuple[Config, ...]
-    seconds: tuple[float, ...]
-    library: float | None
 
 
 def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
@@ -180,9 +169,9 @@ class Record:
         append(self.path, line)
 
 
-def read(paths: Sequence[Path]) -> list[Found]:
+def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """The products of several records, each once: where it was searched exhaustively too, that counts."""
-    found: dict[Gemm, Found] = {}
+    found: dict[Gemm, Found[Gemm]] = {}
     for path in paths:
         header, lines = _KIND.read(path)
         for line in lines:
@@ -194,7 +183,7 @@ def read(paths: Sequence[Path]) -> list[Found]:
     return list(found.values())
 
 
-def _found(header: dict[str, Any], line: dict[str, Any]) -> Found:
+def _found(header: dict[str, Any], line: dict[str, Any]) -> Found[Gemm]:
     constants, launch = header["constants"], header["launch"]
     configs, seconds = [], []
     for *numbers, median, _rounds in line["configs"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -21,10 +21,13 @@ from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.enqueue import enqueuer
+from matmill.bench.model_fit import Found
 from matmill.bench.records import Kind, append
 from matmill.bench.sum_compare import Matrices
 from matmill.bench.sum_peers import EAGER, TorchSum
 from matmill.bench.sum_shapes import CASE, Shape
+from matmill.bench.transposed import transposed_sum
+from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
 from matmill.execute import Pointer
@@ -40,6 +43,7 @@ _KIND = Kind("transpose_add search", "benchmarks/transpose_add_search.py")
 #: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.
 _SIZES = ((1024, 1024), (4096, 2048), (12288, 8192))
 _ODD = (0, 1, 2, 4)
+_PARTS = ("fit", "fit", "judge")
 
 
 def grid() -> list[Shape]:
@@ -161,9 +165,21 @@ class Record:
         append(self.path, line)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a record. Raises :class:`~matmill.errors.ArgumentError` for a file that is none."""
-    return _KIND.read(path)[1]
+def read(paths: Sequence[Path]) -> list[Found[Geam]]:
+    """The sums of several records, each once; every third of them is one to judge by.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a file that is none.
+    """
+    lines = {_key(line["shape"]): line for path in paths for line in _KIND.read(path)[1]}
+    return [_found(line, _PARTS[place % len(_PARTS)]) for place, line in enumerate(lines.values())]
+
+
+def _found(line: dict[str, Any], part: str) -> Found[Geam]:
+    shape = Shape.restored(line["shape"])
+    configs = tuple(Config.of(**row["config"]) for row in line["rows"])
+    seconds = tuple(row["seconds"] for row in line["rows"])
+    problem = transposed_sum(shape.m, shape.n, shape.dtype)
+    return Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=line[EAGER])
 
 
 def _key(shape: dict[str, Any]) -> str:

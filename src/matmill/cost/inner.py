@@ -8,7 +8,7 @@ short. Launching, the first loads' latency, the block's own sum and, with more t
 top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`, which ``benchmarks/fit_inner.py`` fits to times measured by ``benchmarks/inner_search.py``. The
+:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/inner_search.py``. The
 defaults are first estimates that have not been fitted to a GPU yet; each says where it comes from.
 """
 

@@ -1,66 +1,136 @@
-"""How long a transpose+add takes on the kernel of ``kernels/transpose_add``: bytes over attainable bandwidth.
+"""How long a transpose+add takes on the kernels of ``kernels/transpose_add`` and ``kernels/transpose_small``.
 
-Every block loads all that it needs before it stores, so what a multiprocessor has in flight is what its resident blocks
-load. Blocks at the edges move less than they have room for, and the last ones leave multiprocessors idle: the time is
-that of the busiest one.
+A block loads all that it needs, waits for it, turns it and stores it: a fixed time passes besides that of its bytes,
+in which it asks for nothing. That is hidden by the other blocks on its multiprocessor, if there are others. So there
+are three limits, of which the slowest decides: all bytes at the rate of a copy; the instructions of loading, turning
+and storing; and the blocks' own time, over as many as are resident. Lines of a tile that are short cost more than their
+bytes: the memory's pages are opened for less.
 
-The constants are estimates and have not been fitted to a GPU yet; each says where it comes from.
+What a sum demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
+:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/transpose_add_search.py``.
+The defaults are estimates that have not been fitted to a GPU yet; each says where it comes from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Geam
+from matmill.turns import CROSSED, VECTOR_BYTES
+from matmill.turns import blocks as tiles
 
-#: Share of the data sheet's bandwidth that a copy reaches: 4.28 of 4.8 TB/s, measured on an H200.
-COPY_SHARE = 0.892
-#: Seconds from a request under load to its data. Of the inner model.
-LATENCY = 0.7e-6
-#: Seconds from launch to the first instruction and from the last to the end of the kernel. Of the GEMM model.
-LAUNCH = 3.57e-6
-#: Seconds of a block besides its loads: barrier, turning, stores.
-BLOCK = 0.3e-6
+_LANES = 32
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+
+    #: Share of the data sheet's bandwidth that a copy reaches: 4.28 of 4.8 TB/s, measured on an H200.
+    copy_share: float = 0.892
+    #: From a request under load to its data. Of the inner model.
+    latency: float = 0.7e-6
+    #: From launch to the first instruction and from the last to the end of the kernel. Of the GEMM model.
+    launch: float = 3.57e-6
+    #: Of a block besides its loads: barrier, turning, stores.
+    block: float = 0.3e-6
+    #: Bytes that each line of a tile costs besides its own: an estimate.
+    line_bytes: float = 4.0
+    #: Slots of a vector besides those of its elements: loads, stores, their bounds and addresses. An estimate.
+    vector_slots: float = 24.0
+    #: Slots of an element: turning and adding. An estimate.
+    element_slots: float = 3.0
+    #: The two times overlap in part: the p-norm of them with this p. Of the inner model.
+    overlap: float = 4.0
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a sum demands of a GPU with a configuration, whatever that costs.
+
+    ``bytes`` that move and ``lines`` of tiles, of all operands, are of the whole GPU; ``vectors`` and ``elements`` of
+    the busiest multiprocessor, per thread added up, padding included. ``resident`` is how many blocks that one holds at
+    once, ``rounds`` how often it is filled with so many.
+    """
+
+    bytes: float
+    lines: float
+    vectors: float
+    elements: float
+    resident: float
+    rounds: float
+    bytes_per_s: float
+    hz: float
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds in all, those of moving bytes, and those of blocks that wait for nothing but themselves."""
+    """Seconds in all, those of moving bytes, of instructions, and of the blocks, one after the other."""
 
     seconds: float
     memory: float
+    issue: float
     blocks: float
+
+    @property
+    def bound(self) -> str:
+        """The slowest of the three."""
+        times = {name: getattr(self, name) for name in ("memory", "issue", "blocks")}
+        return max(times, key=times.__getitem__)
 
 
 def predict(problem: Geam, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes in tiles with ``config`` on ``arch``."""
+    """Seconds that ``problem`` takes with ``config``, of either kernel, on ``arch``."""
     return explain(problem, config, arch).seconds
 
 
-def explain(problem: Geam, config: Config, arch: Arch) -> Prediction:
+def explain(problem: Geam, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """The terms behind :func:`predict`."""
-    halo = config["V"] - 1 if config["SHIFTED"] else 0
-    tiles = ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + halo, config["BC"]) * problem.batch
-    return _time(problem, tiles, config["BR"] * config["BC"], config["BLOCKS_PER_SM"], arch)
+    return times(demand(problem, config, arch), constants)
 
 
-def predict_runs(problem: Geam, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes in runs of G small matrices with ``config`` on ``arch``."""
-    runs = ceil_div(problem.batch, config["G"])
-    return _time(problem, runs, config["G"] * problem.m * problem.n, config["BLOCKS_PER_SM"], arch).seconds
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. The fields of ``asked`` may also be arrays of one shape; those of the result then are."""
+    c = constants
+    most = c.copy_share * asked.bytes_per_s
+    memory = (asked.bytes + c.line_bytes * asked.lines) / most
+    issue = (c.vector_slots * asked.vectors + c.element_slots * asked.elements) / (4 * _LANES) / asked.hz
+    blocks = asked.rounds * (c.latency + c.block) + memory / asked.resident
+    p = c.overlap
+    together = (memory**p + issue**p + blocks**p) ** (1 / p)
+    return Prediction(c.launch + together, memory, issue, blocks)
 
 
-def _time(problem: Geam, blocks: int, elements: int, per_sm: int, arch: Arch) -> Prediction:
-    """The time of ``blocks`` that have room for ``elements`` each, ``per_sm`` of them on a multiprocessor."""
-    rounds = ceil_div(blocks, arch.sms * per_sm)
-    resident = min(blocks, arch.sms * min(per_sm, ceil_div(blocks, arch.sms)))
-    flight = resident * elements * problem.dtype.itemsize * (1 if problem.y is None else 2)
-    most = COPY_SHARE * arch.dram_bytes_per_s
-    rate = most / sqrt(1 + (most * LATENCY / flight) ** 2)
-    memory = problem.least_bytes / rate
-    waiting = rounds * (LATENCY + BLOCK)
-    return Prediction(LAUNCH + max(memory, waiting), memory, waiting)
+def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    size, per_sm = problem.dtype.itemsize, config["BLOCKS_PER_SM"]
+    operands = 2 if problem.y is None else 3
+    if "G" in dict(config.constants):
+        # A block's work is a run of small matrices that are packed one behind the other.
+        count, elements = ceil_div(problem.batch, config["G"]), config["G"] * problem.m * problem.n
+        lines, vectors, crossed = operands, operands * elements * size / VECTOR_BYTES, 1
+    else:
+        count, elements = tiles(problem, config) * problem.batch, config["BR"] * config["BC"]
+        read = "XY"[: operands - 1]
+        sides = {name: config["BC" if config[f"{name}_MODE"] == CROSSED else "BR"] for name in read}
+        crossed = sum(config[f"{name}_MODE"] == CROSSED for name in read)
+        lines = config["BR"] + sum(sides.values())
+        vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in read)
+    busiest = ceil_div(count, arch.sms)
+    resident = min(per_sm, busiest)
+    return Demand(
+        bytes=float(problem.least_bytes),
+        lines=float(count * lines),
+        vectors=float(busiest * vectors),
+        elements=float(busiest * elements * (1 + crossed)),
+        resident=float(resident),
+        rounds=float(ceil_div(busiest, resident)),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+    )

@@ -1,4 +1,4 @@
-"""The inner kernel's cost model: what it says, and that a fit finds the constants behind measured times."""
+"""Cost models of inner products and of transpose+add: what they say, and that a fit finds what is behind times."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 
 from matmill.arch import get
 from matmill.bench.fitting import least
-from matmill.bench.inner_fit import NAMES, Samples, Verdict, fit, grouped, judge, written
 from matmill.bench.inner_grids import fit_grid, judge_grid
-from matmill.bench.inner_search import Found, Record, Task, candidates
+from matmill.bench.inner_search import Record, Task, candidates
+from matmill.bench.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
+from matmill.bench.models import MODELS
 from matmill.bench.products import described, gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants
@@ -24,7 +25,9 @@ from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 
 H200 = get("h200")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fit_inner.py"
+INNER = MODELS["inner"].model
+NAMES = INNER.names
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fit_model.py"
 #: A GPU unlike the one that the estimates are for.
 TRUTH = replace(
     Constants(),
@@ -42,7 +45,7 @@ TRUTH = replace(
 _NOISE = 0.02
 
 
-def _measured(problems: list[Gemm], part: str) -> list[Found]:
+def _measured(problems: list[Gemm], part: str) -> list[Found[Gemm]]:
     """What a search would find on that GPU."""
     noise = np.random.default_rng(3)
     found = []
@@ -111,21 +114,21 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     grid = fit_grid(1)
-    samples = Samples(_measured(grid[:48], "fit"), H200)
+    samples = Samples(INNER, _measured(grid[:48], "fit"), H200)
     found = fit(samples, seed=1, starts=1)
     assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.15 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "launch", "latency", "fma_share"):
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
-    others = judge(_measured(judge_grid(1, grid)[:30], "judge"), H200, found)
+    others = judge(INNER, _measured(judge_grid(1, grid)[:30], "judge"), H200, found)
     verdict = Verdict.of(others)
-    assert (verdict.products, verdict.searched) == (30, 30)
+    assert (verdict.problems, verdict.searched) == (30, 30)
     assert verdict.error < 2 * _NOISE
     assert verdict.every_error < 2 * _NOISE
     assert verdict.regret is not None
     assert verdict.tenth is not None
     assert 1 <= verdict.regret < 1.03
     assert verdict.regret <= verdict.tenth < 1.1
-    before = Verdict.of(judge([one.found for one in others], H200, cost.DEFAULT))
+    before = Verdict.of(judge(INNER, [one.found for one in others], H200, cost.DEFAULT))
     assert before.error > 4 * verdict.error
 
 
@@ -135,10 +138,10 @@ def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() 
     predicted = [cost.predict(problem, config, H200) for config in configs]
     seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
     whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
-    (judged,) = judge([whole], H200, cost.DEFAULT)
+    (judged,) = judge(INNER, [whole], H200, cost.DEFAULT)
     assert judged.error == pytest.approx(-0.5)
     assert judged.regret == pytest.approx(seconds[0] / min(seconds))
-    part = judge([replace(whole, exhaustive=False)], H200, cost.DEFAULT)
+    part = judge(INNER, [replace(whole, exhaustive=False)], H200, cost.DEFAULT)
     assert Verdict.of(part).regret is None
     assert Verdict.of([judged, *part]).searched == 1
     assert list(grouped([judged, *part], lambda one: one.bound)) == [judged.bound]
@@ -178,8 +181,9 @@ def test_the_script_fits_prints_and_writes(
         )
     model = tmp_path / "inner.py"
     model.write_text(Path(cost.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setattr(cost, "__file__", str(model))
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(record.path), "--write"])
+    entry = replace(MODELS["inner"], model=replace(INNER, path=model))
+    monkeypatch.setitem(MODELS, "inner", entry)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), "--write"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     said = capsys.readouterr().out
     lines = said.splitlines()
@@ -192,6 +196,6 @@ def test_the_script_fits_prints_and_writes(
     before, after = (float(word) for word in (lines[0].split()[1], lines[0].split()[3]))
     assert after < 0.3 * before
     json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1])
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(record.path), "--judge-only"])
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), "--judge-only"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out

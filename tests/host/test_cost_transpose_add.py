@@ -1,0 +1,99 @@
+"""The cost model of transpose+add: what it says of tiles, and that a fit finds the constants behind measured times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from matmill import turns
+from matmill.arch import get
+from matmill.bench.model_fit import Found, Samples, Verdict, fit, judge
+from matmill.bench.models import MODELS
+from matmill.bench.transposed import ARTICLE, transposed_sum
+from matmill.cost import transpose_add as cost
+from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
+from matmill.kernels import transpose_small
+from matmill.problem import Geam, View
+
+H200 = get("h200")
+MODEL = MODELS["transpose_add"].model
+TRUTH = replace(
+    cost.DEFAULT, copy_share=0.95, latency=1.2e-6, launch=5e-6, line_bytes=9.0, vector_slots=60.0, element_slots=8.0
+)
+_NOISE = 0.02
+
+
+def _all(problem: Geam) -> list[cost.Prediction]:
+    return [cost.explain(problem, config, H200) for config in turns.space(problem, H200)]
+
+
+def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_a_block_takes() -> None:
+    article = transposed_sum(*ARTICLE)
+    best = min(_all(article), key=lambda found: found.seconds)
+    assert best.bound == "memory"
+    rate = article.least_bytes / best.seconds / H200.dram_bytes_per_s
+    assert 0.85 * cost.DEFAULT.copy_share < rate < cost.DEFAULT.copy_share
+    small = min(_all(transposed_sum(64, 64)), key=lambda found: found.seconds)
+    assert small.bound == "blocks"
+    assert small.seconds < 2 * cost.DEFAULT.launch
+
+
+def test_longer_lines_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
+    problem = transposed_sum(8192, 8192, F32)
+    config = turns.space(problem, H200)[0].replace(BR=32, BC=32, THREADS=256, BLOCKS_PER_SM=8)
+    asked = cost.demand(problem, config, H200)
+    longer = cost.demand(problem, config.replace(BC=64, BR=64, BLOCKS_PER_SM=2), H200)
+    assert longer.bytes == asked.bytes
+    assert longer.lines == asked.lines / 2
+    shifts = cost.demand(transposed_sum(8191, 8191, I8), turns.space(transposed_sum(8191, 8191, I8), H200)[0], H200)
+    assert shifts.elements > cost.demand(problem, config, H200).elements  # padding of shifted tiles counts
+
+
+def test_a_block_that_is_alone_hides_nothing() -> None:
+    problem = transposed_sum(8192, 8192, F32)
+    config = max(turns.space(problem, H200), key=lambda config: config["BR"] * config["BC"])
+    alone, beside = (cost.explain(problem, config.replace(BLOCKS_PER_SM=n), H200) for n in (1, 4))
+    assert alone.memory == beside.memory
+    assert alone.blocks > alone.memory > beside.blocks
+
+
+def test_runs_of_small_matrices_are_one_block_s_work() -> None:
+    across = View((32, 1), batch=1024)
+    problem = Geam(32, 32, BF16, View((1, 32), batch=1024), across, across, batch=20_000)
+    found = [cost.explain(problem, config, H200) for config in transpose_small.space(problem, H200)]
+    assert found
+    assert min(one.seconds for one in found) < min(one.seconds for one in _all(problem))
+
+
+@pytest.mark.parametrize("name", [name for name in MODEL.names if name != "overlap"])
+def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
+    more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
+    changes = [
+        cost.explain(problem, config, H200, more).seconds - cost.predict(problem, config, H200)
+        for problem in (transposed_sum(64, 64), transposed_sum(4097, 2049, I8))
+        for config in turns.space(problem, H200)
+    ]
+    assert all(change < 0 if name == "copy_share" else change > 0 for change in changes)
+
+
+def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
+    noise = np.random.default_rng(4)
+    found: list[Found[Geam]] = []
+    sizes = [(m + odd, n + odd) for m, n in ((512, 512), (1024, 1024), (4096, 2048), (12288, 8192)) for odd in (0, 1)]
+    for dtype in ELEMENTWISE.values():
+        for m, n in sizes:
+            problem = transposed_sum(m, n, dtype)
+            configs = turns.space(problem, H200)
+            exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
+            seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)
+            part = "judge" if len(found) % 3 == 2 else "fit"
+            found.append(Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=None))
+    samples = Samples(MODEL, [one for one in found if one.part == "fit"], H200)
+    fitted = fit(samples, starts=1)
+    assert samples.loss(fitted) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
+    verdict = Verdict.of(judge(MODEL, [one for one in found if one.part == "judge"], H200, fitted))
+    assert verdict.every_error < 2 * _NOISE
+    assert verdict.regret is not None
+    assert 1 <= verdict.regret < 1.03
