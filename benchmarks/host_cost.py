@@ -67,6 +67,10 @@ class StandInTensor:
         return StandInTensor(shape if isinstance(shape, tuple) else (shape,), dtype)
 
 
+def _random_tensor(shape: tuple[int, ...]) -> Any:
+    return sys.modules["torch"].rand(shape, device="cuda")
+
+
 def _stand_in_torch() -> ModuleType:
     torch: Any = ModuleType("torch")
     for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
@@ -138,8 +142,7 @@ def main() -> None:
         import torch  # noqa: PLC0415 — only where there is a GPU for it
 
         torch.backends.cuda.matmul.allow_tf32 = False
-        wait = torch.cuda.synchronize
-        rand = lambda shape: torch.rand(shape, device="cuda")  # noqa: E731 — one of a pair
+        wait, rand = torch.cuda.synchronize, _random_tensor
         print(f"real: {torch.cuda.get_device_name()}, torch {torch.__version__}")
     else:
         sys.modules["torch"] = _stand_in_torch()

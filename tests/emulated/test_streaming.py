@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from emulated.inner_trial import H200
 from host.lazy_device import LazyDevice
-from host.test_streaming import exact, numbers, plan_for, stored
+from host.streaming_trial import exact, numbers, plan_for, stored
 from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.emulator import Memory, run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
+from gpu.torch_threads import wrong_threads
 from matmill import errors
 from matmill.dtypes import ALL
 from matmill.reference import check
@@ -167,24 +168,10 @@ def test_torch_streams_and_reused_workspaces(torch: Any) -> None:
 
 def test_threads_share_a_plan(torch: Any) -> None:
     pairs = [_tensors(torch, "float32", 5, 5, 200_000 + 8 * (i % 2)) for i in range(4)]
-    expected = [matmill.inner(e, f, alpha=1.0 + i) for i, (e, f) in enumerate(pairs)]
+    calls = [partial(matmill.inner, *pair, alpha=1.0 + i) for i, pair in enumerate(pairs)]
+    expected = [call() for call in calls]
     torch.cuda.synchronize()
-    wrong: list[int] = []
-
-    def work(i: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(200):
-                result = matmill.inner(*pairs[i], alpha=1.0 + i)
-            torch.cuda.current_stream().synchronize()
-            if not torch.equal(result, expected[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert wrong_threads(torch, calls, expected) == []
 
 
 @pytest.mark.parametrize("k", [1001, 300_001])

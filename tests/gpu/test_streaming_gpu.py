@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from host.lazy_device import readers
-from host.test_streaming import exact, numbers, plan_for, stored
+from host.streaming_trial import exact, numbers, plan_for, stored
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import LaunchError, TruncatedFileError
 from matmill.gpu import GPU

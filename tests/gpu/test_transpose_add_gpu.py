@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
+from gpu.torch_threads import wrong_threads
 from matmill import errors
 from matmill.dtypes import BITS, ELEMENTWISE
 
@@ -158,24 +159,10 @@ def test_torch_streams(torch: Any) -> None:
 def test_threads_share_a_plan(torch: Any) -> None:
     y = _tensor(torch, "float32", 300, 200, seed=9)
     pairs = [(_tensor(torch, "float32", 200, 300, seed=i), y) for i in range(4)]
-    expected = [matmill.transpose_add(x, y, alpha=1.0 + i) for i, (x, y) in enumerate(pairs)]
+    calls = [partial(matmill.transpose_add, *pair, alpha=1.0 + i) for i, pair in enumerate(pairs)]
+    expected = [call() for call in calls]
     torch.cuda.synchronize()
-    wrong: list[int] = []
-
-    def work(i: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(200):
-                result = matmill.transpose_add(*pairs[i], alpha=1.0 + i)
-            torch.cuda.current_stream().synchronize()
-            if not torch.equal(result, expected[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert wrong_threads(torch, calls, expected) == []
 
 
 def test_torch_cuda_graphs(torch: Any) -> None:
