@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ def run(
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
     """
-    module = parse(module) if isinstance(module, str) else module
+    module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
     _check(program, launch)
     space = AddressSpace(memory)
@@ -109,6 +110,12 @@ def run(
         _report_races(detector, program, launch, space, hazards)
     by_line = tally.by_line() if counters else {}
     return Report(tally.counters(by_line), hazards.hazards(), by_line)
+
+
+# Reading a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> Module:
+    return parse(text)
 
 
 class _Pool:
