@@ -15,20 +15,22 @@ from matmill.execute import Argument, Pointer
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.problem import Geam, View
 
-VECTOR_BYTES = 16
-#: How an operand lies, as in kernel.cuh.
-ALONG, CROSSED, ABSENT = range(3)
+VECTOR_BYTES, WORD_BYTES = 16, 4
+#: How an operand lies, as in turn.cuh: along D's rows, across them with columns that start on whole vectors, or across
+#: them in any other way.
+ALONG, CROSSED, MOVED, ABSENT = range(4)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
+#: Strides below so many bytes are 32-bit integers.
+_NEAR = 2**31
 _THREADS = (128, 256)
-#: Vectors of 16 bytes along each side of a tile: 64 to 256 bytes of a line.
-_SIDES = (4, 8, 16)
+#: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row meet every bank once.
+_DEPTHS, _LINES = (4, 8, 16), (128, 256)
 #: Registers that what a thread has under way takes at most.
 _MOST_LOADED = 80
-#: What the assembler takes for sm_90a: so many registers by elements of a vector, each of which has a place to be
-#: worked out, and for each one under way this many more: single elements, which have addresses of their own, vectors
-#: that start where their line does, and shifted ones.
-_OTHERS, _SINGLE, _WHOLE, _SHIFTED = {1: 26, 2: 18, 4: 27, 8: 36, 16: 54}, 3.0, 1.8, 2.3
+#: Registers that the assembler takes for sm_90a: so many, and for each one under way this many more, in single
+#: elements, which have addresses of their own, and in vectors.
+_OTHERS, _SINGLE, _WHOLE = 25, 3.0, 1.2
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -39,17 +41,16 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:
     """Every tile and launch worth considering for a :func:`layout`."""
     found = []
-    v = layout["V"]
-    for down, across, threads in product(_SIDES, _SIDES, _THREADS):
-        # Single elements are dealt like vectors of 4 bytes, so that tiles are not tiny.
-        unit = v if v > 1 else 4
-        config = Config.of(BR=down * unit, BC=across * unit, THREADS=threads, **layout)
-        loaded = _loaded(config, problem.dtype.itemsize)
-        if config["BR"] * config["BC"] // v % threads or loaded > _MOST_LOADED:
+    v, size = layout["V"], problem.dtype.itemsize
+    for depth, line, threads in product(_DEPTHS, _LINES, _THREADS):
+        # Single elements are dealt like fours of them, so that tiles are not tiny.
+        config = Config.of(BR=depth * (v if v > 1 else 4), BC=line // size, THREADS=threads, **layout)
+        loaded = _loaded(config, size)
+        vectors = config["BC"] // v  # of a row
+        if vectors > threads or config["BR"] * vectors % threads or loaded > _MOST_LOADED:
             continue
-        config = config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype.itemsize))
-        per_loaded = _SINGLE if v == 1 else _SHIFTED if config["SHIFTED"] else _WHOLE
-        registers = min(255, round(_OTHERS[v] + per_loaded * loaded))
+        config = config.replace(SHARED_BYTES=shared_bytes(config, size))
+        registers = min(255, round(_OTHERS + (_SINGLE if v == 1 else _WHOLE) * loaded))
         resident, _limits = arch.resident(threads, registers, config["SHARED_BYTES"])
         found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
     return tuple(found)
@@ -61,16 +62,21 @@ def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:
     Without ``shifted`` vectors are only as wide as the alignment of every line allows.
     """
     size = problem.dtype.itemsize
-    most = min(view.align for view in _walls(problem)) // size or 1
-    v = VECTOR_BYTES // size if shifted else most
-    if problem.d.strides[1] != 1:
-        v = 1
+    v = VECTOR_BYTES // size if shifted else min(view.align for view in _walls(problem)) // size or 1
+    return _layout(problem, v if problem.d.strides[1] == 1 else 1)
+
+
+def _layout(problem: Geam, v: int) -> dict[str, int]:
+    """The constants for vectors of ``v`` elements."""
+    size = problem.dtype.itemsize
+    start = max(1, problem.d.align // size)
     x_mode, x_width = _read_as(problem.x, v, size)
     y_mode, y_width = (ABSENT, 1) if problem.y is None else _read_as(problem.y, v, size)
     return {
         "V": v,
-        "SHIFTED": int(v > most),
+        "SHIFTED": start if v > start else 0,
         "PLAIN": int(problem.plain),
+        "FAR": int(_farthest(problem) * size >= _NEAR),
         "X_MODE": x_mode,
         "X_WIDTH": x_width,
         "Y_MODE": y_mode,
@@ -83,40 +89,72 @@ def _walls(problem: Geam) -> list[View]:
     return [problem.d, *(view for view in (problem.x, problem.y) if view is not None and view.crossed)]
 
 
+def _farthest(problem: Geam) -> int:
+    """The longest stride of all, in elements."""
+    views = (problem.x, problem.d, *([] if problem.y is None else [problem.y]))
+    return max(abs(stride) for view in views for stride in view.strides)
+
+
 def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
     """Mode and elements per load of one operand."""
     row, column = view.strides
     if view.crossed:
-        return CROSSED, v if row == 1 else 1
+        aligned = row == 1 and view.align // size >= v
+        return (CROSSED if aligned else MOVED), v if row == 1 else 1
     return ALONG, min(v, max(1, view.beside // size)) if column == 1 else 1
+
+
+def halo(config: Config, itemsize: int) -> int:
+    """Columns that a turned tile has besides a block's own, for rows of D that are moved to the left."""
+    if not config["SHIFTED"]:
+        return 0
+    word = _word(config, itemsize)
+    return ceil_div(config["V"] - config["SHIFTED"], word) * word
+
+
+def _word(config: Config, itemsize: int) -> int:
+    """Elements of a row that lie in one word of shared memory."""
+    return WORD_BYTES // itemsize if itemsize < WORD_BYTES <= config["V"] * itemsize else 1
 
 
 def _loaded(config: Config, itemsize: int) -> int:
     """Registers of what a thread loads before it stores the first element: a load takes one at least."""
-    halo = config["V"] - 1 if config["SHIFTED"] else 0
-    items = config["BR"] * config["BC"] // config["V"]
+    v, threads = config["V"], config["THREADS"]
     total = 0
     for name in "XY":
-        width = config[f"{name}_WIDTH"]
-        if config[f"{name}_MODE"] == ALONG:
-            total += items // config["THREADS"] * (config["V"] // width) * ceil_div(width * itemsize, 4)
-        elif config[f"{name}_MODE"] == CROSSED:
-            deep = config["BR"] // width + (1 if halo and width > 1 else 0)
-            total += ceil_div((config["BC"] + halo) * deep, config["THREADS"]) * ceil_div(width * itemsize, 4)
+        mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
+        columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
+        if mode == ALONG:
+            total += config["BR"] * config["BC"] // v // threads * registers
+        elif mode == CROSSED:
+            lists = columns // _word(config, itemsize)
+            total += ceil_div(lists * (config["BR"] // v), threads) * _word(config, itemsize) * registers
+        elif mode == MOVED and width > 1:
+            total += ceil_div(columns * (config["BR"] // v + 1), threads) * registers
+        elif mode == MOVED:
+            total += ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES)
     return total
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
     """Dynamic shared memory of one block: a turned tile for each crossed operand. The device asserts the same."""
-    columns = config["BC"] + (config["V"] - 1 if config["SHIFTED"] else 0)
-    one = ceil_div((config["BR"] + 1) * columns * itemsize, VECTOR_BYTES) * VECTOR_BYTES
-    return one * sum(config[f"{name}_MODE"] == CROSSED for name in "XY")
+    word = _word(config, itemsize)
+    words = (config["BC"] + halo(config, itemsize)) // word
+    total = 0
+    for name in "XY":
+        if config[f"{name}_MODE"] in {CROSSED, MOVED}:
+            lead = config["V"] if config[f"{name}_WIDTH"] > 1 and config[f"{name}_MODE"] == MOVED else 0
+            held = config["BR"] + 2 * lead
+            pad = 0 if lead else min(4, config["V"] // 2)
+            pitch = held + (held - 1) // 32 * pad | 1
+            total += ceil_div(pitch * words * word * itemsize, VECTOR_BYTES) * VECTOR_BYTES
+    return total
 
 
 def blocks(problem: Geam, config: Config) -> int:
     """Blocks of one matrix."""
-    halo = config["V"] - 1 if config["SHIFTED"] else 0
-    return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + halo, config["BC"])
+    reach = config["V"] - config["SHIFTED"] if config["SHIFTED"] else 0
+    return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach, config["BC"])
 
 
 def against(problem: Geam, config: Config, arch: Arch) -> str | None:
@@ -133,12 +171,13 @@ def against(problem: Geam, config: Config, arch: Arch) -> str | None:
 
 
 def _wrong_loads(problem: Geam, config: Config) -> str | None:
-    wanted = layout(problem, shifted=bool(config["SHIFTED"]))
-    for name in ("X_MODE", "Y_MODE", "PLAIN"):
+    v = config["V"]
+    if v > 1 and problem.d.strides[1] != 1:
+        return f"V = {v} elements at a time, and D's are not side by side"
+    wanted = _layout(problem, v)
+    for name in ("SHIFTED", "X_MODE", "Y_MODE", "PLAIN", "FAR"):
         if config[name] != wanted[name]:
             return f"{name} = {config[name]} where the operands need {wanted[name]}"
-    if config["V"] > wanted["V"]:
-        return f"V = {config['V']} elements at a time where lines start on {wanted['V']}"
     for name in ("X_WIDTH", "Y_WIDTH"):
         if config[name] > wanted[name]:
             return f"{name} = {config[name]} elements at a time, and the operand allows {wanted[name]}"
@@ -148,7 +187,7 @@ def _wrong_loads(problem: Geam, config: Config) -> str | None:
 def kernel(entry: str, package: str) -> Kernel[Geam]:
     """A kernel of this tile; its constants come from :func:`tiles`."""
     config = Config.of(
-        V=4, BR=32, BC=32, THREADS=128, SHIFTED=0, PLAIN=0, X_MODE=CROSSED, X_WIDTH=4, Y_MODE=ALONG, Y_WIDTH=4,
+        V=4, BR=32, BC=32, THREADS=128, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=CROSSED, X_WIDTH=4, Y_MODE=ALONG, Y_WIDTH=4,
         SHARED_BYTES=4224, BLOCKS_PER_SM=8,
     )  # fmt: skip
     return Kernel(entry, package, config, _geometry, _arguments, against)

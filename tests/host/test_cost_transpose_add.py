@@ -75,7 +75,8 @@ def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
         for problem in (transposed_sum(64, 64), transposed_sum(4097, 2049, I8))
         for config in turns.space(problem, H200)
     ]
-    assert all(change < 0 if name == "copy_share" else change > 0 for change in changes)
+    assert any(changes)
+    assert all(change <= 0 if name.endswith("_share") else change >= 0 for change in changes)
 
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:

@@ -46,7 +46,7 @@ MODELS: dict[str, Fitted] = {
             transpose_add.demand,
             transpose_add.times,
             Path(transpose_add.__file__),
-            {"copy_share": (0.5, 1.0), "overlap": (1.0, 16.0)},
+            {"copy_share": (0.5, 1.0), "issue_share": (0.3, 1.0), "overlap": (1.0, 16.0)},
         ),
         sum_search.read,
         alignment_of,

@@ -1,68 +1,145 @@
 // D = alpha * X + beta * Y for matrices that lie any way, above all where X's columns are contiguous and D's rows are.
 //
-//   X, crossed ── 16-byte loads down its columns ──▶ shared [BC + HALO][BR + 1] ──┐ barrier
-//   Y, along   ── 16-byte loads along D's rows ──▶ registers ─────────────────────┴─▶ 16-byte stores along D's rows
+//   X, crossed ── 16-byte loads down W columns ── turned in registers ──▶ words in shared memory ──┐ barrier
+//   Y, along   ── 16-byte loads along D's rows ──▶ registers ──────────────────────────────────────┴─▶ 16-byte stores
 //
 // Either operand may lie along or across. A block makes BR rows by BC columns of D. All its loads are issued before
 // anything waits for one of them.
 //
-// Rows need not be aligned. Where they are not (SHIFTED), a block's part of each row of D is moved to the left until it
-// starts on 16 bytes, so that D is stored, and Y loaded, in whole vectors whatever the pitch; each block then needs up
-// to V - 1 columns of X more (HALO). X's columns are treated alike: loads start on 16 bytes, up to V - 1 elements before
-// the block's first row. Only vectors that stick out of the matrix go element by element.
+// Elements of 1 or 2 bytes move at the speed of memory only if few instructions are spent on each. So the W elements of
+// a row that a word of 4 bytes holds travel through shared memory together: a thread loads the same rows of W columns
+// side by side and exchanges bytes among its registers. And places outside the matrix are moved to its edge, where the
+// load costs nothing, rather than asked for one by one.
 //
-// BR + 1 is odd: neither the writes down X's columns nor the reads across them meet in a bank.
+// Rows need not be aligned. Where they are not (SHIFTED), a block's part of each row of D is moved to the left until it
+// starts on 16 bytes, so that D is stored, and Y loaded, in whole vectors whatever the pitch; each block then needs HALO
+// columns of X more. Columns of X that are not aligned (MOVED) are loaded from the 16 bytes before the block's first row
+// on, and their elements stored one by one. Only vectors that stick out of a row of D, or out of all that lies between
+// X's first and last element, go element by element.
 #pragma once
 
-#include "matmill/dtype/number.cuh"
-#include "matmill/word.cuh"
+#include "matmill/dtype/packed.cuh"
 
 // Offsets: a matrix may hold more than 2^31 elements.
 using Index = long long;
 
 namespace matmill {
 
-enum { ALONG, CROSSED, ABSENT };
+enum { ALONG, CROSSED, MOVED, ABSENT };
+
+template <bool, class A, class B>
+struct Either {
+  using Type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using Type = B;
+};
 
 template <class Scalar, class Config>
 struct Turn {
-  using Number = NumberOf<Scalar>;
-  using Acc = typename Number::Acc;
+  using Acc = typename NumberOf<Scalar>::Acc;
   static constexpr int V = Config::V, BR = Config::BR, BC = Config::BC, THREADS = Config::THREADS, GROUP = 8;
+  static constexpr int SIZE = sizeof(Scalar), WARPS = THREADS / 32;
+  static constexpr int W = SIZE < 4 && V * SIZE >= 4 ? 4 / SIZE : 1, WORDS = V / W;  // of a vector
+  using Packed = matmill::Packed<Scalar, W>;
+  using Word = typename Packed::Word;
+
+  // Rows of D start at multiples of SHIFTED elements behind a multiple of V; 0 where they start at one.
   static constexpr bool SHIFTED = Config::SHIFTED != 0, PLAIN = Config::PLAIN != 0;
-  static constexpr int HALO = SHIFTED ? V - 1 : 0;
-  static constexpr int VECTORS = BC / V, ITEMS = BR * VECTORS, SLOTS = ITEMS / THREADS;
-  static_assert(BC % V == 0 && BR % V == 0 && ITEMS % THREADS == 0, "whole vectors, and as many for each thread");
-  static_assert(BR % 2 == 0, "BR + 1 is odd");
+  static constexpr bool APART = SHIFTED && Config::SHIFTED % W != 0;  // words of D begin inside words of X
+  static constexpr int HALO = SHIFTED ? (V - Config::SHIFTED + W - 1) / W * W : 0;
 
-  // V elements in one or several words.
-  struct alignas(V * sizeof(Scalar)) Vector {
-    Scalar x[V];
+  // Lanes that read neighbouring vectors of a row, 128 bytes in all: with four rows of eight vectors a warp meets every
+  // bank of shared memory.
+  static constexpr int VECTORS = BC / V, LINE = 128 / (V * SIZE), MOST = VECTORS < 32 ? VECTORS : 32;
+  static constexpr int LANES = LINE < MOST ? LINE : MOST, BESIDE = VECTORS / LANES;
+  static constexpr int ROWS = THREADS / VECTORS, SLOTS = BR / ROWS;
+  static_assert(VECTORS * V == BC && LANES * BESIDE == VECTORS && WARPS % BESIDE == 0, "warps must cover rows");
+  static_assert(ROWS * VECTORS == THREADS && SLOTS * ROWS == BR, "passes of all threads must cover the tile");
+
+  struct alignas(V * SIZE) Vector {
+    Word words[WORDS];
+
+    __device__ __forceinline__ void load(const Scalar* from) {
+      copy<WORDS>(words, reinterpret_cast<const Word*>(from));
+    }
+    // Every element one place down, and `next` into the last. Vectors that stick out of a matrix are put together and
+    // taken apart by loops of this: unrolled, these would be most of the code.
+    __device__ __forceinline__ void push(Scalar next) {
+#pragma unroll
+      for (int j = 0; j < WORDS; ++j) {
+        if constexpr (W == 1) {
+          words[j] = j + 1 < WORDS ? words[(j + 1) % WORDS] : next;
+        } else {
+          const unsigned above = j + 1 < WORDS ? words[(j + 1) % WORDS] : bits(next);
+          words[j] = __funnelshift_r(words[j], above, SIZE * 8);
+        }
+      }
+    }
+    // Element i, which is a constant.
+    __device__ __forceinline__ Scalar element(int i) const {
+      if constexpr (W == 1) {
+        return words[i];
+      } else {
+        const typename matmill::Word<SIZE>::Type low = words[i / W] >> i % W * SIZE * 8;
+        return *reinterpret_cast<const Scalar*>(&low);
+      }
+    }
+    __device__ __forceinline__ Scalar first() const { return element(0); }
+    static __device__ __forceinline__ unsigned bits(const Scalar& x) {
+      return *reinterpret_cast<const typename matmill::Word<SIZE>::Type*>(&x);
+    }
   };
 
-  // How many elements behind the last multiple of 16 bytes p is.
-  static __device__ __forceinline__ int behind(const Scalar* p) {
-    return int(reinterpret_cast<unsigned long long>(p) / sizeof(Scalar) % V);
+  // `count` strides. The product of two 32-bit integers is added to an address by one instruction, that of 64-bit ones by
+  // five; and what the compiler has made 64 bits wide once it does not take for less.
+  static __device__ __forceinline__ Index times(int count, int stride) {
+    Index product;
+    asm("mul.wide.s32 %0, %1, %2;" : "=l"(product) : "r"(count), "r"(stride));
+    return product;
   }
+  static __device__ __forceinline__ Index times(int count, Index stride) { return count * stride; }
 
-  // One matrix: where it lies and its strides, as D's rows and columns count them.
+  // One matrix: where it lies and its strides in bytes, as D's rows and columns count them.
+  using Stride = typename Either<Config::FAR != 0, Index, int>::Type;
   struct Matrix {
-    const Scalar* first;
-    Index row, column;
+    const unsigned char* first;
+    Stride row, column;
 
-    __device__ __forceinline__ const Scalar* at(Index r, Index c) const { return first + r * row + c * column; }
+    __device__ __forceinline__ Matrix(const Scalar* first, Index row, Index column)
+        : first(reinterpret_cast<const unsigned char*>(first)), row(row * SIZE), column(column * SIZE) {}
+    __device__ __forceinline__ const Scalar* at(int r, int c) const {
+      return reinterpret_cast<const Scalar*>(first + times(r, row) + times(c, column));
+    }
+    // The same where rows, or columns, lie side by side.
+    __device__ __forceinline__ const Scalar* in_column(int r, int c) const {
+      return reinterpret_cast<const Scalar*>(first + times(r, SIZE) + times(c, column));
+    }
+    __device__ __forceinline__ const Scalar* in_row(int r, int c) const {
+      return reinterpret_cast<const Scalar*>(first + times(r, row) + times(c, SIZE));
+    }
+    // Elements from the last multiple of V in memory to the one at (r, c).
+    __device__ __forceinline__ int behind(int r, int c) const {
+      const unsigned low = unsigned(reinterpret_cast<unsigned long long>(first));
+      return (low + unsigned(r) * unsigned(row) + unsigned(c) * unsigned(column)) / SIZE % V;
+    }
   };
 
-  // The part of D's row r that a block makes: V columns from `column` on for each of VECTORS vectors.
-  struct Part {
-    int row, column;
-  };
+  // Which vectors of D a thread makes: the same column in every ROWS-th row.
+  struct Place {
+    int row, column;  // of the first one, in D
 
-  static __device__ __forceinline__ Part part_of(const Matrix& D, int item, int row0, int column0) {
-    const int row = row0 + item / VECTORS;
-    const int shift = SHIFTED ? behind(D.at(row, 0)) : 0;
-    return {row, column0 - shift + item % VECTORS * V};
-  }
+    __device__ __forceinline__ Place(int row0, int column0) {
+      const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+      row = row0 + lane / LANES + warp / BESIDE * (32 / LANES);
+      column = column0 + (lane % LANES + warp % BESIDE * LANES) * V;
+    }
+    // How far row r's part of the tile is moved to the left.
+    static __device__ __forceinline__ int shift(const Matrix& D, int r) {
+      return SHIFTED ? D.behind(r, 0) : 0;
+    }
+  };
 
   // An operand that lies along D's rows, loaded WIDTH elements at a time into registers.
   template <int WIDTH>
@@ -71,79 +148,195 @@ struct Turn {
     Vector values[SLOTS];
 
     __device__ __forceinline__ void fetch(const Matrix& X, const Matrix& D, int row0, int column0, int m, int n) {
+      const Place place(row0, column0);
 #pragma unroll
       for (int s = 0; s < SLOTS; ++s) {
-        const Part part = part_of(D, threadIdx.x + s * THREADS, row0, column0);
-        if (part.row >= m) continue;
-        if (part.column >= 0 && part.column + V <= n) {
+        const int r = place.row + s * ROWS, c = place.column - Place::shift(D, r);
+        if (r >= m) continue;
+        if (c >= 0 && c + V <= n) {
 #pragma unroll
-          for (int i = 0; i < V; i += WIDTH) copy<WIDTH>(&values[s].x[i], X.at(part.row, part.column + i));
+          for (int i = 0; i < V; i += WIDTH) {
+            const Scalar* const from = WIDTH > 1 ? X.in_row(r, c + i) : X.at(r, c + i);
+            copy<WIDTH>(reinterpret_cast<Scalar*>(values[s].words) + i, from);
+          }
         } else {
-#pragma unroll
+#pragma unroll 1
           for (int i = 0; i < V; ++i) {
-            const int c = part.column + i;
-            if (c >= 0 && c < n) values[s].x[i] = *X.at(part.row, c);
+            values[s].push(c + i >= 0 && c + i < n ? *X.at(r, c + i) : Scalar{});
+          }
+        }
+      }
+    }
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int) const {}
+    __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const { return values[s]; }
+  };
+
+  // A turned tile: COLUMNS columns of HELD rows, of which LEAD lie before the block's first one. Its rows are those of
+  // D's part of the block, its columns the block's behind HALO others.
+  //
+  // The word of row r and columns g W to g W + W - 1 lies at g PITCH + r, and with r / 32 * PAD more where whole vectors
+  // are written. PITCH is odd and PAD less than the distance of two vectors: as a warp reads, so it writes neighbouring
+  // vectors of neighbouring columns of words, each to a bank of its own.
+  template <int LEAD>
+  struct Sheet {
+    static constexpr int COLUMNS = BC + HALO, HELD = BR + 2 * LEAD;
+    static constexpr int PAD = LEAD > 0 ? 0 : V < 8 ? V / 2 : 4;
+    static constexpr int PITCH = (HELD + (HELD - 1) / 32 * PAD) | 1;
+    static constexpr int BYTES = (PITCH * (COLUMNS / W) * int(sizeof(Word)) + 15) / 16 * 16;
+
+    static __device__ __forceinline__ int offset(int group, int r) {
+      return group * PITCH + r + LEAD + r / 32 * PAD;
+    }
+    // The vector of row r that begins at a column; both are relative to the block's first ones.
+    static __device__ __forceinline__ Vector read(const unsigned char* sheet, int r, int column) {
+      const unsigned begin = column + HALO;
+      const Word* const from = reinterpret_cast<const Word*>(sheet) + offset(begin / W, r);
+      Vector v;
+      if constexpr (APART) {
+        const unsigned inside = begin % W;
+        unsigned word = from[0];
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) {
+          // The last word is another one only if the vector reaches into it.
+          const unsigned next = from[j + 1 < WORDS || inside != 0 ? (j + 1) * PITCH : j * PITCH];
+          v.words[j] = __funnelshift_r(word, next, inside * SIZE * 8);
+          word = next;
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) v.words[j] = from[j * PITCH];
+      }
+      return v;
+    }
+  };
+
+  // The nearest column of a matrix of n columns.
+  static __device__ __forceinline__ int nearest(int column, int n) { return max(0, min(column, n - 1)); }
+
+  // An operand whose columns are contiguous and start on V elements: a thread loads the same V rows of W columns, and
+  // stores V words of W elements.
+  struct Turned : Sheet<0> {
+    using Sheet<0>::COLUMNS;
+    static constexpr int GROUPS = COLUMNS / W, DEEP = BR / V;  // of columns; vectors down one
+    static constexpr int DOWN = DEEP < LINE ? DEEP : LINE < 32 ? LINE : 32, BELOW = DEEP / DOWN, PASS = THREADS / DEEP;
+    static constexpr int ROUNDS = (GROUPS + PASS - 1) / PASS;
+    static_assert(BR % V == 0 && BELOW * DOWN == DEEP && PASS * DEEP == THREADS && WARPS % BELOW == 0, "whole warps");
+    Vector values[ROUNDS][W];
+
+    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
+      const int r = min(row0 + vector() * V, (m - 1) / V * V);
+      // Past a column's end lies the next column: only the last one's end is an end.
+      const Scalar* const end = X.in_column(m, X.column > 0 ? n - 1 : 0);
+#pragma unroll
+      for (int s = 0; s < ROUNDS; ++s) {
+        if (!present(s)) continue;
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          const int c = nearest(column0 - HALO + group(s) * W + w, n);
+          const Scalar* const from = X.in_column(r, c);
+          if (r + V <= m || from + V <= end) {
+            values[s][w].load(from);
+          } else {
+#pragma unroll 1
+            for (int i = 0; i < V; ++i) values[s][w].push(r + i < m ? from[i] : Scalar{});
           }
         }
       }
     }
 
-    __device__ __forceinline__ void place(const Matrix&, Scalar*, int, int, int) const {}
-    __device__ __forceinline__ Scalar at(const Scalar*, int s, int i, int, int) const { return values[s].x[i]; }
-  };
-
-  // An operand whose columns are contiguous: loaded down them, and turned in shared memory. WIDTH is V, or 1 where not
-  // even its columns are contiguous.
-  template <int WIDTH>
-  struct Crossed {
-    static constexpr int PITCH = BR + 1, COLUMNS = BC + HALO;
-    static constexpr bool MOVED = SHIFTED && WIDTH > 1;
-    static constexpr int DEEP = BR / WIDTH + (MOVED ? 1 : 0);  // loads down one column
-    static constexpr int LOADS = COLUMNS * DEEP, ROUNDS = (LOADS + THREADS - 1) / THREADS;
-    static constexpr int BYTES = (PITCH * COLUMNS * int(sizeof(Scalar)) + 15) / 16 * 16;
-
-    struct alignas(WIDTH * sizeof(Scalar)) Load {
-      Scalar x[WIDTH];
-    };
-    Load values[ROUNDS];
-
-    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
-      each(X, row0, column0, n, [&](int s, int row, int column, int) {
-        if (WIDTH > 1 && row >= 0 && row + WIDTH <= m) {
-          copy<WIDTH>(values[s].x, X.at(row, column));
-        } else {
+    __device__ __forceinline__ void place(const Matrix&, unsigned char* sheet, int, int, int) const {
+      Word* const to = reinterpret_cast<Word*>(sheet) + Sheet<0>::offset(group(0), vector() * V);
 #pragma unroll
-          for (int i = 0; i < WIDTH; ++i)
-            if (row + i >= 0 && row + i < m) values[s].x[i] = *X.at(row + i, column);
+      for (int s = 0; s < ROUNDS; ++s) {
+        if (!present(s)) continue;
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) {
+          Word columns[W], rows[W];
+#pragma unroll
+          for (int w = 0; w < W; ++w) columns[w] = values[s][w].words[j];
+          Packed::turn(rows, columns);
+#pragma unroll
+          for (int w = 0; w < W; ++w) to[s * PASS * Sheet<0>::PITCH + j * W + w] = rows[w];
         }
-      });
+      }
     }
 
-    __device__ __forceinline__ void place(const Matrix& X, Scalar* shared, int row0, int column0, int n) const {
-      each(X, row0, column0, n, [&](int s, int row, int, int place) {
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) {
-          const int r = row - row0 + i;
-          if (!MOVED || (r >= 0 && r < BR)) shared[place * PITCH + r] = values[s].x[i];
-        }
-      });
-    }
-
-    // row and column: relative to the block's first ones.
-    __device__ __forceinline__ Scalar at(const Scalar* shared, int, int, int row, int column) const {
-      return shared[(column + HALO) * PITCH + row];
+    __device__ __forceinline__ Vector at(const unsigned char* sheet, int, int r, int column) const {
+      return Sheet<0>::read(sheet, r, column);
     }
 
    private:
-    // Calls use(round, first row, column, place of the column) for each of this thread's loads.
+    // This thread's vector of a column, and its group of columns in round s.
+    static __device__ __forceinline__ int vector() {
+      return threadIdx.x % 32 % DOWN + threadIdx.x / 32 % BELOW * DOWN;
+    }
+    static __device__ __forceinline__ int group(int s) {
+      return threadIdx.x % 32 / DOWN + threadIdx.x / 32 / BELOW * (32 / DOWN) + s * PASS;
+    }
+    static __device__ __forceinline__ bool present(int s) {
+      return GROUPS % PASS == 0 || s + 1 < ROUNDS || group(s) < GROUPS;
+    }
+  };
+
+  // An operand whose columns start anywhere: loaded WIDTH rows at a time, V from a multiple of V elements in memory on or
+  // one where not even columns are contiguous, and stored element by element.
+  template <int WIDTH>
+  struct Spread : Sheet<WIDTH == 1 ? 0 : V> {
+    using Base = Sheet<WIDTH == 1 ? 0 : V>;
+    static constexpr int DEEP = WIDTH == 1 ? BR : BR / V + 1, LOADS = Base::COLUMNS * DEEP;  // down a column; in all
+    static constexpr int ROUNDS = (LOADS + THREADS - 1) / THREADS;
+    Vector values[WIDTH == 1 ? 1 : ROUNDS];
+    Scalar singles[WIDTH == 1 ? ROUNDS : 1];
+
+    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
+      // All that lies between the first element and the last may be read.
+      const Scalar* const begin = X.in_column(0, X.column < 0 ? n - 1 : 0);
+      const Scalar* const end = X.in_column(m, X.column > 0 ? n - 1 : 0);
+      each(X, row0, column0, n, [&](int s, int row, int c, unsigned) {
+        if constexpr (WIDTH == 1) {
+          singles[s] = *X.at(min(row, m - 1), c);
+        } else {
+          // Below the last row: the vector that holds it, which is loaded anyway.
+          const int r = row < m ? row : m - 1 - ((m - 1 - row) & (V - 1));
+          const Scalar* const from = X.in_column(r, c);
+          if (from >= begin && from + V <= end) {
+            values[s].load(from);
+          } else {
+#pragma unroll 1
+            for (int i = 0; i < V; ++i) values[s].push(r + i >= 0 && r + i < m ? from[i] : Scalar{});
+          }
+        }
+      });
+    }
+
+    __device__ __forceinline__ void place(const Matrix& X, unsigned char* sheet, int row0, int column0, int n) const {
+      each(X, row0, column0, n, [&](int s, int row, int, unsigned column) {
+        Scalar* const to =
+            reinterpret_cast<Scalar*>(sheet) + Base::offset(column / W, row - row0) * W + column % W;
+        if constexpr (WIDTH == 1) {
+          *to = singles[s];
+        } else {
+#pragma unroll
+          for (int i = 0; i < V; ++i) to[i * W] = values[s].element(i);
+        }
+      });
+    }
+
+    __device__ __forceinline__ Vector at(const unsigned char* sheet, int, int r, int column) const {
+      return Base::read(sheet, r, column);
+    }
+
+   private:
+    // Calls use(round, first row, nearest column that exists, column of the tile) for each of this thread's loads.
     template <class Use>
     static __device__ __forceinline__ void each(const Matrix& X, int row0, int column0, int n, Use use) {
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
-        const int item = threadIdx.x + s * THREADS, place = item / DEEP, column = column0 - HALO + place;
-        if ((LOADS % THREADS != 0 && item >= LOADS) || (HALO > 0 && column < 0) || column >= n) continue;
-        const int shift = MOVED ? behind(X.at(row0, column)) : 0;
-        use(s, row0 - shift + item % DEEP * WIDTH, column, place);
+        const unsigned item = threadIdx.x + s * THREADS, column = item / DEEP;
+        if (s + 1 == ROUNDS && LOADS % THREADS != 0 && item >= LOADS) continue;
+        const int c = nearest(column0 - HALO + int(column), n);
+        const int behind = WIDTH > 1 ? X.behind(row0, c) : 0;
+        use(s, row0 - behind + int(item % DEEP * WIDTH), c, column);
       }
     }
   };
@@ -151,8 +344,7 @@ struct Turn {
   struct Absent {
     static constexpr int BYTES = 0;
     __device__ __forceinline__ void fetch(const Matrix&, const Matrix&, int, int, int, int) {}
-    __device__ __forceinline__ void place(const Matrix&, Scalar*, int, int, int) const {}
-    __device__ __forceinline__ Scalar at(const Scalar*, int, int, int, int) const { return Scalar{}; }
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int) const {}
   };
 
   template <int MODE, int WIDTH>
@@ -161,7 +353,11 @@ struct Turn {
   };
   template <int WIDTH>
   struct Operand<CROSSED, WIDTH> {
-    using Type = Crossed<WIDTH>;
+    using Type = Turned;
+  };
+  template <int WIDTH>
+  struct Operand<MOVED, WIDTH> {
+    using Type = Spread<WIDTH>;
   };
   template <int WIDTH>
   struct Operand<ABSENT, WIDTH> {
@@ -177,55 +373,52 @@ struct Turn {
                                              int n, Index x_row, Index x_column, Index x_batch, Index y_row,
                                              Index y_column, Index y_batch, Index d_row, Index d_column, Index d_batch,
                                              Acc alpha, Acc beta) {
-    Scalar* const x_shared = reinterpret_cast<Scalar*>(shared);
-    Scalar* const y_shared = reinterpret_cast<Scalar*>(shared + OperandX::BYTES);
+    unsigned char* const x_sheet = shared;
+    unsigned char* const y_sheet = shared + OperandX::BYTES;
     const Index batch = blockIdx.y;
-    const Matrix mx{X + batch * x_batch, x_row, x_column}, my{Y + batch * y_batch, y_row, y_column};
-    const Matrix md{D + batch * d_batch, d_row, d_column};
+    const Matrix mx(X + batch * x_batch, x_row, x_column), my(Y + batch * y_batch, y_row, y_column);
+    const Matrix md(D + batch * d_batch, d_row, d_column);
 
     // Bands of GROUP parts down D: blocks that run at the same time then read neighbouring pieces of X's columns and
     // write neighbouring pieces of D's rows.
-    const int down = (m + BR - 1) / BR, across = (n + HALO + BC - 1) / BC;
-    const int band = blockIdx.x / (GROUP * across), within = blockIdx.x - band * GROUP * across;
-    const int height = min(GROUP, down - band * GROUP);
+    const int reach = SHIFTED ? V - Config::SHIFTED : 0;
+    const unsigned down = (m + BR - 1) / BR, across = (n + reach + BC - 1) / BC;
+    const unsigned band = blockIdx.x / (GROUP * across), within = blockIdx.x - band * GROUP * across;
+    const unsigned height = min(unsigned(GROUP), down - band * GROUP);
     const int row0 = (band * GROUP + within % height) * BR, column0 = within / height * BC;
 
     OperandX x;
     OperandY y;
     x.fetch(mx, md, row0, column0, m, n);
     y.fetch(my, md, row0, column0, m, n);
-    x.place(mx, x_shared, row0, column0, n);
-    y.place(my, y_shared, row0, column0, n);
+    x.place(mx, x_sheet, row0, column0, n);
+    y.place(my, y_sheet, row0, column0, n);
     if constexpr (Config::SHARED_BYTES > 0) __syncthreads();
 
+    const Place place(row0, column0);
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s) {
-      const Part part = part_of(md, threadIdx.x + s * THREADS, row0, column0);
-      if (part.row >= m) continue;
-      const auto made = [&](int i) {
-        const int r = part.row - row0, c = part.column + i - column0;
-        const Scalar from_x = x.at(x_shared, s, i, r, c);
-        if constexpr (PLAIN) {
-          return from_x;
-        } else {
-          const Acc wide = Number::up(from_x);
-          if constexpr (Config::Y_MODE == ABSENT) {
-            return Number::down(alpha * wide);
-          } else {
-            return Number::down(blend(alpha, wide, beta, Acc(Number::up(y.at(y_shared, s, i, r, c)))));
-          }
-        }
-      };
-      Scalar* const to = D + batch * d_batch + part.row * d_row + part.column * d_column;
-      if (part.column >= 0 && part.column + V <= n) {
-        Vector out;
+      const int r = place.row + s * ROWS, c = place.column - Place::shift(md, r);
+      if (r >= m) continue;
+      Vector out = x.at(x_sheet, s, r - row0, c - column0);
+      if constexpr (!PLAIN && Config::Y_MODE == ABSENT) {
 #pragma unroll
-        for (int i = 0; i < V; ++i) out.x[i] = made(i);
-        copy<V>(to, out.x);
+        for (int j = 0; j < WORDS; ++j) out.words[j] = Packed::scale(alpha, out.words[j]);
+      } else if constexpr (!PLAIN) {
+        const Vector added = y.at(y_sheet, s, r - row0, c - column0);
+#pragma unroll
+        for (int j = 0; j < WORDS; ++j) out.words[j] = Packed::blended(alpha, out.words[j], beta, added.words[j]);
+      }
+      // Single elements lie any distance apart, vectors side by side.
+      Scalar* const to = const_cast<Scalar*>(V == 1 ? md.at(r, c) : md.in_row(r, c));
+      if (c >= 0 && c + V <= n) {
+        copy<WORDS>(reinterpret_cast<Word*>(to), out.words);
       } else {
-#pragma unroll
-        for (int i = 0; i < V; ++i)
-          if (part.column + i >= 0 && part.column + i < n) to[i * d_column] = made(i);
+#pragma unroll 1
+        for (int i = 0; i < V; ++i) {
+          if (c + i >= 0 && c + i < n) to[i] = out.first();
+          out.push(Scalar{});
+        }
       }
     }
   }
