@@ -1,9 +1,12 @@
-"""Times every legal tile shape of the production product on a grid of problems: what the cost model is fitted on.
+"""Times every legal tile shape of a production product on a grid of problems: what its cost model is fitted on.
 
     python benchmarks/gemm_tiles.py --out benchmarks/results/gemm_tiles_h200.json
+    python benchmarks/gemm_tiles.py --dtype float16 bfloat16 --out benchmarks/results/hgemm_tiles_h200.json
 
-Each problem's tile shapes and cuBLAS (through torch, if it is there) run interleaved with a cold L2 cache. Problems
-marked ``fit`` are those that the constants in ``matmill/cost/gemm.py`` were fitted on; the others judge the model.
+float32 and float64 go to the FMA units, float16 and bfloat16 to the matrix units. Each problem's tile shapes (and parts
+of k) and cuBLAS (through torch, if it is there) run interleaved with a cold L2 cache, after each has been checked: rows
+drawn at random against float64. Problems marked ``fit`` are those that the constants of the models in
+``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -11,110 +14,181 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from functools import partial
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
+from math import gcd
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from matmill.bench.baselines import torch_product
-from matmill.bench.clock import Clock, Competitor
+from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
+from matmill.bench.randoms import uniform
 from matmill.compile import compile_source
-from matmill.cost import gemm as cost
-from matmill.dtypes import DTYPES, F32, F64
-from matmill.gpu import GPU
-from matmill.kernel import GemmOperands
-from matmill.kernels.gemm import GEMM
+from matmill.dtypes import ALL, F32, F64, DType
+from matmill.gpu import GPU, Allocation
+from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
+from matmill.reference import answer, bound, excess
+from matmill.registry import PRODUCTION, Production
 from matmill.source import generate
-from matmill.tiles import space
+
+Array = NDArray[Any]
 
 _LARGEST = 8192 * 8192
+_LIBRARY = "torch.mm"
+_NAN_BYTE = 0xFF
+#: Rows of a result that are checked, and bytes of workspace at the most.
+_CHECKED, _MOST_SCRATCH = 16, 2**30
+_SQUARES = (64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
+_SLABS = (
+    (256, 256, 8192),
+    (512, 512, 4096),
+    (1024, 1024, 128),
+    (4096, 4096, 64),
+    (128, 8192, 1024),
+    (2048, 512, 512),
+)
+#: For 16 bits besides: few rows or columns, as in one step of a language model.
+_SKINNY = ((1, 4096, 4096), (16, 4096, 4096), (64, 8192, 4096), (4096, 32, 4096), (128, 128, 65536))
 
 
-def problems(seed: int) -> list[tuple[Gemm, bool]]:
+def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
     """The grid: squares and slabs to fit on, random shapes (odd ones among them) to judge by."""
-    squares = (64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
-    slabs = (
-        (256, 256, 8192),
-        (512, 512, 4096),
-        (1024, 1024, 128),
-        (4096, 4096, 64),
-        (128, 8192, 1024),
-        (2048, 512, 512),
-    )
-    shapes = [(n, n, n) for n in squares] + list(slabs)
-    fit = [(Gemm(m, n, k, F32), True) for m, n, k in shapes]
-    fit += [(Gemm(m, n, k, F64), True) for m, n, k in shapes if m * n * k <= 4096**3]
+    found: list[tuple[Gemm, bool]] = []
+    for dtype in dtypes:
+        shapes = [*((n, n, n) for n in _SQUARES), *_SLABS, *(_SKINNY if dtype.itemsize == 2 else ())]
+        found += [(_packed(m, n, k, dtype), True) for m, n, k in shapes if dtype is not F64 or m * n * k <= 4096**3]
     draw = random.Random(seed)  # noqa: S311 — shapes, not secrets
-    judge: list[tuple[Gemm, bool]] = []
-    while len(judge) < 60:
+    first, last = dtypes[0], dtypes[-1]
+    for place in range(60):
         m, n, k = (int(2 ** draw.uniform(5, 13)) for _ in range(3))
-        dtype = F64 if len(judge) % 4 == 3 else F32
-        aligned = len(judge) % 2 == 0
-        if aligned:
-            m, n, k = (max(4, side // 4 * 4) for side in (m, n, k))
-        align = 16 if n * dtype.itemsize % 16 == 0 else dtype.itemsize
-        judge.append((Gemm(m, n, k, dtype, b_align=align, d_align=align), False))
-    return fit + judge
+        if place % 2 == 0:
+            whole = 8 if first.itemsize == 2 else 4
+            m, n, k = (max(whole, side // whole * whole) for side in (m, n, k))
+        found.append((_packed(m, n, k, last if place % 4 == 3 else first), False))
+    return found
 
 
-def _library(problem: Gemm, values: np.ndarray[Any, Any]) -> Competitor | None:
-    if find_spec("torch") is None:
-        return None
-    left = values[: problem.m * problem.k].reshape(problem.m, problem.k)
-    right = values[: problem.k * problem.n].reshape(problem.k, problem.n)
-    return Competitor("torch.mm", torch_product("torch.mm", left, right).run)
+def _packed(m: int, n: int, k: int, dtype: DType) -> Gemm:
+    """The problem of packed matrices, with the alignment that their rows have."""
+    a_align, b_align = (gcd(16, columns * dtype.itemsize) for columns in (k, n))
+    return Gemm(m, n, k, dtype, a_align=a_align, b_align=b_align, d_align=b_align)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The numbers that every problem of a type is made of, on the host and on the GPU, with room for results."""
+
+    a: Array
+    b: Array
+    on_gpu: tuple[Allocation, Allocation]
+    d: Allocation
+    scratch: Allocation
+
+    def matrices(self, problem: Gemm) -> tuple[Array, Array]:
+        """A and B on the host."""
+        a = self.a[: problem.m * problem.k].reshape(problem.m, problem.k)
+        return a, self.b[: problem.k * problem.n].reshape(problem.k, problem.n)
+
+    def operands(self) -> GemmOperands:
+        """All that kernels are given."""
+        a, b = self.on_gpu
+        return GemmOperands(
+            a.pointer("A"), b.pointer("B"), self.d.pointer("D"), self.d.pointer("D"),
+            workspace=self.scratch.pointer("workspace"),
+        )  # fmt: skip
+
+
+def _memory(gpu: GPU, dtype: DType, seed: int) -> _Memory:
+    a, b = (uniform((seed, place), 0, (1, _LARGEST), dtype).reshape(-1) for place in range(2))
+    room = gpu.empty(a.nbytes), gpu.empty(_MOST_SCRATCH)
+    return _Memory(a, b, (gpu.upload(a, "A"), gpu.upload(b, "B")), *room)
+
+
+class _Check:
+    """Rows of one problem's result against float64."""
+
+    def __init__(self, problem: Gemm, memory: _Memory, seed: int) -> None:
+        a, b = memory.matrices(problem)
+        rows = np.random.default_rng(seed).integers(0, problem.m, _CHECKED)
+        self._rows = np.unique([0, problem.m - 1, *rows])
+        self._expected, self._limit = answer(a[self._rows], b), bound(a[self._rows], b)
+
+    def ratio(self, found: Array) -> float:
+        """The largest error over the allowed one."""
+        return excess(found[self._rows], self._expected, self._limit)
+
+
+def _candidates(problem: Gemm, gpu: GPU) -> Iterator[tuple[Production[Gemm], Kernel[Gemm]]]:
+    """The kernels of tiles, with every configuration that is legal for the problem."""
+    for production in PRODUCTION:
+        if production.kernel.entry in {"gemm", "hgemm"}:
+            for config in production.space(problem, gpu.arch):
+                kernel = production.kernel.with_config(config)
+                if kernel.why_not(problem, gpu.arch) is None and kernel.workspace(problem) <= _MOST_SCRATCH:
+                    yield production, kernel
+
+
+def _enqueuer(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, memory: _Memory) -> Callable[[StreamHandle], None]:
+    binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
+    launches = kernel.launches(problem, memory.operands())
+
+    def run(stream: StreamHandle) -> None:
+        for launch in launches:
+            gpu.launch(binary, launch, stream)
+
+    return run
+
+
+def _measure(gpu: GPU, clock: Clock, problem: Gemm, memory: _Memory, seed: int) -> tuple[dict[str, float], str]:
+    """Seconds by configuration (and of the library), checked, and the one that the cost model takes."""
+    check = _Check(problem, memory, seed)
+    competitors, predicted = [], {}
+    for production, kernel in _candidates(problem, gpu):
+        name, run = str(kernel.config), _enqueuer(gpu, kernel, problem, memory)
+        memory.d.fill_bytes(_NAN_BYTE)
+        gpu.synchronize()
+        run(clock.stream)
+        gpu.synchronize()
+        ratio = check.ratio(memory.d.download((problem.m, problem.n), problem.dtype.numpy))
+        if not ratio <= 1:
+            sys.exit(f"{problem}, {name}: error over the allowed one {ratio:.3g}")
+        competitors.append(Competitor(name, run))
+        predicted[name] = production.predict(problem, kernel.config, gpu.arch)
+    if find_spec("torch") is not None:
+        competitors.append(Competitor(_LIBRARY, torch_product(_LIBRARY, *memory.matrices(problem)).run))
+    timings = clock.compare(competitors, seconds_each=0.02, most_rounds=12, settle=0.05)
+    seconds = {one.name: timing.median for one, timing in zip(competitors, timings, strict=True)}
+    return seconds, min(predicted, key=predicted.__getitem__)
 
 
 def main() -> None:
     """Measures the grid and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dtype", nargs="+", choices=ALL, default=[F32.name, F64.name])
     args = parser.parse_args()
+    dtypes = [ALL[name] for name in args.dtype]
     gpu = GPU.get(0)
-    generator = np.random.default_rng(args.seed)
+    memories = {dtype: _memory(gpu, dtype, args.seed) for dtype in dtypes}
     records = []
-    values = generator.random(_LARGEST, dtype=np.float32) * 2 - 1
-    host = {name: values.astype(dtype.numpy) for name, dtype in DTYPES.items()}
-    device = {name: (gpu.upload(h, "A"), gpu.upload(h, "B"), gpu.empty(h.nbytes)) for name, h in host.items()}
     with Clock(gpu, 2 * gpu.arch.l2_bytes) as clock:
-        for problem, fit in problems(args.seed):
-            a, b, d = device[problem.dtype.name]
-            operands = GemmOperands(a.pointer("A"), b.pointer("B"), d.pointer("D"), d.pointer("D"))
-            competitors = []
-            kernels = [GEMM.with_config(config) for config in space(problem, gpu.arch)]
-            kernels = [kernel for kernel in kernels if kernel.why_not(problem, gpu.arch) is None]
-            for kernel in kernels:
-                binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
-                launch = kernel.launch(problem, operands)
-                competitors.append(Competitor(str(kernel.config), partial(gpu.launch, binary, launch)))
-            library = _library(problem, host[problem.dtype.name])
-            if library is not None:
-                competitors.append(library)
-            timings = clock.compare(competitors, seconds_each=0.02, most_rounds=12, settle=0.05)
-            seconds = {c.name: t.median for c, t in zip(competitors, timings, strict=True)}
-            ours = {name: s for name, s in seconds.items() if name != "torch.mm"}
-            chosen = min(kernels, key=lambda kernel: cost.predict(problem, kernel.config, gpu.arch))
-            best = min(ours, key=ours.__getitem__)
-            records.append(
-                {
-                    "m": problem.m,
-                    "n": problem.n,
-                    "k": problem.k,
-                    "dtype": problem.dtype.name,
-                    "fit": fit,
-                    "seconds": {"torch.mm": seconds.get("torch.mm"), **ours},
-                }
-            )
-            line = f"{problem!s:32} best {ours[best] * 1e6:9.1f} us"
-            line += f"  chosen/best {ours[str(chosen.config)] / ours[best]:.3f}"
-            if library is not None:
-                line += f"  torch.mm / best {seconds['torch.mm'] / ours[best]:.2f}"
-            print(line)
+        for problem, fit in problems(dtypes, args.seed):
+            seconds, chosen = _measure(gpu, clock, problem, memories[problem.dtype], args.seed)
+            library = seconds.pop(_LIBRARY, None)
+            best = min(seconds, key=seconds.__getitem__)
+            described = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name, "fit": fit}
+            records.append({**described, "seconds": {_LIBRARY: library, **seconds}})
+            line = f"{problem!s:32} best {seconds[best] * 1e6:9.1f} us ({best})"
+            line += f"  chosen/best {seconds[chosen] / seconds[best]:.3f}"
+            print(line if library is None else f"{line}  {_LIBRARY} / best {library / seconds[best]:.2f}", flush=True)
     args.out.write_text(json.dumps({"environment": describe(gpu=True), "records": records}, indent=1) + "\n")
 
 

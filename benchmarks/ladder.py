@@ -1,51 +1,83 @@
 """Records ladder runs as JSON under ``benchmarks/results/``, from which the documentation's figures are made.
 
 Without a GPU: ``python benchmarks/ladder.py`` records the emulated SGEMM ladder at 256, counters of every source line
-included, and the emulated inner and transpose_add ladders at their defaults. On one: ``python benchmarks/ladder.py
---gpu 1024 2048 4096 8192`` records the measured SGEMM ladder at each size, ``--memory 1024 8192`` the memory ladder,
-``--inner MTXA MTX1 --dtype float32 --layout row`` the inner ladder at cases of its paper, and ``--transpose-add
-bfloat16 float32`` the transpose_add ladder at the article's shape in these types.
+included, and the emulated hgemm, inner and transpose_add ladders at their defaults. On one: ``python
+benchmarks/ladder.py --gpu 1024 2048 4096 8192`` records the measured SGEMM ladder at each size, ``--hgemm float16
+bfloat16`` the hgemm ladder in these types at sizes from 512 to 16384 with a plot of its rates over them, ``--memory
+1024 8192`` the memory ladder, ``--inner MTXA MTX1 --dtype float32 --layout row`` the inner ladder at cases of its
+paper, and ``--transpose-add bfloat16 float32`` the transpose_add ladder at the article's shape in these types.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from matmill.arch import get
+from matmill.bench import halves
+from matmill.bench.halves import HALVES, half_product
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
+from matmill.bench.pages import recorded
 from matmill.bench.production import rows_of
 from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.results import Outcome
 from matmill.bench.selection import for_emulator, pick
+from matmill.bench.sweep import Sweep
+from matmill.bench.sweep_plot import draw_sweep
 from matmill.bench.transfers import measure_transfers
 from matmill.bench.transposed import ARTICLE, EMULATED, transposed_sum
-from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32
+from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, DType
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parent / "results"
 EMULATED_SIZE = 256
+#: m = n = k of the hgemm ladder: those of a sweep, and one that no tile divides.
+SIZES = (512, 1000, 1024, 2048, 4096, 8192, 16384)
 #: A recorded run can be repeated: same matrices, same order of turns.
 SEED = 20261120
 
 
 def main() -> None:
     """Runs what the arguments ask for and writes one file per run."""
+    args = arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if any((args.gpu, args.hgemm, args.memory, args.inner, args.transpose_add)):
+        record_measured(args)
+    else:
+        for name, make in EMULATED_LADDERS.items():
+            if args.emulate in {name, "all"}:
+                for outcome in make():
+                    record(args.out, outcome)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", type=int, nargs="+", default=[], metavar="N", help="measure the SGEMM ladder at N")
-    parser.add_argument("--memory", type=int, nargs="+", default=[], metavar="N", help="measure the memory ladder at N")
-    parser.add_argument("--transfers", metavar="NAMES", help="rungs of the memory ladder to measure (default: all)")
-    parser.add_argument("--inner", nargs="+", default=[], metavar="CASE", help="measure the inner ladder at cases")
-    parser.add_argument("--dtype", default="float32", choices=ALL, help="element type of --inner (default: float32)")
-    parser.add_argument("--layout", default="row", choices=LAYOUTS, help="layout of F of --inner (default: row)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--gpu", type=int, nargs="+", default=[], metavar="N", help="measure the SGEMM ladder at N")
+    add(
+        "--hgemm",
+        nargs="+",
+        default=[],
+        choices=HALVES,
+        metavar="DTYPE",
+        help="measure the hgemm ladder in these types",
+    )
+    add("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help=f"of --hgemm (default: {SIZES})")
+    add("--memory", type=int, nargs="+", default=[], metavar="N", help="measure the memory ladder at N")
+    add("--transfers", metavar="NAMES", help="rungs of the memory ladder to measure (default: all)")
+    add("--inner", nargs="+", default=[], metavar="CASE", help="measure the inner ladder at cases")
+    add("--dtype", default="float32", choices=ALL, help="element type of --inner (default: float32)")
+    add("--layout", default="row", choices=LAYOUTS, help="layout of F of --inner (default: row)")
+    add(
         "--transpose-add",
         nargs="+",
         default=[],
@@ -53,17 +85,22 @@ def main() -> None:
         metavar="DTYPE",
         help="measure the transpose_add ladder at the article's shape in these types",
     )
-    parser.add_argument(
+    add(
         "--emulate",
-        choices=("sgemm", "inner", "transpose_add", "all"),
+        choices=(*EMULATED_LADDERS, "all"),
         default="all",
         help="what is emulated where nothing is measured",
     )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder to write to")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    add("--out", type=Path, default=RESULTS, help="folder to write to")
+    return parser.parse_args()
+
+
+def record_measured(args: argparse.Namespace) -> None:
+    """Runs on the GPU."""
     for n in args.gpu:
         record(args.out, measure("sgemm", SGEMM, square(n), None, seed=SEED))
+    for name in args.hgemm:
+        record_halves(args.out, HALVES[name], args.sizes)
     for n in args.memory:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     for name in args.inner:
@@ -72,24 +109,50 @@ def main() -> None:
     for name in args.transpose_add:
         problem = transposed_sum(*ARTICLE, ELEMENTWISE[name])
         record(args.out, measure("transpose_add", rows_of("transpose_add"), problem, None, seed=SEED))
-    if not any((args.gpu, args.memory, args.inner, args.transpose_add)):
-        if args.emulate in {"sgemm", "all"}:
-            record(args.out, emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True))
-        if args.emulate in {"inner", "all"}:
-            record(args.out, emulated_inner())
-        if args.emulate in {"transpose_add", "all"}:
-            for dtype in (BF16, F32):
-                asked = transposed_sum(*EMULATED, dtype)
-                rungs = rows_of("transpose_add")
-                record(args.out, emulate("transpose_add", rungs, asked, get("h200"), seed=SEED))
 
 
-def emulated_inner() -> Outcome:
+def emulated_sgemm() -> Iterator[Outcome]:
+    """The SGEMM ladder with the counters of every source line."""
+    yield emulate("sgemm", SGEMM, square(EMULATED_SIZE), get("h200"), seed=SEED, by_line=True)
+
+
+def emulated_halves() -> Iterator[Outcome]:
+    """The hgemm ladder and the production kernel in both element types."""
+    for dtype in HALVES.values():
+        yield emulate("hgemm", rows_of("hgemm"), half_product(*halves.EMULATED, dtype), get("h200"), seed=SEED)
+
+
+def emulated_sums() -> Iterator[Outcome]:
+    """The transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
+    for dtype in (BF16, F32):
+        asked = transposed_sum(*EMULATED, dtype)
+        yield emulate("transpose_add", rows_of("transpose_add"), asked, get("h200"), seed=SEED)
+
+
+def emulated_inner() -> Iterator[Outcome]:
     """The inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
     problem = inner_product(3, 3, EMULATED_K)
     rungs, said = for_emulator(rows_of("inner"))
     found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
-    return replace(found, notes=(*found.notes, said))
+    yield replace(found, notes=(*found.notes, said))
+
+
+EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
+    "sgemm": emulated_sgemm,
+    "hgemm": emulated_halves,
+    "inner": emulated_inner,
+    "transpose_add": emulated_sums,
+}
+
+
+def record_halves(folder: Path, dtype: DType, sizes: Sequence[int]) -> None:
+    """The hgemm ladder at every size, and a plot of all recorded of the type at powers of two."""
+    for n in sizes:
+        record(folder, measure("hgemm", rows_of("hgemm"), half_product(n, n, n, dtype), None, seed=SEED))
+    measured = [r for r in recorded(folder, "hgemm") if r["on"] == "gpu" and r["problem"]["n"].bit_count() == 1]
+    of_type = [r for r in measured if r["problem"]["dtype"] == dtype.name]
+    for arch, group in groupby(sorted(of_type, key=lambda r: r["arch"]), key=lambda r: r["arch"]):
+        draw_sweep(Sweep.of_records(list(group)), folder / f"hgemm_{arch}_{dtype.name}.png")
 
 
 def square(n: int) -> Gemm:
@@ -111,6 +174,9 @@ def name_of(outcome: Outcome) -> str:
     p = outcome.problem
     if isinstance(p, Geam):
         return f"{p.n}x{p.m}_{p.dtype.name}"
+    if outcome.ladder == "hgemm":
+        sizes = str(p.n) if p.m == p.n == p.k else f"{p.m}x{p.n}x{p.k}"
+        return f"{sizes}_{p.dtype.name}"
     if outcome.ladder != "inner":
         return str(p.n)
     return str(p.k) if outcome.on == "emulator" else f"{p.m}x{p.n}x{p.k}_{p.dtype.name}_{layout_of(p)}"

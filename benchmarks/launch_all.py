@@ -1,11 +1,12 @@
 """Launches every kernel once and checks it: something for profilers and sanitizers to look at.
 
     compute-sanitizer --tool racecheck python benchmarks/launch_all.py
-    ncu --csv --metrics … python benchmarks/launch_all.py --ladder-only
+    ncu --csv --metrics … python benchmarks/launch_all.py --ladder sgemm
 
-The rungs of the SGEMM ladder run on random matrices at 256 cubed, or at the nearest size that they take; the production
-product runs on odd sizes, every layout and both dtypes, once per tile shape. Prints a line per launch, and leaves what
-was launched, in order, in the file named by ``--out``. Exits with 1 where a result is wrong.
+The rungs of the SGEMM and HGEMM ladders run on random matrices at 256 cubed, or at the nearest size that they take, the
+latter in float16 and bfloat16 and, where they take them, at odd sizes too; the production product runs on odd sizes,
+every layout and both dtypes, once per tile shape. Prints a line per launch, and leaves what was launched, in order, in
+the file named by ``--out``. Exits with 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -13,38 +14,70 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from matmill.bench.halves import HALVES, HalfInputs, half_product
+from matmill.bench.inputs import Array, Inputs
 from matmill.bench.selection import nearest
+from matmill.bench.subject import MATRIX, Subject, subject_of
 from matmill.compile import compile_source
 from matmill.dtypes import F32, F64
 from matmill.gpu import GPU
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.kernels.gemm import GEMM
+from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.reference import check
+from matmill.reference import Check, check
 from matmill.source import generate
 from matmill.tiles import space
 
-PROBLEM = Gemm(m=256, n=256, k=256)
+SIZES = (256, 256, 256)
+#: Rows of A and of B and D start at multiples of 2 and of 4 bytes.
+ODD = (200, 134, 133)
 _NAN_BYTE = 0xFF
 
+#: A result against the right one, given the matrices.
+Checker = Callable[[Array, Array, Array], Check]
+Task = tuple[str, Kernel[Gemm], Gemm, Checker]
 
-def rungs(gpu: GPU) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
-    """Every rung with the size it runs at."""
-    for rung in SGEMM:
-        size, reason = nearest(rung, PROBLEM, gpu.arch)
+
+def rungs(gpu: GPU, ladder: str, asked: Gemm) -> Iterator[Task]:
+    """Every rung of a ladder with the size it runs at."""
+    subject = subject_of(ladder)
+    products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM}[ladder]
+    for rung in products:
+        size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
-            sys.exit(f"{rung.label}: {reason}")
-        yield rung.label, rung.kernel_for(size, gpu.arch), size
+            print(f"{rung.label}: not launched, {reason}")
+            continue
+        kernel = rung.kernel_for(size, gpu.arch)
+        yield rung.label, kernel, size, checker_of(subject, kernel, size)
 
 
-def production(gpu: GPU) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
+def checker_of(subject: Subject[Any], kernel: Kernel[Gemm], size: Gemm) -> Checker:
+    """The check of the kernel's ladder."""
+
+    def checker(found: Array, a: Array, b: Array) -> Check:
+        made = HalfInputs(size, a, b) if subject is MATRIX else Inputs(size, a, b)
+        return subject.check(made, kernel, found)
+
+    return checker
+
+
+def halves(gpu: GPU) -> Iterator[Task]:
+    """The rungs of the HGEMM ladder in both types, those that take any size at odd ones too."""
+    for dtype in HALVES.values():
+        yield from rungs(gpu, "hgemm", half_product(*SIZES, dtype))
+        odd = half_product(*ODD, dtype)
+        yield from (task for task in rungs(gpu, "hgemm", odd) if task[2] == odd)
+
+
+def production(gpu: GPU) -> Iterator[Task]:
     """The production product on odd and even sizes, with A and B row- and column-major."""
     for dtype in (F32, F64):
         for m, n, k in ((131, 67, 45), (160, 272, 40)):
@@ -65,10 +98,10 @@ def production(gpu: GPU) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
                     kernel = GEMM.with_config(config)
                     if kernel.why_not(problem, gpu.arch) is None:
                         shape = f"{config['BM']}x{config['BN']}x{config['BK']}"
-                        yield f"gemm {shape} {'NT'[a_strides[0] == 1]}{'NT'[b_strides[0] == 1]}", kernel, problem
+                        yield f"gemm {shape} {'NT'[a_strides[0] == 1]}{'NT'[b_strides[0] == 1]}", kernel, problem, check
 
 
-def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm) -> float:
+def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, checker: Checker) -> float:
     """Runs one kernel on fresh random matrices and a poisoned output; gives its error over the allowed one."""
     generator = np.random.default_rng()
 
@@ -87,26 +120,30 @@ def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm) -> float:
         binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
         gpu.launch(binary, kernel.launch(problem, operands))
         gpu.synchronize()
-        found = check(d.download((problem.m, problem.n), problem.dtype.numpy), a, b)
+        found = checker(d.download((problem.m, problem.n), problem.dtype.numpy), a, b)
     return found.error_ratio if found.ok else float("inf")
 
 
 def main() -> None:
     """Launches everything; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ladder-only", action="store_true")
+    parser.add_argument("--ladder", choices=("sgemm", "hgemm"), help="its rungs at 256 cubed, and nothing else")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     gpu = GPU.get(0)
-    todo = [*rungs(gpu), *(() if args.ladder_only else production(gpu))]
+    plain = Gemm(*SIZES)
+    if args.ladder is None:
+        todo = [*rungs(gpu, "sgemm", plain), *halves(gpu), *production(gpu)]
+    else:
+        todo = list(rungs(gpu, args.ladder, half_product(*SIZES) if args.ladder == "hgemm" else plain))
     launched = []
     wrong = 0
-    for name, kernel, problem in todo:
-        ratio = launch(gpu, kernel, problem)
+    for name, kernel, problem, checker in todo:
+        ratio = launch(gpu, kernel, problem, checker)
         wrong += not ratio <= 1
         print(f"{name:28} {problem!s:24} error / allowed {ratio:.3f}{'' if ratio <= 1 else '  WRONG'}", flush=True)
-        sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
-        launched.append({"rung": name, "entry": kernel.entry, "problem": sizes})
+        described = subject_of(args.ladder or "hgemm").record(problem)
+        launched.append({"rung": name, "entry": kernel.entry, "problem": described})
     if args.out:
         args.out.write_text(json.dumps(launched))
     print(f"{len(todo)} launches, {wrong} wrong")

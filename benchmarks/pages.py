@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matmill.bench.half_report import hgemm_page, recorded_pictures
 from matmill.bench.inner_report import page, recorded_groups
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
+from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -23,6 +25,7 @@ def main() -> None:
     sums = transpose_add_page(TRANSPOSE_ADD, recorded(results, "transpose_add"), recorded_comparisons(results))
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
+        ROOT / "docs" / "ladder-hgemm.md": hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results)),
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "docs" / "ladder-transpose_add.md": sums,

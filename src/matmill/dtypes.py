@@ -1,7 +1,7 @@
 """The element types matmill computes with: one table, read by arrays, sources and error bounds alike.
 
-``ELEMENTWISE`` are those that arrays may have, ``ALL`` those of products. Products of ``DTYPES`` may be of any size;
-the others, of 16 bits, are summed in float32, and their products are narrow ones.
+``ELEMENTWISE`` are those that arrays may have, ``ALL`` those of products. ``DTYPES`` are summed in their own type, the
+others of products, of 16 bits, in float32.
 """
 
 from __future__ import annotations

@@ -10,16 +10,32 @@ from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
+from matmill.tiles import VECTOR_BYTES, tiles, too_long, too_wide
 
-VECTOR_BYTES = 16
+__all__ = [
+    "ELEMENT_BYTES",
+    "LARGEST",
+    "VECTOR_BYTES",
+    "against",
+    "no_unit",
+    "rounds",
+    "shapes",
+    "shared_bytes",
+    "space",
+    "threads",
+    "tile",
+    "tiles",
+    "with_copies",
+]
+
 ELEMENT_BYTES = 2
 _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 #: Elements per copy, widest first: cp.async moves 16, 8 or 4 bytes; single elements go through registers.
 _WIDTHS = (8, 4, 2)
 #: Rows of the slab in which a warp turns its sums over in shared memory, and the padding of its float32 rows.
 _SLAB_ROWS, _SLAB_PAD = 16, 8
-#: Sums of a thread beside which it can hold its part of a tile with k 64; with more sums that spills, and k is halved.
-_MOST_HELD_BESIDE = 64
+#: Registers for sums and for what is copied element by element that leave enough for all else: found by compiling.
+_MOST_HELD = 144
 
 
 def shared_bytes(config: Config) -> int:
@@ -50,25 +66,34 @@ def tile(bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, 
     )
 
 
-#: Tile shapes by what a block finds in shared memory, largest first: the later ones give up intensity for more blocks.
+#: Tile shapes by what a block finds in shared memory, largest first: the later ones give up intensity for more blocks,
+#: and the last two are for few rows or few columns. 128 x 128 by eight warps is for copies through registers.
 _AMPERE = (
     tile(128, 256, 64, 2, 4, stages=4),
     tile(256, 128, 64, 4, 2, stages=4),
     tile(128, 128, 64, 2, 2, stages=3, blocks_per_sm=2),
+    tile(128, 128, 64, 2, 4, stages=3),
     tile(128, 64, 64, 2, 2, stages=3, blocks_per_sm=2),
     tile(64, 64, 64, 2, 2, stages=3, blocks_per_sm=2),
+    tile(32, 128, 64, 1, 4, stages=4, blocks_per_sm=2),
+    tile(128, 32, 64, 4, 1, stages=4, blocks_per_sm=2),
 )
 #: The constants of descriptors, before anything is known of the problem or the GPU.
 LARGEST = _AMPERE[0]
 _SMALL_SHARED = (
     tile(128, 256, 32, 2, 4, stages=4),
     tile(128, 128, 32, 2, 2, stages=3, blocks_per_sm=2),
+    tile(128, 128, 32, 2, 4, stages=3),
     tile(64, 64, 64, 2, 2, stages=2, blocks_per_sm=2),
+    tile(32, 128, 64, 1, 4, stages=2, blocks_per_sm=2),
+    tile(128, 32, 64, 4, 1, stages=2, blocks_per_sm=2),
 )
 _TURING = (
     tile(128, 256, 32, 2, 4, stages=2),
     tile(128, 128, 32, 2, 4, stages=2),
     tile(64, 64, 64, 2, 2, stages=2, blocks_per_sm=2),
+    tile(32, 128, 32, 1, 4, stages=2, blocks_per_sm=2),
+    tile(128, 32, 32, 4, 1, stages=2, blocks_per_sm=2),
 )
 
 
@@ -103,7 +128,8 @@ def with_copies(config: Config, problem: Gemm) -> Config:
 
     A row runs along the dimension in which the matrix is contiguous. A copy takes as many elements as every row's start
     is aligned to and the extent is a multiple of. Matrices that are contiguous in neither dimension go element by
-    element, along the shorter stride. What goes element by element is held in registers, so k steps are shorter then.
+    element, along the shorter stride. What goes element by element is held in registers, one tile at a time (before the
+    loop, those of all stages but one): k-tiles are shorter then, and stages fewer.
     """
     a_row, a_column = problem.a_row_col
     b_row, b_column = problem.b_row_col
@@ -118,24 +144,29 @@ def with_copies(config: Config, problem: Gemm) -> Config:
         B_VEC=_width(b_stride, b_extent, problem.b_align),
         D_VEC=_VECTOR if d_wide else 1,
     )
-    if 1 in (config["A_VEC"], config["B_VEC"]) and config["BM"] * config["BN"] > _MOST_HELD_BESIDE * threads(config):
-        config = config.replace(BK=min(config["BK"], 32))
+    if 1 in (config["A_VEC"], config["B_VEC"]):
+        config = config.replace(BK=min(config["BK"], 32), STAGES=min(config["STAGES"], 3))
     return config.replace(SHARED_BYTES=shared_bytes(config))
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every config worth considering for ``problem`` on ``arch``."""
-    return tuple(with_copies(config, problem) for config in shapes(arch))
+    configs = (with_copies(config, problem) for config in shapes(arch))
+    return tuple(config for config in configs if _held(config))
+
+
+def _held(config: Config) -> bool:
+    """Whether a thread has registers for its sums and for its part of what is copied element by element.
+
+    An element takes a register of its own until it has arrived: two then share one.
+    """
+    single = sum(config[side] for side, width in (("BM", "A_VEC"), ("BN", "B_VEC")) if config[width] == 1)
+    return (config["BM"] * config["BN"] + single * config["BK"]) // threads(config) <= _MOST_HELD
 
 
 def threads(config: Config) -> int:
     """Threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * 32
-
-
-def tiles(problem: Gemm, config: Config) -> int:
-    """Tiles of D in one product of the batch."""
-    return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 
 def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
@@ -154,14 +185,10 @@ def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
     reason = no_unit(problem, config, arch)
     if reason is not None:
         return reason
-    for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
-        # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
-        if extent > 2**31 - 1024:
-            return f"{name} = {extent} > {2**31 - 1024}"
     wanted = with_copies(config, problem)
-    for name in ("A_VEC", "B_VEC", "D_VEC"):
-        if config[name] > wanted[name]:
-            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
+    reason = too_long(problem) or too_wide(config, wanted)
+    if reason is not None:
+        return reason
     for name in ("A_K_INNER", "B_K_INNER"):
         vector = name.replace("K_INNER", "VEC")
         if config[name] != wanted[name] and config[vector] > 1:

@@ -25,15 +25,15 @@ def matmul(
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """``alpha * (a @ b) + beta * c`` for arrays of float32 or float64, and narrow products in float16 or bfloat16.
+    """``alpha * (a @ b) + beta * c`` for arrays of float32, float64, float16 or bfloat16.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
     result. ``c`` broadcasts to the result's shape. Strides may be anything, zero and negative ones included, and every
     extent may be 0 (a product over k = 0 is zero).
 
-    In float16 and bfloat16, m and n are at most 128; terms and scalars are multiplied and summed in float32, and the
-    result is rounded once.
+    In float16 and bfloat16, terms and scalars are multiplied and summed in float32, and the result is rounded once.
+    GPUs before Ampere have no matrix units for bfloat16: they take products of at most 128 rows and columns in it.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
@@ -51,8 +51,9 @@ def matmul(
 
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
-    :class:`~matmill.errors.ArgumentError`, :class:`~matmill.errors.UnknownNameError` or
-    :class:`~matmill.errors.NoGPUError` before anything is written.
+    :class:`~matmill.errors.ArgumentError`, :class:`~matmill.errors.UnknownNameError`,
+    :class:`~matmill.errors.NoGPUError` or, where no kernel takes the product on this GPU,
+    :class:`~matmill.errors.IllegalConfigError` before anything is written.
 
     >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -82,8 +83,8 @@ def inner(
     summed in float32, and the result is rounded once.
 
     Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), that is seen: the result is symmetric to the bit,
-    and where k is long each element is read once. The same arguments on the same GPU give the same bits in every run;
-    NaN and infinities come out as from NumPy's ``@``.
+    and where k is long each element is read from memory once. The same arguments on the same GPU give the same bits in
+    every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
     :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arrays import Operand, mirrors
-from matmill.errors import ArgumentError, DTypeError, ShapeError
+from matmill.errors import ArgumentError, ShapeError
 from matmill.layout import NARROW, Shape, Stage, check_broadcast, lower, result_shape
 from matmill.problem import Gemm
 from matmill.requests import Operation, Request
@@ -23,18 +23,10 @@ Array: TypeAlias = NDArray[Any]
 
 
 def _shape(request: Request) -> Shape:
-    """The result's shape, where the operands have shapes that products of this element type allow."""
+    """The result's shape, where the operands have shapes that go together."""
     a, b = _factors(request)
     operation = request.operation
     shape = result_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
-    m, n = _rows_columns(a, b)
-    if a.dtype.wider and max(m, n) > NARROW:
-        raise DTypeError(
-            argument=f"{operation.first}, {operation.second}",
-            got=f"{a.dtype.name} of shapes {tuple(a.shape)} and {tuple(b.shape)}",
-            wanted=f"float32 or float64, or products of at most {NARROW} rows and {NARROW} columns in {a.dtype.name}",
-            fix="Convert both to float32, or split the product.",
-        )
     _check_added(request, shape)
     return shape
 

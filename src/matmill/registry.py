@@ -12,15 +12,19 @@ from typing import Generic
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost import gemm as gemm_cost
+from matmill.cost import hgemm as hgemm_cost
 from matmill.cost import inner as inner_cost
 from matmill.cost import transpose_add as transpose_add_cost
 from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.gemm import GEMM
+from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
+from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
@@ -45,6 +49,7 @@ class Production(Generic[P]):
 #: Kernels of products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, gemm_space, gemm_cost.predict),
+    Production(HGEMM, hgemm_space, hgemm_cost.predict),
     Production(INNER_KERNEL, space_where_long, inner_cost.predict),
 )
 
@@ -56,6 +61,7 @@ SUMS: tuple[Production[Geam], ...] = (
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {
     "sgemm": SGEMM,
+    "hgemm": HGEMM_LADDER,
     "memory": MEMORY,
     "inner": INNER,
     "transpose_add": TRANSPOSE_ADD_LADDER,

@@ -1,16 +1,67 @@
 """Tile shapes of the FMA pipeline in ``include/matmill/tile/simt_gemm.cuh``: the host's side of its arithmetic.
 
-The production kernel and the last rung of the SGEMM ladder both take their constants from here.
+The production kernel and the last rung of the SGEMM ladder both take their constants from here. What every pipeline of
+tiles shares, the one on the matrix units (:mod:`matmill.mma_tiles`) too, stands first: how many tiles there are, which
+extents are too long for one, and the parameters of an entry point that takes any strides.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import ceil_div
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, ceil_div
+from matmill.partials import scalars
 from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
+#: Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
+LONGEST = 2**31 - 1024
+
+
+def tiles(problem: Gemm, config: Config) -> int:
+    """Tiles of D in one product of the batch."""
+    return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+
+
+def too_long(problem: Gemm) -> str | None:
+    """Which extent is beyond what tiles are counted in, or None.
+
+    >>> too_long(Gemm(m=8, n=2**31, k=8))
+    'n = 2147483648 > 2147482624'
+    """
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    return next((f"{name} = {extent} > {LONGEST}" for name, extent in extents.items() if extent > LONGEST), None)
+
+
+def too_wide(config: Config, widest: Config) -> str | None:
+    """Which copies take more elements at a time than those of ``widest``, all that the layout allows, or None."""
+    for name in ("A_VEC", "B_VEC", "D_VEC"):
+        if config[name] > widest[name]:
+            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
+    return None
+
+
+def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    """A, B, C, D; m, n, k; row, column and batch stride of each; alpha and beta, as wide as the sums."""
+    strides = zip(
+        (problem.a_row_col, problem.b_row_col, problem.c_row_col, problem.d_row_col),
+        problem.batch_strides,
+        strict=True,
+    )
+    return (
+        operands.a,
+        operands.b,
+        operands.c,
+        operands.d,
+        np.int32(problem.m),
+        np.int32(problem.n),
+        np.int32(problem.k),
+        *(np.int64(stride) for row_col, batch in strides for stride in (*row_col, batch)),
+        *scalars(problem, operands),
+    )
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
@@ -109,21 +160,8 @@ def threads(config: Config) -> int:
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 
 
-def tiles(problem: Gemm, config: Config) -> int:
-    """Tiles of D in one product of the batch."""
-    return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
-
-
 def against(problem: Gemm, config: Config) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
     if problem.dtype.itemsize not in TILES:
         return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
-    for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
-        # Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
-        if extent > 2**31 - 1024:
-            return f"{name} = {extent} > {2**31 - 1024}"
-    wanted = with_copies(config, problem)
-    for name in ("A_VEC", "B_VEC", "D_VEC"):
-        if config[name] > wanted[name]:
-            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
-    return None
+    return too_long(problem) or too_wide(config, with_copies(config, problem))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from matmill import reference
 from matmill.arch import ARCHES, Arch
+from matmill.bench.sums import float16_sums
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL
@@ -19,7 +20,6 @@ from matmill.source import Source, generate
 
 Array = NDArray[np.generic]
 H200 = ARCHES["h200"]
-U16 = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,12 @@ class Trial:
     def excess(self) -> float:
         """The largest error over its bound; infinite where a value is missing.
 
-        With float32 sums the bound is the library's own. With float16 sums the running sum is rounded to float16 by
-        every instruction besides, k / 8 times at the most (m16n8k8), each time by at most half a unit of what it is
-        then, which |A| |B| is never less than; below the normal numbers by 2^-25.
+        With float32 sums the bound is the library's own, with float16 sums that of all their roundings besides.
         """
         case = self.case
         scalars = {"alpha": case.alpha, "beta": case.beta}
         limit = reference.bound(self.a, self.b, self.before, **scalars)
         if self.kernel.config["ACC16"]:
             size = np.abs(self.a).astype(np.float64) @ np.abs(self.b).astype(np.float64)
-            roundings = -(-case.k // 8)
-            # What rounding adds to the running sum is rounded too: (1 + u)^roundings.
-            growth = (1 + U16) ** roundings
-            limit = limit + abs(case.alpha) * roundings * growth * (U16 * size + 2.0**-25)
+            limit = limit + abs(case.alpha) * float16_sums(size, case.k)
         return reference.excess(self.d, reference.answer(self.a, self.b, self.before, **scalars), limit)

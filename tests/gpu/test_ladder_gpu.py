@@ -9,6 +9,7 @@ import pytest
 
 from matmill import cli, gpu
 from matmill.cli import main
+from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
 
 pytestmark = pytest.mark.skipif(gpu.unavailable() is not None, reason=f"no GPU: {gpu.unavailable()}")
@@ -32,6 +33,30 @@ def test_every_rung_is_right_and_timed(n: int, capsys: pytest.CaptureFixture[str
         assert 0 < row["tflops"] < 1.1 * peak
         assert row["spread"][0] <= row["seconds"] <= row["spread"][1]
     assert all(base["ok"] for base in found["baselines"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("n", [512, 1000])
+def test_every_rung_on_the_matrix_units_is_right_or_says_what_it_needs(
+    n: int, dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = _json(["ladder", "hgemm", "--n", str(n), "--dtype", dtype], capsys)
+    assert code == cli.OK
+    assert [row["rung"] for row in found["rows"]] == [*(rung.label for rung in HGEMM), "production"]
+    for row in found["rows"]:
+        if row["ok"] is None:
+            assert "needs compute capability" in row["note"]
+            continue
+        assert row["ok"] is True, row
+        assert row["spread"][0] <= row["seconds"] <= row["spread"][1]
+    assert all(base["ok"] for base in found["baselines"])
+
+
+def test_a_sweep_measures_every_size(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["ladder", "hgemm", "--sweep", "256..512", "--rungs", "float32-sums", "--on", "gpu", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == cli.OK
+    assert [outcome["problem"]["n"] for outcome in found] == [256, 512]
 
 
 def test_the_memory_ladder_moves_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

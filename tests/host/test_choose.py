@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matmill import arch
 from matmill.choose import choose, choose_from
 from matmill.config import Config
-from matmill.dtypes import DTYPES
+from matmill.dtypes import ALL, DTYPES
 from matmill.errors import IllegalConfigError
 from matmill.kernel import GemmOperands, Geometry, Kernel
 from matmill.problem import Gemm
@@ -73,6 +73,65 @@ def test_every_problem_has_a_kernel_on_every_arch(m: int, n: int, k: int, dtype:
         target = arch.get(name)
         if target.compiles:
             assert choose(problem, target).kernel.why_not(problem, target) is None
+
+
+_side = st.one_of(st.integers(1, 300), st.sampled_from([1000, 4096, 10**5]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(_side, _side, st.integers(0, 5000), st.sampled_from(["float16", "bfloat16"]), st.integers(1, 70))
+def test_every_16_bit_problem_has_a_kernel_where_there_are_units_for_it(
+    m: int, n: int, k: int, dtype: str, batch: int
+) -> None:
+    problem = Gemm(m=m, n=n, k=k, dtype=ALL[dtype], batch=batch)
+    for target in arch.ARCHES.values():
+        if target.compiles and (dtype in target.matrix_flops or max(m, n) <= 128):
+            assert choose(problem, target).kernel.why_not(problem, target) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "entry"),
+    [
+        (1, 1, 10**6, "inner"),
+        (8, 8, 10**6, "inner"),
+        (16, 16, 10**6, "inner"),
+        (128, 128, 10**6, "hgemm"),
+        (127, 127, 10**6 + 1, "hgemm"),
+        (64, 64, 64, "hgemm"),
+        (16, 4096, 4096, "hgemm"),
+    ],
+)
+def test_16_bit_products_go_where_they_are_faster(m: int, n: int, k: int, entry: str) -> None:
+    align = 16 if k % 8 == 0 else 2
+    problem = Gemm(m, n, k, dtype=ALL["float16"], a_align=align)
+    assert choose(problem, arch.get("h200")).kernel.entry == entry
+
+
+def test_the_size_of_a_16_bit_product_decides_its_tile() -> None:
+    sizes = {}
+    for side in (8192, 2048, 512, 64):
+        config = choose(Gemm(side, side, side, dtype=ALL["bfloat16"]), arch.get("h200")).kernel.config
+        sizes[side] = config["BM"] * config["BN"]
+    assert sizes[8192] == sizes[2048] == 128 * 256
+    assert sizes[512] <= 64 * 64
+    assert sizes[64] <= 64 * 64
+
+
+def test_few_tiles_and_a_long_k_are_split() -> None:
+    h200 = arch.get("h200")
+    for m, n, k in ((16, 4096, 4096), (200, 200, 100_000), (128, 128, 10**6)):
+        config = choose(Gemm(m, n, k, dtype=ALL["float16"]), h200).kernel.config
+        tiles = -(-m // config["BM"]) * -(-n // config["BN"])
+        assert h200.sms / 2 < tiles * config["GS"] <= h200.sms * config["BLOCKS_PER_SM"]
+    assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["GS"] == 1
+
+
+def test_bfloat16_without_matrix_units_is_refused_in_words() -> None:
+    with pytest.raises(IllegalConfigError) as raised:
+        choose(Gemm(200, 200, 200, dtype=ALL["bfloat16"]), arch.get("t4"))
+    assert str(raised.value).count("mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5") == 1
+    assert "float32 needs no matrix unit" in str(raised.value)
+    assert choose(Gemm(100, 100, 200, dtype=ALL["bfloat16"]), arch.get("t4")).kernel.entry == "inner"
 
 
 def test_production_kernels_have_names_of_their_own() -> None:

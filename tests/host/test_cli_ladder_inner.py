@@ -354,10 +354,11 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
     assert [row["rung"] for row in found["rows"]] == ["two-stage", "production"]
     assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in found["rows"])
     wide = rows_of("inner")[-1]
-    asked = inner_product(200, 3, 5000)
-    assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the GEMM kernel takes it
-    refused = inner_product(200, 3, 5000, F16)
-    size, reason = nearest(wide, refused, get("h200"), TRAFFIC)
+    for dtype in (F32, F16):
+        asked = inner_product(200, 3, 5000, dtype)
+        assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the kernels of any product take it
+    # Turing's matrix units have no bfloat16.
+    size, reason = nearest(wide, inner_product(200, 3, 5000, BF16), get("t4"), TRAFFIC)
     assert size is not None
     assert size.m == 128
     assert "200 x 3 outputs are more than 128 x 128" in reason

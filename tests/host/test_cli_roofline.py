@@ -117,9 +117,10 @@ def test_the_report_says_bound_reading_and_limits(capsys: pytest.CaptureFixture[
         "65.0 TFLOP/s by the data sheet over the mean of DRAM and L2, 750 GB/s: block 85.3 against 86.7",
         "warp 32.0 against 17.7",
         "limited by shared memory",
-        "no production kernel takes",
+        "chosen: hgemm, tile 128x256x32",
     ):
         assert words in text
+    assert "no production kernel takes" in said(["--arch", "t4", "--n", "8192", "--k", "3e9"], capsys)
     assert max(map(len, text.splitlines())) <= 120
     without = said(["--arch", "h200", "--tile", "128,128,32"], capsys)
     assert "L2: not known for the H200" in without

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from matmill.bench.half_report import hgemm_page, recorded_pictures
 from matmill.bench.inner_report import page, recorded_groups
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from matmill.bench.production import rows_of
 from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
+from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -88,6 +90,7 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     records = recorded(RESULTS, ladder)
     made = {
         "sgemm": lambda: sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")),
+        "hgemm": lambda: hgemm_page(HGEMM, records, recorded_pictures(RESULTS)),
         "memory": lambda: memory_page(MEMORY, records),
         "inner": lambda: inner_page(INNER, records),
         "transpose_add": lambda: transpose_add_page(TRANSPOSE_ADD, records, recorded_comparisons(RESULTS)),
@@ -101,7 +104,7 @@ def test_the_page_of_inner_products_is_up_to_date() -> None:
     assert committed == page(recorded_groups(RESULTS)), "run `make docs`"
 
 
-@pytest.mark.parametrize("ladder", ["sgemm", "inner", "transpose_add"])
+@pytest.mark.parametrize("ladder", ["sgemm", "hgemm", "inner", "transpose_add"])
 def test_the_recorded_emulation_covers_today_s_ladder(ladder: str) -> None:
     emulated = [r for r in recorded(RESULTS, ladder) if r["on"] == "emulator"]
     assert emulated

@@ -234,10 +234,10 @@ def test_first_elements_may_be_better_aligned_than_lines() -> None:
     assert stage.problem.b_start_align == 4  # the second product's matrix starts 35 elements further on
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "expected"),
-    [("float16", (30, 100, 8), (30, 100)), ("float16", (25, 1, 8), (1, 25)), ("float32", (30, 100, 8), (1, 3000))],
-)
-def test_16_bit_products_stay_narrow(dtype: str, shape: tuple[int, ...], expected: tuple[int, int]) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("shape", "expected"), [((30, 100, 8), (1, 3000)), ((25, 1, 8), (1, 25))])
+def test_batches_with_one_second_matrix_are_tall_products(
+    dtype: str, shape: tuple[int, ...], expected: tuple[int, int]
+) -> None:
     (stage,) = _lowered(np.zeros(shape, dtype), np.zeros((8, 5), dtype))
     assert (stage.problem.batch, stage.problem.m) == expected

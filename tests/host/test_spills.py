@@ -9,14 +9,18 @@ import pytest
 
 from matmill.arch import get
 from matmill.bench.products import gram_of, inner_product
-from matmill.choose import choose, choose_sum
+from matmill.choose import choose_from, choose_sum
 from matmill.compile import compile_source
 from matmill.dtypes import BF16 as HALF
-from matmill.dtypes import ELEMENTWISE, F32, F64, DType
-from matmill.problem import Geam, View
+from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
+from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm import space as hgemm_space
+from matmill.problem import Geam, Gemm, View
+from matmill.registry import PRODUCTION
 from matmill.source import generate
 
 H200 = get("h200")
+_INNER = [one for one in PRODUCTION if one.kernel.entry == "inner"]
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, HALF], ids=lambda dtype: dtype.name)
@@ -24,8 +28,7 @@ H200 = get("h200")
 def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> None:
     problem = inner_product(m, n, k, dtype, "column")
     for asked in (problem, gram_of(problem)):
-        kernel = choose(asked, H200).kernel
-        assert kernel.entry == "inner"
+        kernel = choose_from(_INNER, asked, H200).kernel
         assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0
 
 
@@ -49,3 +52,29 @@ def test_sums_do_not_spill(name: str) -> None:
             kernel = choose_sum(problem, H200).kernel
             found = compile_source(generate(kernel, dtype), H200.target).resources
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
+
+
+#: Strides of 1024 x 1024 matrices and the bytes that their lines are aligned to: packed either way, and odd starts.
+ROWS, COLUMNS, ODD_ROWS, ODD_COLUMNS = (((1024, 1), 16), ((1, 1024), 16), ((1024, 1), 2), ((1, 1024), 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [
+        ("t4", ODD_ROWS, ODD_ROWS),
+        ("rtx4090", ODD_ROWS, ODD_COLUMNS),
+        ("h200", ROWS, COLUMNS),
+        ("h200", ROWS, ODD_ROWS),
+        ("h200", ODD_COLUMNS, ROWS),
+        ("h200", ODD_COLUMNS, ODD_ROWS),
+    ],
+)
+def test_no_tile_of_16_bit_products_spills(
+    name: str, a: tuple[tuple[int, int], int], b: tuple[tuple[int, int], int]
+) -> None:
+    arch = get(name)
+    problem = Gemm(1024, 1024, 1024, F16, a_strides=a[0], b_strides=b[0], a_align=a[1], b_align=b[1])
+    for config in hgemm_space(problem, arch):
+        if config["GS"] == 1:  # one binary serves all
+            made = compile_source(generate(HGEMM.with_config(config), F16), arch.target).resources
+            assert made.spill_stores == 0, str(config)

@@ -270,7 +270,6 @@ REFUSED = {
     "integers": (mt.inner, (_tensor(0, 2, 3).int(), _tensor(1, 3, 2).int()), errors.DTypeError, "int32"),
     "wide": (mt.inner, (_tensor(0, 129, 3), _tensor(1, 3, 2)), errors.ShapeError, "Use matmul"),
     "unequal k": (mt.matmul, (_tensor(0, 2, 3), _tensor(1, 2, 3)), errors.ShapeError, "second-last"),
-    "wide halves": (mt.matmul, (_tensor(0, 130, 130).half(),) * 2, errors.DTypeError, "float16"),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from matmill.bench.array_libraries import CupyCalls, TorchCalls
 from matmill.bench.clock import StreamHandle
 from matmill.bench.inputs import Array, F32Array
 
@@ -57,63 +58,74 @@ def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
 class TorchProduct:
     """``torch.mm`` of two tensors, or with ``einsum`` that, without TF32 and without sums of 16-bit numbers in 16 bits.
 
-    ``dtype`` is the result's element type for NumPy.
+    ``dtype`` is the result's element type for NumPy, ``acc16`` says that sums are kept in float16.
     """
 
+    acc16 = False
+
     def __init__(self, name: str, a: Any, b: Any, dtype: np.dtype[Any], *, einsum: bool = False) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        torch = self._torch
-        self.name = name
-        self.version = f"torch {torch.__version__}"
+        self._calls = TorchCalls()
+        self.name, self.version = name, self._calls.version
+        self._torch = torch = self._calls.torch
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self._a, self._b, self._dtype, self._einsum = a, b, dtype, einsum
         self._out = torch.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype, device="cuda")
-        self._streams: dict[int, Any] = {}
         torch.cuda.synchronize()
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues the product on the caller's stream."""
-        torch = self._torch
-        if stream.address not in self._streams:
-            self._streams[stream.address] = (
-                torch.cuda.ExternalStream(stream.address) if stream.address else torch.cuda.default_stream()
-            )
-        with torch.cuda.stream(self._streams[stream.address]):
+        with self._calls.on(stream):
             if self._einsum:
-                self._out = torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
+                self._out = self._torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
             else:
-                torch.mm(self._a, self._b, out=self._out)
+                self._torch.mm(self._a, self._b, out=self._out)
 
     def result(self) -> Array:
-        """The product, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
-        self._torch.cuda.synchronize()
-        host: Array = self._out.cpu().contiguous().view(self._torch.uint8).numpy().view(self._dtype)
-        return host
+        """The product, copied to the host."""
+        return self._calls.host(self._out, self._dtype)
+
+
+class Float16Sums(TorchProduct):
+    """``torch.mm`` of float16 tensors with sums in float16, which torch has since 2.7 as a switch for all products.
+
+    The switch is on during a call alone.
+    """
+
+    acc16 = True
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues the product on the caller's stream."""
+        switches = self._torch.backends.cuda.matmul
+        before = switches.allow_fp16_accumulation
+        switches.allow_fp16_accumulation = True
+        try:
+            super().run(stream)
+        finally:
+            switches.allow_fp16_accumulation = before
 
 
 class CupyProduct:
     """``cupy.matmul`` of two arrays, which is cuBLAS in full float32 unless ``CUPY_TF32=1`` asks for TF32."""
 
+    acc16 = False
+
     def __init__(self, name: str, a: Any, b: Any) -> None:
-        self._cupy: Any = importlib.import_module("cupy")
-        self.name = name
-        self.version = f"cupy {self._cupy.__version__}"
+        self._calls = CupyCalls()
+        self.name, self.version = name, self._calls.version
         self._a, self._b = a, b
-        self._out = self._cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype)
-        self._cupy.cuda.Device().synchronize()
+        self._out = self._calls.cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype)
+        self._calls.cupy.cuda.Device().synchronize()
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues the product on the caller's stream."""
-        with self._cupy.cuda.ExternalStream(stream.address):
-            self._cupy.matmul(self._a, self._b, out=self._out)
+        with self._calls.on(stream):
+            self._calls.cupy.matmul(self._a, self._b, out=self._out)
 
     def result(self) -> Array:
         """The product, copied to the host."""
-        self._cupy.cuda.Device().synchronize()
-        host: Array = self._cupy.asnumpy(self._out)
-        return host
+        return self._calls.host(self._out)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,7 @@ class Inputs:
         return self.problem.gram
 
     @classmethod
-    def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Inputs:
+    def random(cls, problem: Gemm, seed: int, exact: Exact = any_sum) -> Self:
         """The same matrices for the same seed and size, in the problem's element type and B in its layout.
 
         Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
@@ -112,9 +112,10 @@ class Inputs:
 class InputsBySize:
     """The inputs of every problem that the rungs of one run take, each made once."""
 
-    def __init__(self, seed: int, exact: Exact = any_sum) -> None:
+    def __init__(self, seed: int, exact: Exact = any_sum, kind: type[Inputs] = Inputs) -> None:
         self._seed = seed
         self._exact = exact
+        self._kind = kind
         self._made: dict[Gemm, Inputs] = {}
 
     def of(self, problem: Gemm) -> Inputs:
@@ -122,9 +123,9 @@ class InputsBySize:
         if problem not in self._made:
             twin = next((made for made in self._made.values() if problem.gram and _same_a(made.problem, problem)), None)
             self._made[problem] = (
-                Inputs(problem, twin.a, twin.a.T, self._exact)
+                self._kind(problem, twin.a, twin.a.T, self._exact)
                 if twin is not None
-                else Inputs.random(problem, self._seed, self._exact)
+                else self._kind.random(problem, self._seed, self._exact)
             )
         return self._made[problem]
 

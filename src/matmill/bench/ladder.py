@@ -8,7 +8,7 @@ size asked for runs at the nearest one that it does take, and its row says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def emulate(
     rows = []
     for done, rung in enumerate(rungs):
         progress(rung.label, done, len(rungs))
-        size, reason = nearest(rung, problem, machine, subject)
+        size, reason = nearest(rung, problem, arch if subject.by_arch else machine, subject)
         if size is None:
             rows.append(skipped(rung, reason))
             continue
@@ -61,7 +61,8 @@ def emulate(
         note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
         again = rung.label in subject.same_bits
-        rows.append(_emulated_row(kernel, inputs.of(size), binary, known, by_line=by_line, again=again))
+        trial = _Trial(subject, kernel, inputs.of(size), binary)
+        rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
     if machine is not arch:
@@ -145,50 +146,56 @@ def promised(row: Row, *, same: bool) -> Row:
     return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, said])))
 
 
-def _emulated_row(
-    kernel: Kernel[S], inputs: Matrices, binary: Binary, known: dict[str, Any], *, by_line: bool, again: bool
-) -> Row:
+@dataclass(frozen=True)
+class _Trial:
+    """A kernel, its binary, and the matrices that it runs on."""
+
+    subject: Subject[Any]
+    kernel: Kernel[Any]
+    inputs: Matrices
+    binary: Binary
+
+    def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
+        """All launches, one after the other, on an output and a workspace of set bits; the output too."""
+        inputs, size = self.inputs, self.inputs.problem
+        nbytes = size.m * size.n * size.dtype.itemsize
+        out = np.full(nbytes, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
+        memory = Memory()
+        first, second, third = inputs.names
+        a = memory.bind(first, inputs.a, access="r")
+        b = a if inputs.shared else memory.bind(second, inputs.b, access="r")
+        c = memory.bind(third, out, access="rw")
+        scratch = self.kernel.workspace(size)
+        workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
+        alpha, beta = inputs.scalars
+        operands = GemmOperands(a=a, b=b, c=c, d=c, alpha=alpha, beta=beta, workspace=workspace)
+        reports = [
+            run(self.binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
+            for launch in self.kernel.launches(size, operands)
+        ]
+        return self.subject.check(inputs, self.kernel, out), together(reports), out
+
+
+def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again: bool) -> Row:
     """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows.
 
     ``again`` runs it twice with its warps in two orders and compares the bits.
     """
     try:
-        found, report, out = _run_once(kernel, inputs, binary)
+        found, report, out = trial.run()
         row = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report, by_line=by_line)
         if report.counters.cp_async_requests:
-            found, report, _ = _run_once(kernel, inputs, binary, late_copies=True)
+            found, report, _ = trial.run(late_copies=True)
             late = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
             row = _worse(row, late)
         if again:
-            found, report, other = _run_once(kernel, inputs, binary, schedule=1)
+            found, report, other = trial.run(schedule=1)
             shuffled = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
             row = promised(_worse(row, shuffled), same=out.tobytes() == other.tobytes())
     except (KernelFault, EmulationError) as fault:
         note = "; ".join(filter(None, [known["note"], f"stopped: {fault}"]))
         return Row(**{**known, "note": note}, ok=False, error_ratio=None)
     return row
-
-
-def _run_once(
-    kernel: Kernel[Any], inputs: Matrices, binary: Binary, *, late_copies: bool = False, schedule: int = 0
-) -> tuple[Check, Report, Array]:
-    """All launches of the kernel, one after the other, on an output and a workspace of set bits; the output too."""
-    size = inputs.problem
-    out = np.full(size.m * size.n * size.dtype.itemsize, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
-    memory = Memory()
-    first, second, third = inputs.names
-    a = memory.bind(first, inputs.a, access="r")
-    b = a if inputs.shared else memory.bind(second, inputs.b, access="r")
-    c = memory.bind(third, out, access="rw")
-    scratch = kernel.workspace(size)
-    workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
-    alpha, beta = inputs.scalars
-    operands = GemmOperands(a=a, b=b, c=c, d=c, alpha=alpha, beta=beta, workspace=workspace)
-    launches = kernel.launches(size, operands)
-    reports = [
-        run(binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule) for launch in launches
-    ]
-    return inputs.check(out), together(reports), out
 
 
 def _worse(first: Row, second: Row) -> Row:

@@ -21,11 +21,11 @@ from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.environment import describe
 from matmill.bench.inputs import Array, Matrices
 from matmill.bench.ladder import cpu_rows, facts, moved_to, promised, skipped
-from matmill.bench.peers import peers
+from matmill.bench.peers import half_peers, peers
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
-from matmill.bench.subject import MOVING, TRAFFIC, S, Subject, beside_copy, subject_of
+from matmill.bench.subject import ARITHMETIC, MATRIX, MOVING, S, Subject, beside_copy, subject_of
 from matmill.bench.sum_peers import sum_peers
 from matmill.compile import Binary, compile_source
 from matmill.gpu import GPU, Allocation
@@ -104,7 +104,7 @@ class _Bench(Generic[S]):
         binary = compile_source(generate(kernel, size.dtype), gpu.arch.target)
         run = self._enqueuer(kernel, binary, operands)
         found = self._once(run, operands)
-        check = operands.inputs.check(found)
+        check = subject.check(operands.inputs, kernel, found)
         note = moved_to(asked, size, reason, subject)
         known = facts(rung, kernel, binary, gpu.arch, size=size, note=note, subject=subject)
         row = Row(**known, ok=check.ok, error_ratio=check.error_ratio)
@@ -181,7 +181,7 @@ def measure(
         others += [Competitor(COPY_NAME, copying.run)] if copying else []
         timings, theirs = _race(entries, others, clock, seed, progress)
         # Checked while the GPU still holds them: what a library timed last is what is looked at.
-        checks = [asked.check(library.result()) for library in libraries]
+        checks = [subject.check(asked, library, library.result()) for library in libraries]
     limit, said = _copy_limit(copying, theirs[-1].median, gpu.arch, refer) if copying else (None, [])
     if limit is not None:
         subject = beside_copy(subject, limit)
@@ -225,16 +225,17 @@ def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tup
 
 def _libraries(subject: Subject[Any], bench: _Bench[Any], asked: Any) -> tuple[list[LibraryProduct], list[str]]:
     """What to compare with, and what to say of that which is not there."""
-    if subject is MOVING or subject is TRAFFIC:
+    if subject is ARITHMETIC:
+        one = cublas(asked.a, asked.b)
+        found: list[LibraryProduct] = [one] if one is not None else []
+        absent: list[str] = []
+    else:
         # The inputs may fill most of the GPU: the libraries get ours instead of copies.
         operands = bench.operands(asked.problem).pointers(None)
-        find = sum_peers if subject is MOVING else peers
-        found, absent = find(asked, operands.a.address, operands.b.address)
+        addresses = operands.a.address, operands.b.address
         if subject is MOVING:
-            return found, absent
-    else:
-        one = cublas(asked.a, asked.b)
-        found, absent = ([one] if one is not None else []), []
+            return sum_peers(asked, *addresses)
+        found, absent = (half_peers if subject is MATRIX else peers)(asked, *addresses)
     return found, absent if found else [*absent, "no cuBLAS to compare with: install torch or CuPy with CUDA"]
 
 

@@ -6,19 +6,26 @@ The pages are committed; a test makes them anew and compares, so that neither pr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
 
 from matmill.bench import sum_report, units
 from matmill.bench.findings import conflicts
 from matmill.bench.markdown import markdown
-from matmill.bench.subject import subject_of
+from matmill.bench.page_parts import (
+    UNMEASURED,
+    Record,
+    Step,
+    environment_of,
+    family,
+    head,
+    needs,
+    overview,
+    shared,
+    size_of,
+)
 from matmill.bench.traffic import read_over_least, said, sectors_per_load
-from matmill.kernel import Document
-
-Record = Mapping[str, Any]
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}
@@ -43,35 +50,6 @@ _SUM_UNITS = (
     "Every element is compared bit by bit. Last in the tables stands `production`, which is no rung: what\n"
     "`matmill.transpose_add` runs, as the cost model chooses it for the sum.\n"
 )
-_UNMEASURED = "No run on a GPU is recorded yet.\n"
-
-
-class Step(Protocol):
-    """What a page tells of every rung, whichever its ladder."""
-
-    @property
-    def name(self) -> str:
-        """The rung's name without its parameter."""
-
-    @property
-    def label(self) -> str:
-        """The rung's name with its parameter, where it has one."""
-
-    @property
-    def source(self) -> Document:
-        """Where it comes from."""
-
-    @property
-    def changes(self) -> str:
-        """What is new in it."""
-
-    @property
-    def predicts(self) -> str:
-        """The gain expected before measuring."""
-
-    @property
-    def claim(self) -> str:
-        """What its source reports."""
 
 
 def recorded(folder: Path, ladder: str) -> list[Record]:
@@ -96,12 +74,12 @@ def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
     emulated = next((r for r in records if r["on"] == "emulator"), None)
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
-        _head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."),
-        *_overview(rungs, measured),
+        head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."),
+        *overview(rungs, measured),
         *([remarked] if remarked else []),
         *([_counters(emulated)] if emulated else []),
         "## The rungs\n",
-        *(_family(list(group), measured, emulated) for _, group in groupby(rungs, key=lambda rung: rung.name)),
+        *(family(list(group), measured, emulated) for _, group in groupby(rungs, key=lambda rung: rung.name)),
         *([conflicts(emulated)] if emulated else []),
         _errata(),
     ]
@@ -112,11 +90,11 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     """``docs/ladder-memory.md``."""
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
-        _head("memory", "One product behind three ways of moving its matrices between host and device."),
+        head("memory", "One product behind three ways of moving its matrices between host and device."),
         *(_phases(record) for record in measured),
-        *([] if measured else [_UNMEASURED]),
+        *([] if measured else [UNMEASURED]),
         "## The rungs\n",
-        *(_family([rung], [], None) for rung in rungs),
+        *(family([rung], [], None) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -126,12 +104,12 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     emulated = next((r for r in records if r["on"] == "emulator"), None)
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
-        _head("inner", "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass."),
+        head("inner", "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass."),
         _INNER_UNITS,
-        *([_traffic(measured)] if measured else [_UNMEASURED]),
+        *([_traffic(measured)] if measured else [UNMEASURED]),
         *([_reads(emulated)] if emulated else []),
         "## The rungs\n",
-        *(_family([rung], measured, emulated) for rung in rungs),
+        *(family([rung], measured, emulated) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -141,13 +119,13 @@ def transpose_add_page(rungs: Sequence[Step], records: Sequence[Record], compari
     emulated = [r for r in records if r["on"] == "emulator"]
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
-        _head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
+        head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
         _SUM_UNITS,
-        *([_traffic(measured, "x")] if measured else [_UNMEASURED]),
+        *([_traffic(measured, "x")] if measured else [UNMEASURED]),
         *([sum_report.page_part(comparisons)] if comparisons else []),
         *([_warps(emulated)] if emulated else []),
         "## The rungs\n",
-        *(_family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
+        *(family([rung], measured, emulated[0] if emulated else None) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -163,35 +141,23 @@ def _warps(emulated: Sequence[Record]) -> str:
             c = row["counters"]
             rows.append(
                 [
-                    *_needs(row),
+                    *needs(row),
                     str(c["global_load_requests"]),
                     said(sectors_per_load(c)),
                     str(c["global_store_requests"]),
                     units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                    *_shared(c),
+                    *shared(c),
                     str(c["barriers"]),
                     str(len(row["hazards"])),
                 ]
             )
-        tables.append(f"x {_size(record)}:\n\n{markdown(headings, rows)}")
+        tables.append(f"x {size_of(record)}:\n\n{markdown(headings, rows)}")
     return (
         f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: requests of warps to global memory "
         "and the 32-byte sectors\nthat each touches, passes over the banks of shared memory (wavefronts) beside the "
         "fewest that would do, barriers once\nper warp. Tiles are those for matrices as small as these.\n\n"
         + "\n".join(tables)
     )
-
-
-def _needs(row: Record) -> list[str]:
-    return [row["rung"], str(row["registers"]), str(row["shared_bytes"]), units.percent(row["occupancy"])]
-
-
-def _shared(counters: Mapping[str, int]) -> list[str]:
-    """Wavefronts of loads and stores, the fewest beside those there were."""
-    pairs = [
-        (counters[f"{name}_ideal"], counters[name]) for name in ("shared_load_wavefronts", "shared_store_wavefronts")
-    ]
-    return [f"{ideal}/{actual}" for ideal, actual in pairs]
 
 
 def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
@@ -202,8 +168,8 @@ def _traffic(measured: Sequence[Record], sizes: str = "m x n x k") -> str:
     for record in measured:
         found = {row["rung"]: row for row in record["rows"]} | {base["name"]: base for base in record["baselines"]}
         rates = [_bandwidth(found.get(name)) for name in (*names, *others)]
-        rows.append([_size(record), *rates])
-    return f"## Measured\n\n{_where(measured)}\n\n" + markdown([sizes, *names, *others], rows)
+        rows.append([size_of(record), *rates])
+    return f"## Measured\n\n{environment_of(measured[-1])}\n\n" + markdown([sizes, *names, *others], rows)
 
 
 def _bandwidth(row: Record | None) -> str:
@@ -217,7 +183,7 @@ def _reads(emulated: Record) -> str:
     headings = ["rung", "registers", "shared bytes", "occupancy", "read/least", "sectors/load", "atomics", "barriers"]
     rows = [
         [
-            *_needs(row),
+            *needs(row),
             units.digits(read_over_least(row["counters"], row["bytes"])),
             said(sectors_per_load(row["counters"])),
             str(row["counters"]["atomics"]),
@@ -227,7 +193,7 @@ def _reads(emulated: Record) -> str:
         for row in emulated["rows"]
     ]
     return (
-        f"## Counted\n\nBy the emulator at {_size(emulated)}, from the PTX for {emulated['target']},\n"
+        f"## Counted\n\nBy the emulator at {size_of(emulated)}, from the PTX for {emulated['target']},\n"
         "all launches of a rung together: bytes that threads read over the least, 32-byte sectors per global load "
         "request,\natomic operations of threads, barriers once per warp. "
         f"{' '.join(_launches(emulated))}\n\n" + markdown([*headings, "hazards"], rows)
@@ -237,64 +203,6 @@ def _reads(emulated: Record) -> str:
 def _launches(record: Record) -> list[str]:
     """How the paper's rungs were launched, as whole sentences."""
     return [f"Launches: {note.replace(': launched', '')}." for note in record["notes"] if "launched with" in note]
-
-
-def _head(ladder: str, what: str) -> str:
-    return (
-        f"# The `{ladder}` ladder\n\n{what}\n\n"
-        "This page is generated by `make docs` from the rungs' descriptors and the results recorded in\n"
-        "[`benchmarks/results/`](../benchmarks/results/); a test compares. Run it yourself:\n\n"
-        f"    matmill ladder {ladder}\n"
-    )
-
-
-def _overview(rungs: Sequence[Step], measured: Sequence[Record]) -> Iterable[str]:
-    """TFLOP/s and the fraction of cuBLAS at every size measured."""
-    if not measured:
-        yield _UNMEASURED
-        return
-    yield f"## Measured\n\n{_where(measured)}\n"
-    headings = ["rung", *(_size(r) for r in measured), *(f"of cuBLAS, {_size(r)}" for r in measured)]
-    rows = []
-    for rung in rungs:
-        found = [_row(record, rung.label) for record in measured]
-        rates = [units.digits(row["tflops"]) if row and row["tflops"] else "-" for row in found]
-        parts = [units.percent(row["library_fraction"]) if row and row["library_fraction"] else "-" for row in found]
-        rows.append([rung.label, *rates, *parts])
-    for name in dict.fromkeys(base["name"] for record in measured for base in record["baselines"]):
-        found = [next((b for b in record["baselines"] if b["name"] == name), None) for record in measured]
-        rows.append([name, *(units.digits(base["tflops"]) if base else "-" for base in found), *("" for _ in measured)])
-    yield "TFLOP/s, and the fraction of cuBLAS's rate in the same run:\n\n" + markdown(headings, rows)
-
-
-def _where(measured: Sequence[Record]) -> str:
-    return environment_of(measured[-1])
-
-
-def environment_of(record: Record) -> str:
-    """Where and when a run on a GPU was recorded, as a sentence."""
-    environment = record["environment"]
-    gpus = environment.get("gpus") or [{}]
-    driver = gpus[0].get("driver_version", "unknown")
-    others = ", ".join(f"{name} {found}" for name, found in environment["packages"].items() if name in _NAMED)
-    date = environment["date"][:10]
-    gpu = gpus[0].get("name", record["arch"])
-    return f"On one {gpu}, {date}: driver {driver}, NVRTC {environment['nvrtc']}, {others}."
-
-
-_NAMED = ("torch", "cupy-cuda13x", "cupy-cuda12x", "numpy")
-
-
-def _size(record: Record) -> str:
-    p = record["problem"]
-    if "k" not in p:
-        return f"{p['m']}x{p['n']} {p['dtype']}"
-    sizes = str(p["m"]) if p["m"] == p["n"] == p["k"] else f"{p['m']}x{p['n']}x{p['k']}"
-    return f"{sizes} {p['dtype']}, F {p['layout']}-major" if "dtype" in p else sizes
-
-
-def _row(record: Record, label: str) -> Record | None:
-    return next((row for row in record["rows"] if row["rung"] == label), None)
 
 
 def _counters(emulated: Record) -> str:
@@ -318,11 +226,11 @@ def _counters(emulated: Record) -> str:
         c = row["counters"]
         rows.append(
             [
-                *_needs(row),
+                *needs(row),
                 str(c["ffma"]),
                 said(sectors_per_load(c)),
                 units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                *_shared(c),
+                *shared(c),
                 str(c["barriers"]),
                 str(len(row["hazards"])),
             ]
@@ -333,36 +241,6 @@ def _counters(emulated: Record) -> str:
         "one pass over the banks of shared memory,\nbarriers are counted once per warp. Copies that bypass the "
         f"registers (cp.async) count as loads.\n\n{markdown(headings, rows)}"
     )
-
-
-def _family(rungs: Sequence[Step], measured: Sequence[Record], emulated: Record | None) -> str:
-    """One section: the rungs that share a name."""
-    first = rungs[0]
-    parts = [f"### {first.name}\n\nFrom {first.source.key}: {first.source.title}.\n"]
-    for rung in rungs:
-        title = f"**{rung.label}.** " if len(rungs) > 1 else ""
-        claim = f" *Claimed:* {rung.claim}" if rung.claim else ""
-        parts.append(f"{title}{rung.changes} *Predicted:* {rung.predicts}{claim}{_found(rung, measured, emulated)}\n")
-    return "\n".join(parts)
-
-
-def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> str:
-    """The rung's own figures: its rate at the largest size measured, and any remark of the runs."""
-    said = ""
-    if measured:
-        record = measured[-1]
-        row, subject, copied = _row(record, rung.label), subject_of(record["ladder"]), record.get("copy_bytes_per_s")
-        if row and row[subject.rate]:
-            of = "a copy's bandwidth in that run" if copied else f"the {record['arch']}'s {subject.limit_name}"
-            part = f"{units.percent(row[subject.fraction])} of {of}"
-            said += (
-                f" *Measured* at {_size(record)}: {units.seconds(row['seconds'])}, {units.digits(row[subject.rate])} "
-                f"{subject.unit}, {part}."
-            )
-    row = _row(emulated, rung.label) if emulated else None
-    if row and row["note"]:
-        said += f" *Emulated* {row['note']}."
-    return said
 
 
 def _phases(record: Record) -> str:
@@ -379,7 +257,7 @@ def _phases(record: Record) -> str:
             rate = f", {units.count(phase['bytes'] / phase['seconds'])}B/s" if phase["bytes"] else ""
             cells.append(units.seconds(phase["seconds"]) + rate)
         rows.append([row["rung"], units.seconds(row["seconds"]), *cells])
-    return f"## Measured at {_size(record)}\n\n{_where([record])}\n\n{markdown(['rung', 'wall', *names], rows)}"
+    return f"## Measured at {size_of(record)}\n\n{environment_of(record)}\n\n{markdown(['rung', 'wall', *names], rows)}"
 
 
 def _errata() -> str:

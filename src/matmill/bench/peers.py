@@ -1,8 +1,8 @@
-"""What users of long inner products have today: torch.mm, torch.einsum and CuPy's matmul, on matrices already there.
+"""What users of products have today: torch.mm, torch.einsum and CuPy's matmul, on matrices already there.
 
 The libraries are handed addresses, through ``__cuda_array_interface__``, so that inputs which fill most of a GPU lie on
-it once. They are imported only when :func:`peers` is called, and asked for full precision: no TF32, and no sums of
-16-bit numbers in 16 bits.
+it once. They are imported only when they are looked for, and asked for full precision: no TF32, and no sums of
+16-bit numbers in 16 bits but where these are what is compared.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
+from matmill.bench.baselines import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, installed
 from matmill.bench.clock import StreamHandle
 from matmill.bench.inputs import Inputs
-from matmill.dtypes import DType
+from matmill.dtypes import F16, DType
 from matmill.problem import Gemm
 
 BFLOAT = "bfloat16"
+WIDE, NARROW = "cuBLAS, float32 sums", "cuBLAS, float16 sums"
 #: bfloat16 has no name in the interface: its bits travel as integers, and torch looks at them as what they are.
 _BITS = "<i2"
 
@@ -33,6 +34,28 @@ def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str
     makers = {"torch": (_torch_mm, _torch_einsum), "cupy": (_cupy_matmul,)}
     tries = [(f"{name} ({make.__name__.strip('_')})", make) for name in installed() for make in makers[name]]
     return tried({name: partial(make, asked, a, b) for name, make in tries}, StreamHandle(0))
+
+
+def half_peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:
+    """The products of cuBLAS of the 16-bit matrices at ``a`` and ``b``, with sums in float32 and in float16.
+
+    Through torch, or else CuPy, which has the first alone, as bfloat16 has. Why others are not there, as :func:`peers`.
+    """
+    dtype = asked.problem.dtype
+    absent: list[str] = []
+    makers: dict[str, Callable[[], LibraryProduct]] = {}
+    torch: Any = importlib.import_module("torch") if "torch" in installed() else None
+    if torch is not None and torch.cuda.is_available():
+        makers[WIDE] = lambda: TorchProduct(WIDE, *_torch_tensors(asked, a, b), dtype.numpy)
+        offered = hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation")
+        if dtype is F16 and offered:
+            makers[NARROW] = lambda: Float16Sums(NARROW, *_torch_tensors(asked, a, b), dtype.numpy)
+        elif dtype is F16:
+            absent.append(f"not compared with {NARROW}: torch has them since 2.7, and this is {torch.__version__}")
+    elif "cupy" in installed():
+        makers[WIDE] = partial(_cupy_matmul, asked, a, b, WIDE)
+    found, refused = tried(makers, StreamHandle(0))
+    return found, [*absent, *refused]
 
 
 def tried(
@@ -104,10 +127,10 @@ def _torch_einsum(asked: Inputs, a: int, b: int) -> LibraryProduct:
     return TorchProduct("torch einsum", *_torch_tensors(asked, a, b), asked.problem.dtype.numpy, einsum=True)
 
 
-def _cupy_matmul(asked: Inputs, a: int, b: int) -> LibraryProduct:
+def _cupy_matmul(asked: Inputs, a: int, b: int, name: str = "CuPy matmul") -> LibraryProduct:
     """``cupy.matmul``."""
     if asked.problem.dtype.name == BFLOAT:
         raise TypeError(f"{BFLOAT} is not handed to it")
     cupy: Any = importlib.import_module("cupy")
     left, right = (cupy.asarray(x) for x in _operands(asked.problem, a, b))
-    return CupyProduct("CuPy matmul", left, right)
+    return CupyProduct(name, left, right)

@@ -68,8 +68,9 @@ def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
     # On white, above the lines: a figure that a library's line runs through cannot be read.
     white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
     axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=white, zorder=3)
-    peak = subject.peak(outcome.problem, outcome.arch) / 1e12
-    axes.axvline(peak, color="black", linewidth=1.2, label=f"{subject.limit_name} {units.digits(peak)}")
+    peak = (subject.peak(outcome.problem, outcome.arch) or 0.0) / 1e12
+    if peak:
+        axes.axvline(peak, color="black", linewidth=1.2, label=f"{subject.limit_name} {units.digits(peak)}")
     styles = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
     for base, rate, style in zip(outcome.baselines, theirs, styles, strict=False):
         axes.axvline(rate, color="black", linestyle=style, label=f"{base.name} {units.digits(rate)}")

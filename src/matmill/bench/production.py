@@ -10,6 +10,7 @@ from matmill.arch import Arch
 from matmill.choose import Choice, choose, choose_sum
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Rung
+from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.inner import INNER
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.ladder.documents import OURS
@@ -38,6 +39,15 @@ PRODUCTION = Chosen(
     kernel=INNER,
     choose=choose,
 )
+HALF = Chosen(
+    name="production",
+    source=OURS,
+    changes="What matmill.matmul runs: float32-sums' pipeline for operands that lie any way and batches of them, with "
+    "the tile and the parts of k that the cost model chooses.",
+    predicts="The rungs' best with float32 sums, at every size, type and layout.",
+    kernel=HGEMM,
+    choose=choose,
+)
 SUM = Chosen(
     name="production",
     source=OURS,
@@ -48,7 +58,7 @@ SUM = Chosen(
     choose=choose_sum,
 )
 
-_AFTER: dict[str, tuple[Rung[Any], ...]] = {"inner": (PRODUCTION,), "transpose_add": (SUM,)}
+_AFTER: dict[str, tuple[Rung[Any], ...]] = {"hgemm": (HALF,), "inner": (PRODUCTION,), "transpose_add": (SUM,)}
 
 
 def rows_of(ladder: str) -> tuple[Any, ...]:

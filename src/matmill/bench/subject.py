@@ -1,4 +1,4 @@
-"""What a ladder measures: arithmetic, the traffic that a product cannot do without, or bytes beside those of a copy.
+"""What a ladder measures: arithmetic, of plain or of matrix units, a product's traffic, or bytes beside a copy's.
 
 All that the runner, the tables, the plots and the pages must know of the difference is one :class:`Subject`.
 """
@@ -11,16 +11,28 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from matmill.arch import Arch
-from matmill.bench import products, transposed, units
-from matmill.bench.inputs import InputsBySize
+from matmill.bench import halves, products, transposed, units
+from matmill.bench.baselines import CupyProduct, TorchProduct
+from matmill.bench.halves import HalfInputs
+from matmill.bench.inputs import Array, InputsBySize, Matrices
 from matmill.bench.sums import any_sum, random_sum
+from matmill.kernel import Kernel
 from matmill.problem import Geam, Gemm
+from matmill.reference import Check
 
 #: What a ladder computes, of either kind.
 S = TypeVar("S", Gemm, Geam)
 
+#: What the rate of the matrix units is called.
+MATRIX_PEAK = "matrix peak"
+
 _TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
 _FLOPS = ("tflops", "peak_fraction")
+
+
+def _as_any_other(inputs: Matrices, _maker: object, actual: Array) -> Check:
+    """The check that asks not what made the result."""
+    return inputs.check(actual)
 
 
 @dataclass(frozen=True)
@@ -28,12 +40,14 @@ class Subject(Generic[S]):
     """Rates and what they refer to, and which problems the ladder runs on.
 
     ``rate`` and ``fraction`` name the fields of a row that hold the rate, in 10^12 of ``unit`` per second, and its
-    fraction of ``limit_name``; ``own`` are the fields that rows of other subjects need not have, and ``compared`` the
-    one whose ratio to a library's is shown. ``flops`` is None where operations are not what counts. ``inputs`` makes
-    from a seed what gives the matrices of a problem. ``sizes`` are those that users name, ``resized`` gives a problem
-    of others, and ``instead`` the problem that a rung gets which takes none of those, with the words for its note.
-    ``same_bits`` names the rungs that promise the same result in every run. ``cpu`` says whether the CPU's BLAS
-    computes the same, ``cpu_patience`` for how many seconds it may.
+    fraction of ``limit_name``, which ``peak`` gives, or None for a GPU that has none; ``own`` are the fields that rows
+    of other subjects need not have, and ``compared`` the one whose ratio to a library's is shown. ``flops`` is None
+    where operations are not what counts. ``inputs`` makes from a seed what gives the matrices of a problem. ``sizes``
+    are those that users name, ``resized`` gives a problem of others, and ``instead`` the problem that a rung gets which
+    takes none of those, with the words for its note. ``check`` compares a result with the matrices of its problem,
+    given the kernel or library that made it. ``by_arch`` says that kernels need units which old GPUs have not: the
+    emulator then asks what the GPU named could run. ``same_bits`` names the rungs that promise the same result in every
+    run. ``cpu`` says whether the CPU's BLAS computes the same, ``cpu_patience`` for how many seconds it may.
     """
 
     unit: str
@@ -43,7 +57,7 @@ class Subject(Generic[S]):
     compared: str
     own: tuple[str, ...]
     amount: Callable[[S], int]
-    peak: Callable[[S, Arch], float]
+    peak: Callable[[S, Arch], float | None]
     say: Callable[[float], str]
     inputs: Callable[[int], Any]
     sizes: Callable[[S], dict[str, int]]
@@ -51,7 +65,9 @@ class Subject(Generic[S]):
     record: Callable[[S], dict[str, Any]]
     problem: Callable[[Mapping[str, Any]], S]
     flops: Callable[[S], int] | None = None
+    check: Callable[[Any, Any, Array], Check] = _as_any_other
     instead: Callable[[S], tuple[S, str]] | None = None
+    by_arch: bool = False
     same_bits: frozenset[str] = frozenset()
     cpu: bool = True
     cpu_patience: float | None = None
@@ -70,8 +86,8 @@ class Subject(Generic[S]):
         if self.flops is not None:
             flops = self.flops(problem) / seconds
             found |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
-        own = self.amount(problem) / seconds
-        return {**found, self.rate: own / 1e12, self.fraction: own / self.peak(problem, arch)}
+        own, peak = self.amount(problem) / seconds, self.peak(problem, arch)
+        return {**found, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row's record without the fields that belong to other subjects."""
@@ -89,6 +105,11 @@ def _sizes(problem: Gemm) -> dict[str, int]:
 
 def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
     return products.gram_of(problem), "its F is the transpose of E"
+
+
+def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyProduct, actual: Array) -> Check:
+    acc16 = ("ACC16", 1) in maker.config.constants if isinstance(maker, Kernel) else maker.acc16
+    return inputs.check(actual, acc16=acc16)
 
 
 def _bytes_per_second(rate: float) -> str:
@@ -150,8 +171,20 @@ MOVING: Subject[Geam] = Subject(
     cpu=False,
 )
 
-_ALL: tuple[Subject[Any], ...] = (ARITHMETIC, TRAFFIC, MOVING)
-_OF: dict[str, Subject[Any]] = {"inner": TRAFFIC, "transpose_add": MOVING}
+MATRIX: Subject[Gemm] = replace(
+    ARITHMETIC,
+    limit_name=MATRIX_PEAK,
+    peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
+    inputs=partial(InputsBySize, kind=HalfInputs),
+    resized=halves.resized,
+    by_arch=True,
+    record=halves.described,
+    problem=halves.restored,
+    check=_by_its_sums,
+)
+
+_ALL: tuple[Subject[Any], ...] = (ARITHMETIC, MATRIX, TRAFFIC, MOVING)
+_OF: dict[str, Subject[Any]] = {"hgemm": MATRIX, "inner": TRAFFIC, "transpose_add": MOVING}
 
 
 def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.bench.array_libraries import CupyCalls, TorchCalls
 from matmill.bench.baselines import LibraryProduct
 from matmill.bench.clock import StreamHandle
 from matmill.bench.peers import BFLOAT, Device, as_tensor, tried
@@ -91,28 +92,20 @@ class TorchSum:
     """A function of two tensors, called on the caller's stream."""
 
     def __init__(self, name: str, add: Callable[[Any, Any], Any], x: Any, y: Any, dtype: DType) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        self.name, self.version = name, f"torch {self._torch.__version__}"
+        self._calls = TorchCalls()
+        self.name, self.version = name, self._calls.version
         self.call = partial(add, x, y)
         self._dtype = dtype
-        self._streams: dict[int, Any] = {}
         self.sum: Any = None
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues the sum on the caller's stream."""
-        torch = self._torch
-        if stream.address not in self._streams:
-            self._streams[stream.address] = (
-                torch.cuda.ExternalStream(stream.address) if stream.address else torch.cuda.default_stream()
-            )
-        with torch.cuda.stream(self._streams[stream.address]):
+        with self._calls.on(stream):
             self.sum = self.call()
 
     def result(self) -> NDArray[Any]:
-        """The sum, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
-        self._torch.cuda.synchronize()
-        host: NDArray[Any] = self.sum.cpu().contiguous().view(self._torch.uint8).numpy()
-        return host.view(self._dtype.numpy)
+        """The sum, copied to the host."""
+        return self._calls.host(self.sum, self._dtype.numpy)
 
 
 class CupySum:
@@ -121,29 +114,27 @@ class CupySum:
     name = CUPY
 
     def __init__(self, x: Any, y: Any, dtype: DType) -> None:
-        self._cupy: Any = importlib.import_module("cupy")
-        self.version = f"cupy {self._cupy.__version__}"
+        self._calls = CupyCalls()
+        self.version, cupy = self._calls.version, self._calls.cupy
         self._x, self._y, self._dtype = x.swapaxes(-2, -1), y, dtype
-        self.sum = self._cupy.empty_like(y)
-        self._add = self._cupy.add
+        self.sum = cupy.empty_like(y)
+        self._add = self._plain = cupy.add
         if dtype.name == BFLOAT:
             self._x, self._y, self.sum = (matrix.view(np.uint16) for matrix in (self._x, y, self.sum))
-            self._add = self._cupy.ElementwiseKernel("uint16 x, uint16 y", "uint16 z", _BFLOAT_SUM, "bfloat_sum")
+            self._add = cupy.ElementwiseKernel("uint16 x, uint16 y", "uint16 z", _BFLOAT_SUM, "bfloat_sum")
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues the sum on the caller's stream."""
-        with self._cupy.cuda.ExternalStream(stream.address):
+        with self._calls.on(stream):
             self.call()
 
     def call(self) -> None:
         """Enqueues it on CuPy's current stream."""
-        if self._add is self._cupy.add:
+        if self._add is self._plain:
             self._add(self._x, self._y, out=self.sum)
         else:
             self._add(self._x, self._y, self.sum)
 
     def result(self) -> NDArray[Any]:
         """The sum, copied to the host."""
-        self._cupy.cuda.Device().synchronize()
-        host: NDArray[Any] = self._cupy.asnumpy(self.sum)
-        return host.view(self._dtype.numpy)
+        return self._calls.host(self.sum).view(self._dtype.numpy)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.dtypes import ALL, DType
+from matmill.dtypes import ALL, F16, DType
+from matmill.kernel import ceil_div
 from matmill.reference import answer, bound
 
 Array = NDArray[Any]
@@ -25,6 +26,11 @@ _BLOCK = 2**22
 #: this makes. Of squares, as on the diagonal of a Gram matrix, at most 0.82 up to k = 1e6; a longer running sum of
 #: these stagnates, and is rightly refused.
 _SPREAD = 8.0
+#: Twice the size of running sums on average, over that of the sum (see :func:`matrix_limit`).
+_CUT_OFF = 8.0
+_NARROW_SPREAD = 4.0
+#: What rounding to a float16 below the normal numbers may cost.
+_LOST = 2.0**-25
 
 
 def any_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -60,6 +66,46 @@ def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
         limit += dtype.roundoff * (np.abs(total) + limit) + _smallest(dtype.numpy)
     elif double:
         limit *= 2
+    return limit
+
+
+def float16_sums(size: Array, k: int) -> Array:
+    """How much farther sums may lie from the truth that are kept in float16 by the matrix units, at the most.
+
+    ``size`` is |A| @ |B|. Every instruction rounds the running sum, k / 8 times at the most (m16n8k8), each time by at
+    most half a unit of what it is then, which |A| |B| is never less than; below the normal numbers by 2^-25. What
+    rounding adds to the running sum is rounded too: (1 + u)^(k / 8).
+
+    >>> float(float16_sums(np.array(1.0), 8)) == 2.0**-11 * (1 + 2.0**-11) + 2.0**-25 * (1 + 2.0**-11)
+    True
+    """
+    roundings = ceil_div(k, 8)
+    found: Array = roundings * (1 + F16.roundoff) ** roundings * (F16.roundoff * size + _LOST)
+    return found
+
+
+def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool) -> Array:
+    """How far a right product of independent random 16-bit numbers of mean 0 may be from ``total`` by matrix units.
+
+    ``walk`` is what the sums are on average in size: the norm of the row of A times that of the column of B over the
+    square root of k. |A| |B| is at most the square root of k times that, so the worst case is
+    ``(k + 3) u sqrt(k) walk``. But running sums of random numbers are of the size of ``walk`` themselves. Matrix units
+    cut sums off instead of rounding them to the nearest (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ
+    Comput. Sci. 7, 2021), so errors do point one way, and :func:`random_limit` is not for them: in simulation such sums
+    exceed it from k = 4096 on. 2 u for each addition to sums of 4 times ``walk`` make ``8 (k + 3) u walk``, of which
+    simulated sums that are cut off reach 0.04.
+
+    With ``acc16`` sums are rounded to the nearest float16 besides, in errors that do not point one way: 4 times
+    ``u sqrt(k / 8) (walk + |total|)``, of which simulated ones reach 0.37 for k from 64 to 16384, or
+    :func:`float16_sums` where that is less. The worst case is beyond the product itself from k = 1000 on, so that a
+    kernel which computes nothing would pass.
+    """
+    roundoff = dtype.accumulator.roundoff
+    limit: Array = (k + _EPILOGUE) * roundoff * min(sqrt(k), _CUT_OFF) * walk
+    if acc16:
+        random = _NARROW_SPREAD * F16.roundoff * sqrt(ceil_div(k, 8)) * (walk + np.abs(total))
+        limit = limit + np.minimum(float16_sums(sqrt(k) * walk, k), random)
+    limit += dtype.roundoff * (np.abs(total) + limit) + _smallest(dtype.numpy)
     return limit
 
 

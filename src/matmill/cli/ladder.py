@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from matmill import gpu
@@ -16,8 +17,10 @@ from matmill.bench.plots import draw, drawable
 from matmill.bench.production import rows_of
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
+from matmill.bench.sweep import Sweep
+from matmill.bench.sweep_plot import draw_sweep
 from matmill.bench.transfers import measure_transfers
-from matmill.cli import ladder_inner, ladder_transpose_add, tables
+from matmill.cli import ladder_hgemm, ladder_inner, ladder_sweep, ladder_transpose_add, tables
 from matmill.cli.console import output, progress, show, show_json
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.dtypes import ELEMENTWISE
@@ -59,12 +62,18 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
     add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
-    add("--dtype", metavar="|".join(ELEMENTWISE), help="type of every matrix, of the ladders inner and transpose_add")
+    add(
+        "--sweep",
+        metavar="LOW..HIGH",
+        help=f"on a GPU, rates at m = n = k = LOW, twice that, and so on to HIGH, of the ladders {_of('sweep')}",
+    )
+    add("--dtype", metavar="|".join(ELEMENTWISE), help=f"type of every matrix, of the ladders {_of('dtype')}")
     add(
         "--case",
         metavar="NAME",
-        help="sizes by name, of the ladders inner and transpose_add; --m, --n and --k change them",
+        help=f"sizes by name, of the ladders {_of('case')}; --m, --n and --k change them",
     )
+    ladder_hgemm.add_arguments(parser)
     ladder_inner.add_arguments(parser)
     ladder_transpose_add.add_arguments(parser)
 
@@ -77,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     plot = plot_file(args.plot)
     if plot is not None:
         drawable()
+    if args.sweep is not None:
+        return _sweep(args, plot)
     outcome = _run(args)
     if args.json:
         show_json(outcome.as_dict())
@@ -87,6 +98,23 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             output().print(f"Plot: {plot}", soft_wrap=True)
     return 0 if outcome.ok else 1
+
+
+def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
+    """Runs a ladder at every size of ``--sweep`` and shows the rates; 1 where a row is wrong."""
+    refuse(args, _ladder(args.ladder))
+    sizes = ladder_sweep.sizes(args.sweep)
+    ladder_sweep.check(args, _on(args.on))
+    sweep = Sweep(tuple(_run(argparse.Namespace(**{**vars(args), "n": n})) for n in sizes))
+    if args.json:
+        show_json(sweep.as_list())
+    else:
+        show(ladder_sweep.report(sweep))
+    if plot is not None:
+        draw_sweep(sweep, plot)
+        if not args.json:
+            output().print(f"Plot: {plot}", soft_wrap=True)
+    return 0 if sweep.ok else 1
 
 
 def _run(args: argparse.Namespace) -> Outcome:
@@ -100,6 +128,8 @@ def _run(args: argparse.Namespace) -> Outcome:
     if name == ladder_inner.NAME:
         problem = ladder_inner.problem(args, on)
         rungs, notes = ladder_inner.launched(rungs, args, on)
+    elif name == ladder_hgemm.NAME:
+        problem = ladder_hgemm.problem(args, on)
     elif name == ladder_transpose_add.NAME:
         problem = ladder_transpose_add.problem(args, on)
     else:
@@ -122,9 +152,16 @@ def _run(args: argparse.Namespace) -> Outcome:
 #: Options that some ladders alone have.
 _OF_SOME = {
     "case": (ladder_inner.NAME, ladder_transpose_add.NAME),
-    "dtype": (ladder_inner.NAME, ladder_transpose_add.NAME),
+    "dtype": (ladder_hgemm.NAME, ladder_inner.NAME, ladder_transpose_add.NAME),
+    "sweep": (ladder_hgemm.NAME, "sgemm"),
     **dict.fromkeys(("layout", "gs", "bs"), (ladder_inner.NAME,)),
 }
+
+
+def _of(option: str) -> str:
+    """The ladders that have it, in words."""
+    *others, last = _OF_SOME[option]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def refuse(args: argparse.Namespace, ladder: str) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from matmill.bench import units
 from matmill.bench.products import layout_of
 from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.subject import COPYING, MOVING, TRAFFIC, Subject, subject_of
+from matmill.bench.subject import COPYING, MATRIX, MATRIX_PEAK, MOVING, TRAFFIC, Subject, subject_of
 from matmill.bench.traffic import read_over_least, said, sectors_per_load
 from matmill.cli.console import table
 from matmill.problem import Gemm
@@ -47,7 +47,9 @@ def _counted(outcome: Outcome) -> Table:
     subject = subject_of(outcome.ladder)
     if subject is MOVING:
         return _moved_table(outcome.rows)
-    return _traffic_table(outcome.rows) if subject is TRAFFIC else _counter_table(outcome.rows)
+    if subject is TRAFFIC:
+        return _traffic_table(outcome.rows)
+    return _counter_table(outcome.rows, "hmma" if subject is MATRIX else "ffma")
 
 
 def _asked(outcome: Outcome) -> str:
@@ -56,11 +58,11 @@ def _asked(outcome: Outcome) -> str:
     sizes = f"{subject.said(problem)} {problem.dtype.name}"
     if isinstance(problem, Gemm):
         if "bytes" not in subject.own:
-            return f"{sizes}, peaks of the {arch.title}"
+            return f"{sizes}, {'matrix ' if subject is MATRIX else ''}peaks of the {arch.title}"
         sizes = f"{sizes}, F {layout_of(problem)}-major"
     else:
         sizes = f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
-    limit = units.count(subject.peak(problem, arch))
+    limit = _or(subject.peak(problem, arch), units.count)
     if outcome.copy_bytes_per_s is None:
         return f"{sizes}, {limit}B/s by the data sheet of the {arch.title}"
     return f"{sizes}, a copy moves {limit}B/s"
@@ -101,7 +103,7 @@ def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
 
 
 #: Headings of the column that holds fractions of a subject's limit.
-_LIMITS = {"peak": "% peak", COPYING: "% copy"}
+_LIMITS = {"peak": "% peak", MATRIX_PEAK: "% peak", COPYING: "% copy"}
 
 
 def _time_table(title: str, outcome: Outcome) -> Table:
@@ -147,19 +149,26 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def _counter_table(rows: Sequence[Row]) -> Table:
+def _counter_table(rows: Sequence[Row], arithmetic: str) -> Table:
+    """What rungs did to memory, and how often they did the ``arithmetic`` that counts."""
     columns = [
         ("rung", "left"),
-        *_right("\nFFMA", "sect/\nload", "sect/\nstore", "shared load\nideal/actual", "shared store\nideal/actual"),
+        *_right(
+            f"\n{arithmetic.upper()}",
+            "sect/\nload",
+            "sect/\nstore",
+            "shared load\nideal/actual",
+            "shared store\nideal/actual",
+        ),
         *_right("\nbarriers", "\nraces"),
     ]
-    return table(_COUNTED, columns, [[_name(row), *_counts(row)] for row in rows if row.counters])
+    return table(_COUNTED, columns, [[_name(row), *_counts(row, arithmetic)] for row in rows if row.counters])
 
 
-def _counts(row: Row) -> list[str]:
+def _counts(row: Row, arithmetic: str) -> list[str]:
     c = row.counters or {}
     return [
-        units.count(c["ffma"]),
+        units.count(c[arithmetic]),
         said(sectors_per_load(c)),
         units.ratio(c["global_store_sectors"], c["global_store_requests"]),
         _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"]),

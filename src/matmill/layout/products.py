@@ -25,7 +25,7 @@ from matmill.layout.axes import (
 )
 from matmill.problem import Gemm
 
-#: Products of at most this many rows and columns are narrow: `inner` takes them alone, and so do 16-bit types.
+#: Products of at most this many rows and columns are narrow: `inner` takes them alone.
 NARROW = 128
 #: A k this many times longer than the longer side of a narrow result is long.
 _LONG = 32
@@ -146,8 +146,7 @@ def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[t
 def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
     """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
 
-    16-bit products stay narrow, because no kernel takes others, and so do those with a long k, for which a kernel reads
-    B once per product and is still many times faster.
+    Those with a long k stay narrow: a kernel for them reads B once per product and is still many times faster.
     """
     if not axes:
         return problem, axes
@@ -158,8 +157,7 @@ def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
         and d == m * problem.d_row_col[0]
         and (not problem.has_c or c == m * problem.c_row_col[0])
     )
-    narrow = problem.dtype.wider is not None or is_long(problem)
-    if b != 0 or not regular or m * extent > (NARROW if narrow else _TALLEST):
+    if b != 0 or not regular or m * extent > (NARROW if is_long(problem) else _TALLEST):
         return problem, axes
     if m == 1:
         problem = replace(

@@ -105,7 +105,7 @@ def inner(e: Any, f: Any, *, out: Any = None) -> Any:
 
 
 def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
-    """``a @ b`` of float32 or float64, and narrow products in float16 or bfloat16: what :func:`matmill.matmul` takes.
+    """``a @ b`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
 
     Differentiable as :func:`transpose_add` is.
 

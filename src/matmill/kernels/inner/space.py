@@ -15,6 +15,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.layout import NARROW, is_long
+from matmill.mma_tiles import LARGEST, no_unit
 from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
@@ -92,9 +93,11 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """:func:`space` where k is long, or no other kernel takes the element type.
 
-    This kernel is compiled anew for every m and n. The GEMM kernel is not, and is as fast where k is short.
+    This kernel is compiled anew for every m and n. The kernels of tiles are not, and are as fast where k is short; the
+    one of 16-bit types needs matrix units.
     """
-    return space(problem, arch) if is_long(problem) or problem.dtype.wider is not None else ()
+    alone = problem.dtype.wider is not None and no_unit(problem, LARGEST, arch) is not None
+    return space(problem, arch) if alone or is_long(problem) else ()
 
 
 def _tiles(problem: Gemm) -> Iterator[Config]:

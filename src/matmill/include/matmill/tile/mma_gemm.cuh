@@ -5,19 +5,20 @@
 // Pipeline, per k-tile t of STEPS = BK / 16 steps (one barrier each; fragments of the next step are read while one
 // computes):
 //
-//   all warps   s = 0          read fragments 1 of tile t │ issue the copies of tile t+STAGES-1 into the stage that
-//                              tile t-1 left, commit │ multiply fragments 0
-//               s = 1..        read fragments s+1 of tile t │ multiply fragments s
-//               s = STEPS-1    finish this thread's copies that go through registers │ wait until tile t+1 has landed,
-//                              barrier, read its fragments 0 │ multiply fragments STEPS-1
+//   all warps   s = 0..        read fragments s+1 of tile t │ issue a share of the copies of tile t+STAGES-1 into the
+//                              stage that tile t-1 left │ multiply fragments s
+//               s = STEPS-1    finish this thread's copies that go through registers │ commit, wait until tile t+1 has
+//                              landed, barrier, read its fragments 0 │ multiply fragments STEPS-1
+//
+// Copies and ldmatrix wait in one queue: were all copies issued at s = 0, the next fragments would wait behind them.
 //
 // The barrier does two jobs: it publishes tile t+1 to all warps, and it proves that every warp has read the last
 // fragments of tile t, whose stage the next iteration's copies overwrite.
 //
 // A tile lies in shared memory as its matrix does in global memory: rows along the contiguous dimension, whichever that
 // is. ldmatrix takes it as it lies or transposes 8x8 matrices on the way, so all four pairs of layouts cost the same.
-// Where rows are not aligned to 4 bytes, or there is no cp.async (sm_75), the elements go through registers: loaded at
-// s = 0, stored at s = STEPS-1.
+// Where rows are not aligned to 4 bytes, or there is no cp.async (sm_75), the elements go through registers: all loaded
+// at s = 0, so that they have time to arrive, and stored at s = STEPS-1.
 #pragma once
 
 #include "matmill/tile/bands.cuh"
@@ -42,7 +43,8 @@ struct MmaTileCopy {
 #else
   static constexpr bool DIRECT = false;
 #endif
-  static constexpr int PARTS = V / VEC;  // copies per piece
+  static constexpr int PARTS = V / VEC;                    // copies per piece
+  static constexpr int SHARES = DIRECT ? BK / 16 - 1 : 1;  // steps of k over which the copies of a tile are spread
 
   const Scalar* next;            // this thread's first element of the next tile
   long long row_stride, stride;  // from one row to the next, from one element of a row to the next
@@ -61,12 +63,14 @@ struct MmaTileCopy {
     k_left = k - int(K_INNER ? piece * V : row);
   }
 
-  // Starts copying the next tile; tile is a shared-memory address. Past the matrix's end it is zeros.
-  __device__ __forceinline__ void issue(unsigned tile) {
-    const Scalar* source = next;
+  // Starts a share of the copies of the next tile; shares come in turn, and the last moves on to the tile after it.
+  // tile is a shared-memory address. Past the matrix's end it is zeros.
+  __device__ __forceinline__ void issue(unsigned tile, int share) {
+    const int first = SLOTS * share / SHARES, end = SLOTS * (share + 1) / SHARES;
+    const Scalar* source = next + first * ADVANCE * row_stride;
     const int inner_left = K_INNER ? k_left : outer_left;
 #pragma unroll
-    for (int s = 0; s < SLOTS; ++s) {
+    for (int s = first; s < end; ++s) {
       const bool inside = s * ADVANCE < (K_INNER ? outer_left : k_left);
       alignas(16) unsigned words[4] = {};
 #pragma unroll
@@ -87,8 +91,10 @@ struct MmaTileCopy {
       if constexpr (!DIRECT) held[s] = uint4{words[0], words[1], words[2], words[3]};
       source += ADVANCE * row_stride;
     }
-    next += BK * (K_INNER ? stride : row_stride);
-    k_left -= BK;
+    if (share == SHARES - 1) {
+      next += BK * (K_INNER ? stride : row_stride);
+      k_left -= BK;
+    }
   }
 
   // Puts into shared memory what issue() left in registers.
@@ -102,6 +108,7 @@ struct MmaTileCopy {
 
 // Reads a warp's 16x16 matrices out of a tile. Addresses of a lane differ by constants, XORed or added: stepping along
 // a row changes bits of the piece's index that are 0 in the lane's first piece, stepping by 16 rows none that swizzle.
+// Tiles begin at multiples of 128 bytes, so the XOR reaches the lane's part alone: it is done once, before the loop.
 template <bool K_INNER, int ROW_BYTES>
 struct MmaReader {
   unsigned lane;  // of this lane's first row, in bytes from the tile's start
@@ -117,7 +124,7 @@ struct MmaReader {
   // Matrix i of the warp's tile at step s of k.
   __device__ __forceinline__ void read(unsigned (&x)[4], unsigned tile, int i, int s) const {
     const int along = (K_INNER ? s : i) * 32, down = (K_INNER ? i : s) * 16 * ROW_BYTES;
-    ptx::ldmatrix<!K_INNER>(x, ((tile + lane) ^ along % 128) + along / 128 * 128 + down);
+    ptx::ldmatrix<!K_INNER>(x, tile + (lane ^ along % 128) + along / 128 * 128 + down);
   }
 };
 
@@ -154,10 +161,9 @@ struct MmaGemm {
   __device__ __forceinline__ void run(unsigned char* shared, CopyA copy_a, CopyB copy_b, int k) {
     const int tiles = (k + BK - 1) / BK;
     const unsigned stages = ptx::shared_address(shared);
-    auto issue = [&](int stage) {
-      copy_a.issue(stages + stage);
-      copy_b.issue(stages + stage + CopyA::BYTES);
-      ptx::cp_async_commit();
+    auto issue = [&](int stage, int share) {
+      if (share < CopyA::SHARES) copy_a.issue(stages + stage, share);
+      if (share < CopyB::SHARES) copy_b.issue(stages + stage + CopyA::BYTES, share);
     };
     auto finish = [&](int stage) {
       copy_a.finish(shared + stage);
@@ -166,7 +172,9 @@ struct MmaGemm {
     // Tiles past the end are all zeros: issuing them costs little and keeps the count of groups uniform.
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
-      issue(s * STAGE);
+#pragma unroll
+      for (int share = 0; share < STEPS - 1; ++share) issue(s * STAGE, share);
+      ptx::cp_async_commit();
       finish(s * STAGE);
     }
     ptx::cp_async_wait<STAGES - 2>();
@@ -189,13 +197,14 @@ struct MmaGemm {
       for (int s = 0; s < STEPS; ++s) {
         if (s == STEPS - 1) {
           finish(writing);
+          ptx::cp_async_commit();
           ptx::cp_async_wait<STAGES - 2>();
           __syncthreads();
           writing = reading;
           reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
         }
         read(f[(s + 1) % 2], reading, (s + 1) % STEPS);
-        if (s == 0) issue(writing);
+        if (s < STEPS - 1) issue(writing, s);
         warp.multiply(f[s % 2]);
       }
     }

@@ -1,0 +1,160 @@
+"""What the main loop of the 16-bit product is made of, counted in its machine code: needs no GPU.
+
+    python benchmarks/hgemm_sass.py
+    python benchmarks/hgemm_sass.py --arch rtx4090
+
+For each tile shape of the GPU and each pair of layouts it compiles ``kernels/hgemm`` for packed, aligned matrices,
+disassembles it and prints a row of a Markdown table: instructions per warp and k-tile by class, and what share of the
+time that the matrix units need for the tile the other parts need beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+from matmill.arch import Arch, get
+from matmill.compile import Resources, compile_source
+from matmill.config import Config
+from matmill.dtypes import F16
+from matmill.errors import ArgumentError, MatmillError
+from matmill.kernels.hgemm import HGEMM
+from matmill.mma_tiles import ELEMENT_BYTES, shapes, threads, with_copies
+from matmill.problem import Gemm
+from matmill.source import generate
+
+#: Multiply-adds that Hopper's matrix units make per multiprocessor and clock with mma.sync: about 62% of those they
+#: make with wgmma, whose rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+#: Architecture via Microbenchmarking", 2024).
+HOPPER_FMAS = 0.62 * 2048
+SCHEDULERS = 4
+#: What a warp moves to or from shared memory with one instruction of those counted here: 16 bytes per lane.
+_MOVED = 512
+#: Extents of a problem that every tile shape takes without checks that fail.
+_EXTENT = 8192
+_LINE = re.compile(r"^(\.L\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", re.MULTILINE)
+_BRANCH = re.compile(r"BRA .*`\((\.L\w+)\)")
+_OPCODE = re.compile(r"(?:@!?U?P\w+ )?(\w+)")
+
+
+def disassembler() -> str:
+    """The path of nvdisasm. Raises :class:`~matmill.errors.MatmillError` where there is none."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    packaged = [str(file.locate()) for file in files if file.name == "nvdisasm"]
+    found = packaged[0] if packaged else shutil.which("nvdisasm")
+    if found is None:
+        raise MatmillError(
+            argument="nvdisasm", got="no such program", wanted="CUDA's disassembler", fix="pip install 'matmill[sass]'"
+        )
+    return found
+
+
+def listing(cubin: bytes, tool: str) -> str:
+    """The machine code of a cubin, disassembled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        return subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
+
+
+def main_loop(sass: str) -> list[str]:
+    """The instructions between a label and a branch back to it: of all such loops the one with the most HMMA."""
+    code: list[str] = []
+    labels: dict[str, int] = {}
+    loops: list[list[str]] = []
+    for label, instruction in _LINE.findall(sass):
+        if label:
+            labels[label] = len(code)
+            continue
+        code.append(instruction)
+        back = _BRANCH.search(instruction)
+        if back and back[1] in labels:
+            loops.append(code[labels[back[1]] :])
+    return max(loops, key=lambda loop: sum("HMMA" in line for line in loop))
+
+
+def opcodes(loop: list[str]) -> Counter[str]:
+    """How often each opcode occurs, modifiers and predicates left out."""
+    return Counter(found[1] for line in loop if (found := _OPCODE.match(line)))
+
+
+def fmas_per_clock(arch: Arch) -> float:
+    """Multiply-adds per multiprocessor and clock, float16 with float32 sums.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a GPU whose rate is not known.
+    """
+    if arch.capability == (9, 0):
+        return HOPPER_FMAS
+    if "float16" not in arch.matrix_flops:
+        wanted = "a GPU with matrix units of known rate"
+        raise ArgumentError(argument="arch", got=arch.name, wanted=wanted, fix="Pick h200, a100, rtx4090 or t4.")
+    return arch.matrix_flops["float16"] / (2 * arch.sms * arch.boost_hz)
+
+
+def row(config: Config, used: Resources, count: Counter[str], arch: Arch) -> str:
+    """One row of the table: counts per warp and k-tile, clocks per k-tile of a block."""
+    warps = threads(config) // 32
+    copies = count["LDGSTS"] + count["STS"]  # without cp.async they go through registers
+    others = count.total() - count["HMMA"] - count["LDSM"] - copies
+    clocks = config["BK"] * config["BM"] * config["BN"] / fmas_per_clock(arch)
+    shared = (count["LDSM"] + copies) * warps * _MOVED / (arch.shared_bytes_per_s / (arch.sms * arch.boost_hz))
+    issue = count.total() * warps / SCHEDULERS
+    fetched = (config["BM"] + config["BN"]) * config["BK"] * ELEMENT_BYTES
+    cells = (
+        f"{config['BM']}x{config['BN']}x{config['BK']}",
+        f"{config['BM'] // config['WARPS_M']}x{config['BN'] // config['WARPS_N']}",
+        config["STAGES"],
+        config["BLOCKS_PER_SM"],
+        "mk"[config["A_K_INNER"]] + "nk"[config["B_K_INNER"]],
+        used.registers,
+        used.spill_stores + used.spill_loads,
+        count["HMMA"],
+        count["LDSM"],
+        copies,
+        others,
+        f"{clocks:.0f}",
+        f"{shared / clocks:.0%}",
+        f"{issue / clocks:.0%}",
+        f"{fetched / clocks:.1f}",
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+HEAD = (
+    "| tile | warp tile | stages | blocks/SM | A, B along | registers | spilled bytes | HMMA | LDSM | copies | others "
+    "| matrix clocks | shared | issue | L2 B/clock |"
+)
+
+
+def table(arch: Arch, tool: str) -> list[str]:
+    """The table's lines."""
+    lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
+    n = _EXTENT
+    packed, turned = (n, 1), (1, n)
+    for shape, a, b in product(shapes(arch), (packed, turned), (packed, turned)):
+        config = with_copies(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
+        binary = compile_source(generate(HGEMM.with_config(config), F16), arch.target)
+        lines.append(row(config, binary.resources, opcodes(main_loop(listing(binary.cubin, tool))), arch))
+    return lines
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="h200")
+    arguments = parser.parse_args()
+    print("\n".join(table(get(arguments.arch), disassembler())))
+
+
+if __name__ == "__main__":
+    main()

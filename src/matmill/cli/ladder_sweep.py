@@ -1,0 +1,93 @@
+"""``matmill ladder … --sweep LOW..HIGH``: rates at sizes that double, as a table of sizes by rungs, JSON, or a plot."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from matmill.bench import units
+from matmill.bench.results import BaselineRow, Row
+from matmill.bench.sweep import Curve, Sweep, doubling
+from matmill.cli.console import table
+from matmill.cli.options import size
+from matmill.cli.tables import verdict
+from matmill.errors import ArgumentError
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """The sizes that ``LOW..HIGH`` names: LOW, twice that, and so on up to HIGH.
+
+    >>> sizes("512..2048")
+    (512, 1024, 2048)
+    """
+    low, _, high = text.partition("..")
+    try:
+        first, last = size(low), size(high)
+    except argparse.ArgumentTypeError:
+        first, last = 1, 0
+    if first > last:
+        raise ArgumentError(
+            argument="--sweep",
+            got=repr(text),
+            wanted="LOW..HIGH, the smaller size first",
+            fix="For instance --sweep 512..16384.",
+        )
+    return doubling(first, last)
+
+
+def check(args: argparse.Namespace, on: str) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where a sweep cannot be what was meant."""
+    named = next((name for name in ("m", "n", "k") if getattr(args, name) is not None), None)
+    if named is not None:
+        raise ArgumentError(
+            argument=f"--{named}",
+            got=f"{getattr(args, named)} besides --sweep",
+            wanted="one of the two: a sweep's products have m = n = k",
+            fix="Leave one of them away.",
+        )
+    if on != "gpu":
+        raise ArgumentError(
+            argument="--sweep",
+            got="a run in the emulator",
+            wanted="a GPU: a sweep shows rates, and the emulator counts but does not time",
+            fix="Take one size, for instance --n 512, or a machine with a GPU.",
+        )
+
+
+def report(sweep: Sweep) -> Iterable[RenderableType]:
+    """The rates as a table, a line per rung or library, and all that a reader must know besides."""
+    first, subject = sweep.first, sweep.first.subject
+    title = f"{first.ladder}: {subject.unit} at m = n = k, {first.problem.dtype.name}, {first.arch.title}"
+    columns = [("rung", "left"), *((str(n), "right") for n in sweep.sizes)]
+    curves = sweep.curves()
+    built = table(title, columns, [])
+    for ours in (True, False):
+        for curve in (curve for curve in curves if curve.ours is ours):
+            built.add_row(curve.name, *(_cell(row, subject.rate) for row in curve.rows))
+        built.add_section()
+    yield built
+    yield Text()
+    yield Text("\n".join(_remarks(sweep, curves)))
+
+
+def _cell(row: Row | BaselineRow | None, rate: str) -> str:
+    if row is None:
+        return "-"
+    if isinstance(row, BaselineRow):
+        return units.digits(getattr(row, rate)) if row.ok else "WRONG"
+    found = getattr(row, rate) if row.ok else None
+    said = verdict(row) if found is None else units.digits(found)
+    return f"{said} *" if row.note else said
+
+
+def _remarks(sweep: Sweep, curves: Iterable[Curve]) -> Iterable[str]:
+    for curve in curves:
+        for n, row in zip(sweep.sizes, curve.rows, strict=True):
+            if isinstance(row, Row) and row.note:
+                yield f"* {curve.name} for {n}: {row.note}"
+    # What every size says is said once.
+    notes = dict.fromkeys(note for outcome in sweep.outcomes for note in outcome.notes)
+    yield from notes

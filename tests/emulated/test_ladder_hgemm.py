@@ -1,0 +1,186 @@
+"""The hgemm ladder as users run it without a GPU: every rung and type, a planted mistake, and the JSON contract."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulated.launched_script import BENCHMARKS, ScriptGPU
+from matmill import cli, registry
+from matmill.bench.halves import EMULATED
+from matmill.bench.results import Outcome
+from matmill.cli import main
+from matmill.config import Config
+from matmill.kernel import Geometry, Rung
+from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm.any_size import ANY_SIZE
+from matmill.problem import Gemm
+
+#: A warp per row of D, an element of it per lane.
+PARAMETERS = (
+    "(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k, float alpha, float beta)"
+)
+HEAD = f"""
+#include "matmill/dtype/half.cuh"
+extern "C" __global__ void planted{PARAMETERS} {{
+  const int row = blockIdx.x, column = blockIdx.y * 32 + threadIdx.x;
+  if (row >= m || column >= n) return;
+"""
+#: Rounded to float16 eight terms at a time, as float16 sums of matrix units are.
+NARROW = """
+  float sum = 0.0f;
+  for (int i = 0; i < k; ++i) {
+    sum += A[row * k + i].widened() * B[i * n + column].widened();
+    if (i % 8 == 7) sum = Scalar::rounded(sum).widened();
+  }
+"""
+WIDE = NARROW.replace("if (i % 8 == 7)", "if (false)")
+STORE = "D[row * n + column] = Scalar::rounded(alpha * sum);"
+
+Plant = Callable[..., None]
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
+    """Puts a rung whose kernel has the given body on the ladder, beside ``any-size``."""
+
+    def put(body: str, *, acc16: int) -> None:
+        package = f"planted_{uuid.uuid4().hex}"  # fresh each time: sources are remembered by package and file
+        folder = tmp_path / package
+        folder.mkdir()
+        (folder / "kernel.cuh").write_text(f"{HEAD}{body}\n}}\n", encoding="utf-8")
+        (folder / "__init__.py").write_text("", encoding="utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        kernel = replace(
+            ANY_SIZE.kernel,
+            package=package,
+            entry="planted",
+            config=Config.of(ACC16=acc16),
+            geometry=lambda problem, _config: Geometry((problem.m, -(-problem.n // 32), 1), (32, 1, 1)),
+            legality=lambda _problem, _config, _arch: None,
+        )
+        rung: Rung[Gemm] = replace(ANY_SIZE, name="planted", kernel=kernel, tune=None)
+        monkeypatch.setitem(registry.LADDERS, "hgemm", (ANY_SIZE, rung))
+
+    return put
+
+
+def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main(["ladder", "hgemm", *arguments, "--on", "emulator", "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return code, found
+
+
+def test_every_rung_is_right_and_race_free(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json([], capsys)
+    assert code == cli.OK
+    m, n, k = EMULATED
+    asked = {"m": m, "n": n, "k": k, "dtype": "float16"}
+    assert found["problem"] == asked
+    assert [row["rung"] for row in found["rows"]] == [*(rung.label for rung in HGEMM), "production"]
+    for row in found["rows"]:
+        assert row["ok"] is True, row
+        assert (row["hazards"], row["note"], row["problem"]) == ([], "", asked)
+        assert 0 <= row["error_ratio"] <= 1
+        assert (row["seconds"], row["tflops"], row["peak_fraction"]) == (None, None, None)
+        assert row["counters"]["hmma"] == m * n * k // (16 * 8 * 16)
+        assert row["registers"] > 0
+        assert 0 < row["occupancy"] <= 1
+    assert Outcome.from_dict(found).as_dict() == found
+
+
+def test_sizes_that_no_tile_divides(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--m", "100", "--n", "67", "--k", "45", "--dtype", "bfloat16"]
+    rungs = "hierarchical,any-size,epilogue,float32-sums,production"
+    code, found = _json([*sizes, "--rungs", rungs], capsys)
+    assert code == cli.OK
+    tiled, *others = found["rows"]
+    assert tiled["note"].startswith("at m=256 n=128 k=64: ")
+    assert tiled["problem"] == {"m": 256, "n": 128, "k": 64, "dtype": "bfloat16"}
+    for row in others:
+        assert (row["note"], row["problem"]) == ("", {"m": 100, "n": 67, "k": 45, "dtype": "bfloat16"})
+        assert row["ok"] is True
+
+
+def test_the_table_counts_matrix_instructions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "hgemm", "--on", "emulator", "--rungs", "swizzled", "--k", "64"]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("rung ") and "HMMA" in line for line in lines)
+    assert "no row for the CPU: its BLAS has no float16" in lines
+
+
+@pytest.mark.parametrize("arch", ["t4", "k40"])
+def test_rows_say_which_gpu_they_need(arch: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json(["--arch", arch, "--k", "64", "--rungs", "double-buffer,multistage"], capsys)
+    assert code == cli.OK
+    first, second = found["rows"]
+    assert second["ok"] is None
+    if arch == "t4":
+        assert first["ok"] is True
+        assert "cp.async needs compute capability 8.0: t4 has 7.5" in second["note"]
+    else:
+        assert first["ok"] is None
+        assert "mma.sync on float16 needs compute capability 7.5: k40 has 3.5" in first["note"]
+
+
+def _planted(plant: Plant, body: str, capsys: pytest.CaptureFixture[str], *, acc16: int = 0) -> dict[str, Any]:
+    plant(body, acc16=acc16)
+    _, found = _json(["--m", "8", "--n", "64", "--k", "4096", "--rungs", "planted", "--dtype", "float16"], capsys)
+    row: dict[str, Any] = found["rows"][0]
+    return row
+
+
+def test_sums_are_judged_by_what_the_kernel_says_they_are(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _planted(plant, WIDE + STORE, capsys)["ok"] is True
+    assert _planted(plant, NARROW + STORE, capsys, acc16=1)["ok"] is True
+    assert _planted(plant, NARROW + STORE, capsys)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        WIDE.replace("int i = 0", "int i = 64") + STORE,
+        WIDE + "if (row + column > 0) " + STORE,
+        "D[row * n + column] = Scalar::rounded(0.0f);",
+        "",
+    ],
+    ids=["a step of k missing", "one element missing", "zeros", "nothing written"],
+)
+def test_a_planted_mistake_is_wrong_whatever_the_sums(
+    body: str, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for acc16 in (0, 1):
+        row = _planted(plant, body, capsys, acc16=acc16)
+        assert row["ok"] is False, acc16
+        assert row["error_ratio"] is None or row["error_ratio"] > 1
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_sanitizers_are_given_the_rungs(
+    damaged: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = ScriptGPU("A")
+    if damaged:
+        gpu.damage = lambda found: found.fill(7)
+    path, order = str(BENCHMARKS / "launch_all.py"), tmp_path / "order.json"
+    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: gpu)
+    monkeypatch.setattr("matmill.ladder.hgemm.HGEMM", (HGEMM[0], HGEMM[-1]))
+    monkeypatch.setattr(sys, "argv", [path, "--ladder", "hgemm", "--out", str(order)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(path, run_name="__main__")
+    assert ended.value.code == int(damaged)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"2 launches, {2 * damaged} wrong"
+    sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}
+    assert json.loads(order.read_text()) == [
+        {"rung": rung.label, "entry": rung.kernel.entry, "problem": sizes} for rung in (HGEMM[0], HGEMM[-1])
+    ]
+    assert gpu.entries == {"hierarchical", "float32_sums"}

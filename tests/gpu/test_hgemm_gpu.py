@@ -1,0 +1,165 @@
+"""16-bit products of any size on a GPU: shapes, layouts and batches against float64, every tile, the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import errors
+from matmill.compile import compile_source
+from matmill.dtypes import ALL
+from matmill.gpu import GPU
+from matmill.kernel import GemmOperands
+from matmill.kernels.hgemm import HGEMM, space
+from matmill.problem import Gemm
+from matmill.reference import check
+from matmill.source import generate
+
+Array = NDArray[Any]
+_NAN_BYTE = 0xFF
+
+
+@pytest.fixture(params=["float16", "bfloat16"])
+def dtype(request: pytest.FixtureRequest, device: GPU) -> str:
+    """A 16-bit type that this GPU's matrix units take."""
+    name = str(request.param)
+    if name == "bfloat16" and device.arch.capability < (8, 0):
+        pytest.skip("no matrix units for bfloat16 before Ampere")
+    return name
+
+
+def _random(seed: int, *shape: int, dtype: str) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(ALL[dtype].numpy)
+
+
+def _gpu(*args: Any, **options: Any) -> Any:
+    return matmill.matmul(*args, executor="gpu", **options)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((1, 1), (1, 1)),
+        ((129, 65), (65, 257)),
+        ((2048, 1024), (1024, 1536)),
+        ((1023, 1025), (1025, 511)),
+        ((3, 5000), (5000, 1000)),
+        ((16, 4096), (4096, 4096)),
+        ((200, 100_001), (100_001, 200)),
+        ((513, 1), (1, 511)),
+        ((4000,), (4000, 300)),
+        ((300, 4000), (4000,)),
+        ((7, 133, 44), (44, 55)),
+        ((3, 1, 133, 44), (1, 5, 44, 155)),
+    ],
+)
+def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = _random(0, *left, dtype=dtype), _random(1, *right, dtype=dtype)
+    verdict = check(_gpu(a, b), a, b)
+    assert verdict.ok, verdict
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 700)),
+    st.lists(st.sampled_from([1, 1, -1, 2]), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=2, max_size=2),
+    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
+)
+def test_sizes_and_strides(
+    dtype: str, sizes: tuple[int, int, int], steps: list[int], turned: list[bool], factors: tuple[float, float]
+) -> None:
+    m, n, k = sizes
+
+    def view(seed: int, rows: int, columns: int, place: int) -> Array:
+        across, down = steps[2 * place : 2 * place + 2]
+        shape = (rows * abs(across), columns * abs(down))
+        root = _random(seed, *(shape[::-1] if turned[place] else shape), dtype=dtype)
+        return (root.T if turned[place] else root)[::across, ::down]
+
+    a, b, c = view(0, m, k, 0), view(1, k, n, 1), _random(2, m, n, dtype=dtype)
+    verdict = check(_gpu(a, b, c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, odd: bool) -> None:
+    side = 1 if odd else 8
+    m, n, k = 256 + side, 384 + side, 2048 + side
+    a, b = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)
+    align = 2 if odd else 16
+    problem = Gemm(m, n, k, ALL[dtype], a_align=align, b_align=align, d_align=align)
+    with device.upload(a, "A") as da, device.upload(b, "B") as db, device.empty(2 * m * n) as dd:
+        for config in space(problem, device.arch):
+            kernel = HGEMM.with_config(config)
+            assert kernel.why_not(problem, device.arch) is None
+            dd.fill_bytes(_NAN_BYTE)
+            with device.empty(max(16, kernel.workspace(problem))) as room:
+                room.fill_bytes(_NAN_BYTE)
+                operands = GemmOperands(
+                    da.pointer("A"), db.pointer("B"), dd.pointer("D"), dd.pointer("D"),
+                    workspace=room.pointer("workspace"),
+                )  # fmt: skip
+                binary = compile_source(generate(kernel, problem.dtype), device.arch.target)
+                for launch in kernel.launches(problem, operands):
+                    device.launch(binary, launch)
+                device.synchronize()
+            verdict = check(dd.download((m, n), a.dtype), a, b)
+            assert verdict.ok, (str(config), verdict)
+
+
+def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
+    a, b, c = (_random(i, *shape, dtype=dtype) for i, shape in enumerate(((300, 200), (200, 150), (300, 150))))
+    assert check(_gpu(a, b, np.full_like(c, np.nan)), a, b).ok
+    before = c.copy()
+    assert _gpu(a, b, c, beta=-0.5, out=c) is c
+    assert check(c, a, b, before, beta=-0.5).ok
+    a[3, 7], a[299, 9], b[30, 3] = np.nan, np.inf, -np.inf
+    assert check(_gpu(a, b), a, b).ok
+    assert (_gpu(a, b, before, alpha=0, beta=2) == before + before).all()
+
+
+@pytest.mark.parametrize(("m", "k"), [(150, 40), (130, 100_000), (1000, 1001)])
+def test_gram_matrices_are_symmetric_to_the_bit(m: int, k: int, dtype: str) -> None:
+    for a in (_random(0, m, k, dtype=dtype), _random(0, k, m, dtype=dtype).T):
+        gram = _gpu(a, a.T)
+        assert check(gram, a, a.T).ok
+        assert gram.tobytes() == np.ascontiguousarray(gram.T).tobytes()
+
+
+def test_more_products_than_a_grid_is_long(dtype: str) -> None:
+    a, b = _random(0, 66_000, 2, 9, dtype=dtype), _random(1, 66_000, 9, 3, dtype=dtype)
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    assert np.abs(_gpu(a, b).astype(np.float64) - expected).max() <= 9 * float(ALL[dtype].roundoff)
+
+
+def test_bfloat16_without_matrix_units_is_refused(device: GPU) -> None:
+    if device.arch.capability >= (8, 0):
+        pytest.skip("this GPU has matrix units for bfloat16")
+    a = _random(0, 200, 200, dtype="bfloat16")
+    with pytest.raises(errors.IllegalConfigError, match=r"needs compute capability 8\.0"):
+        _gpu(a, a)
+
+
+# -- torch ------------------------------------------------------------------------------------------------------------
+
+
+def test_torch_tensors_and_the_same_bits(torch: Any, dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    for m, n, k in ((256, 512, 384), (100, 4096, 4096), (333, 777, 555)):
+        x, y = (torch.rand(*shape, device="cuda").mul_(2).sub_(1).to(kind) for shape in ((m, k), (n, k)))
+        first = matmill.matmul(x, y.T)
+        a, b, d = (one.double().cpu().numpy().astype(ALL[dtype].numpy) for one in (x, y.T, first))
+        assert check(d, a, b).ok
+        noise = torch.rand(2048, 2048, device="cuda")
+        side = torch.cuda.Stream()
+        for _ in range(10):
+            with torch.cuda.stream(side):
+                torch.mm(noise, noise)  # company on the multiprocessors changes the order in which blocks run
+            assert torch.equal(matmill.matmul(x, y.T).view(torch.int16), first.view(torch.int16))

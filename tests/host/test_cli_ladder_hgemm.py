@@ -1,0 +1,443 @@
+"""The hgemm ladder's options, peers, tables and plots, its run on a GPU made of host memory, and sweeps over sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+from host.test_cli_gpu import MILLISECONDS, FakeGPU
+from host.test_cli_ladder import measured, outcome
+from matmill import cli
+from matmill.arch import get
+from matmill.bench import measure, peers, units
+from matmill.bench.clock import Clock, StreamHandle
+from matmill.bench.half_report import hgemm_page
+from matmill.bench.halves import HALVES, HalfInputs, half_product
+from matmill.bench.peers import NARROW, WIDE, half_peers
+from matmill.bench.plots import draw
+from matmill.bench.results import Outcome
+from matmill.bench.sweep import Sweep
+from matmill.bench.sweep_plot import draw_sweep
+from matmill.cli import ladder_sweep, main, tables
+from matmill.compile import Binary
+from matmill.dtypes import BF16, F16, DType
+from matmill.execute import Launch, Pointer
+from matmill.ladder.hgemm import HGEMM
+from torch_stand_in import Tensor, stand_in
+
+Array = NDArray[Any]
+LABELS = [rung.label for rung in HGEMM]
+TILED = LABELS[:7]
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["hgemm", "--dtype", "float23"], cli.USAGE, ["--dtype: got 'float23'", "float16"]),
+        (["hgemm", "--dtype", "float32"], cli.USAGE, ["--dtype: got 'float32'", "one of float16, bfloat16"]),
+        (["hgemm", "--case", "MTXA"], cli.USAGE, ["--case", "for ladder hgemm"]),
+        (["hgemm", "--layout", "row"], cli.USAGE, ["--layout", "ladder inner alone"]),
+        (["hgemm", "--rungs", "swizled"], cli.USAGE, ["Did you mean 'swizzled'?"]),
+        (["hgemm", "--on", "gpu"], cli.NO_GPU, ["--on: got 'gpu'"]),
+        (["hgemm", "--n", "1000", "--on", "auto"], cli.USAGE, ["without a usable GPU", "--on emulator"]),
+        (["hgemm", "--sweep", "512..1024"], cli.USAGE, ["--sweep", "does not time"]),
+        (["hgemm", "--sweep", "1024..512"], cli.USAGE, ["--sweep: got '1024..512'", "the smaller size first"]),
+        (["hgemm", "--sweep", "512"], cli.USAGE, ["--sweep: got '512'", "LOW..HIGH"]),
+        (["hgemm", "--sweep", "512..", "--on", "auto"], cli.USAGE, ["--sweep: got '512..'"]),
+        (["hgemm", "--sweep", "512..1024", "--k", "9"], cli.USAGE, ["--k: got 9 besides --sweep"]),
+        (["inner", "--sweep", "512..1024"], cli.USAGE, ["--sweep: got '512..1024' for ladder inner", "hgemm or sgemm"]),
+        (["--sweep", "512..1024"], cli.USAGE, ["ladder: got none"]),
+    ],
+)
+def test_errors(
+    arguments: list[str],
+    code: int,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
+    on = [] if "--on" in arguments else ["--on", "emulator"]
+    assert main(["ladder", *arguments, *on]) == code
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+
+
+def test_help_says_what_is_summed_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "--help"]) == cli.OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "m, n, k 4096 4096 4096 on a GPU and 256 256 128 emulated, --dtype (float16 or bfloat16) to float16" in said
+    assert "all rungs but the last sum in float16" in said
+
+
+def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "--list"]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip() == "hgemm")
+    assert lines[start + 1].split()[:2] == ["hierarchical", "S2"]
+    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in LABELS)
+
+
+# A GPU made of host memory
+
+
+class HalfGPU(FakeGPU):
+    """Multiplies 16-bit matrices with NumPy as the rungs do: their parameters are A, B, C, D."""
+
+    dtype: DType = F16
+
+    def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
+        """Does what the kernel would."""
+        assert stream is None or hasattr(stream, "__cuda_stream__")
+        assert f".entry {launch.entry}(" in binary.ptx
+        args: tuple[Any, ...] = launch.args
+        m, n, k = (int(x) for x in args[4:7])
+        assert [float(x) for x in args[7:9]] == [1.0, 0.0]
+        shapes = {0: (m, k), 1: (k, n), 3: (m, n)}
+        a, b, d = (self._view(args[place], shape) for place, shape in shapes.items())
+        d[...] = a.astype(np.float32) @ b.astype(np.float32)
+        if launch.entry == self.wrong:
+            d[-1, -1] += self.dtype.numpy.type(4)
+
+    def _view(self, where: object, shape: tuple[int, int]) -> Array:
+        assert isinstance(where, Pointer)
+        buffer = (ctypes.c_uint8 * (prod(shape) * 2)).from_address(where.address)
+        return np.ctypeslib.as_array(buffer).view(self.dtype.numpy).reshape(shape)
+
+
+class FakePeer:
+    """A cuBLAS that is right, as far as its sums allow."""
+
+    version = "fake 1"
+
+    def __init__(self, asked: HalfInputs, name: str, *, acc16: bool) -> None:
+        self.name, self.acc16 = name, acc16
+        product = asked.a.astype(np.float32) @ asked.b.astype(np.float32)
+        # An error that float16 sums may have and float32 ones may not.
+        self._product = (product * np.float32(1.005 if acc16 else 1.0)).astype(asked.problem.dtype.numpy)
+
+    def run(self, stream: StreamHandle) -> None:
+        """Takes no time."""
+        assert stream.address
+
+    def result(self) -> Array:
+        """The product."""
+        return self._product
+
+
+def _peers(asked: HalfInputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
+    assert a != b
+    found = [FakePeer(asked, WIDE, acc16=False)]
+    if asked.problem.dtype is F16:
+        found.append(FakePeer(asked, NARROW, acc16=True))
+    return found, ["not compared with a note"]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
+    fake = HalfGPU()
+    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr(measure, "half_peers", _peers)
+    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    return fake
+
+
+RUNGS = ",".join(LABELS)
+
+
+def _json(arguments: list[str], capsys: pytest.CaptureFixture[str], rungs: str = RUNGS) -> tuple[int, Any]:
+    code = main(["ladder", "hgemm", *arguments, "--rungs", rungs, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_rates_refer_to_the_matrix_units(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.dtype = HALVES[dtype]
+    code, found = _json(["--n", "250", "--dtype", dtype], capsys)
+    assert code == cli.OK, found
+    assert (found["on"], found["problem"]) == ("gpu", {"m": 250, "n": 250, "k": 250, "dtype": dtype})
+    seconds = MILLISECONDS / 1e3
+    rows = {row["rung"]: row for row in found["rows"]}
+    assert list(rows) == LABELS
+    for label, row in rows.items():
+        assert row["ok"] is True, row
+        moved = label in TILED
+        n = 256 if moved else 250
+        assert row["problem"] == {"m": n, "n": n, "k": n, "dtype": dtype}
+        assert bool(row["note"]) == moved
+        rate = 2 * n**3 / seconds
+        assert row["tflops"] == pytest.approx(rate / 1e12)
+        assert row["peak_fraction"] == pytest.approx(rate / 989.4e12)
+        assert row["library_fraction"] == pytest.approx((n / 250) ** 3)
+        assert "bytes" not in row
+    assert [base["name"] for base in found["baselines"]] == ([WIDE, NARROW] if dtype == "float16" else [WIDE])
+    assert all(base["ok"] for base in found["baselines"])
+    assert "not compared with a note" in found["notes"]
+    assert f"no row for the CPU: its BLAS has no {dtype}" in found["notes"]
+    assert Outcome.from_dict(found).as_dict() == found
+    assert gpu.live == {}
+
+
+def test_a_wrong_rung_fails_the_run(gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.wrong = "epilogue"
+    assert main(["ladder", "hgemm", "--n", "200", "--rungs", "any-size,epilogue,float32-sums"]) == cli.FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("epilogue ") and "WRONG" in line for line in lines)
+    assert any(line.startswith("float32-sums ") and " ok" in line for line in lines)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_library_s_error_is_judged_by_its_sums(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def honest(asked: HalfInputs, _a: int, _b: int) -> tuple[list[FakePeer], list[str]]:
+        peer = FakePeer(asked, WIDE, acc16=True)
+        peer.acc16 = False
+        return [peer], []
+
+    monkeypatch.setattr(measure, "half_peers", honest)
+    code, found = _json(["--n", "256"], capsys, "any-size")
+    assert code == cli.FAILED
+    assert found["baselines"][0]["ok"] is False
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_default_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("matmill.cli.ladder_hgemm.GPU_SIZES", (128, 192, 64))
+    _, found = _json([], capsys, "any-size")
+    assert found["problem"] == {"m": 128, "n": 192, "k": 64, "dtype": "float16"}
+    _, found = _json(["--k", "32"], capsys, "any-size")
+    assert found["problem"] == {"m": 128, "n": 192, "k": 32, "dtype": "float16"}
+
+
+def test_rows_say_which_gpu_they_need(gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.arch = get("t4")
+    code, found = _json(["--n", "256"], capsys, "double-buffer,multistage")
+    assert code == cli.OK
+    assert [row["ok"] for row in found["rows"]] == [True, None]
+    assert "cp.async needs compute capability 8.0: t4 has 7.5" in found["rows"][1]["note"]
+    # No row of bfloat16 runs, and the library's has a rate but no peak to compare it with.
+    code, found = _json(["--n", "256", "--dtype", "bfloat16"], capsys)
+    assert {row["ok"] for row in found["rows"]} == {None}
+    assert all("mma.sync on bfloat16 needs compute capability 8.0" in row["note"] for row in found["rows"])
+    assert found["baselines"][0]["peak_fraction"] is None
+    assert found["baselines"][0]["tflops"] > 0
+    assert main(["ladder", "hgemm", "--n", "256", "--dtype", "bfloat16"]) == cli.OK
+    assert any(line.startswith(WIDE) for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_tables_fit_the_terminal_and_plots_show_the_peak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = _json(["--n", "250"], capsys)
+    small = Outcome.from_dict(found)
+    as_large: dict[str, Any] = {"tflops": 612.3, "peak_fraction": 0.619, "seconds": 0.0017945}
+    outcome = replace(
+        small,
+        rows=tuple(replace(row, **as_large) for row in small.rows),
+        baselines=tuple(replace(base, **as_large) for base in small.baselines),
+    )
+    file = io.StringIO()
+    for part in tables.report(outcome):
+        Console(file=file, width=88).print(part, soft_wrap=True)
+    lines = file.getvalue().splitlines()
+    assert lines[0].strip() == "hgemm: m=250 n=250 k=250 float16, matrix peaks of the H200 SXM 141 GB"
+    head = next(line for line in lines if line.startswith("rung"))
+    assert all(word in head for word in ("time", "TFLOP/s", "% peak", "% lib", "regs", "check"))
+    row = next(line for line in lines if line.startswith("epilogue"))
+    assert all(cell in row for cell in ("1.79 ms", "612", "61.9%", "100.0%"))
+    assert len(row) <= 88
+    matplotlib = pytest.importorskip("matplotlib")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        draw(outcome, tmp_path / "plot.svg")
+        draw(replace(outcome, arch=get("titan-x")), tmp_path / "none.svg")
+    picture = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert "matrix peak 989" in picture
+    assert "matrix peak" not in (tmp_path / "none.svg").read_text(encoding="utf-8")
+
+
+# Sweeps
+
+
+def test_a_sweep_runs_every_size(gpu: HalfGPU, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = _json(["--sweep", "64..256"], capsys, "any-size,double-buffer")
+    assert code == cli.OK
+    assert [outcome["problem"]["n"] for outcome in found] == [64, 128, 256]
+    assert [[row["rung"] for row in outcome["rows"]] for outcome in found] == [["double-buffer", "any-size"]] * 3
+    again = Sweep.of_records(found[::-1])
+    assert again.as_list() == found
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "sweep.png"
+    arguments = ["ladder", "hgemm", "--sweep", "64..300", "--rungs", "any-size,double-buffer", "--plot", str(plot)]
+    assert main(arguments) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "hgemm: TFLOP/s at m = n = k, float16, H200 SXM 141 GB"
+    assert next(line for line in lines if line.startswith("rung")).split() == ["rung", "64", "128", "256"]
+    rates = [units.digits(2 * n**3 / 2e-3 / 1e12) for n in (64, 128, 256)]
+    assert next(line for line in lines if line.startswith("any-size")).split()[1:] == rates
+    assert any(line.startswith("* double-buffer for 64: at m=256 n=256 k=64") for line in lines)
+    assert sum(line.startswith("measured on") for line in lines) == 1
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert gpu.live == {}
+
+
+def test_a_sweep_of_a_wrong_rung_fails_and_says_where(gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu.wrong = "any_size"
+    assert main(["ladder", "hgemm", "--sweep", "64..128", "--rungs", "any-size"]) == cli.FAILED
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("any-size"))
+    assert row.split()[1:] == ["WRONG", "WRONG"]
+
+
+def made_up(n: int) -> Outcome:
+    """An outcome with the rates of a GPU, more at larger sizes; one rung is wrong at 2048, one moved from 1000."""
+    full = 1 - 2.0 ** -(n / 1024)
+    rows = [measured(label, tflops=full * 800 * (place + 1) / 11, ok=True) for place, label in enumerate(LABELS)]
+    if n == 2048:
+        rows[3] = replace(rows[3], ok=False, error_ratio=3.0)
+    rows[-1] = replace(rows[-1], note="a note" if n == 1000 else "")
+    base = outcome("gpu", rows).baselines[0]
+    libraries = (replace(base, name=WIDE, tflops=full * 760), replace(base, name=NARROW, tflops=full * 800))
+    environment = {"date": "2026-11-20", "nvrtc": "13.0", "packages": {"torch": "2.9"}, "gpus": None}
+    problem = half_product(n, n, n)
+    return outcome("gpu", rows, ladder="hgemm", problem=problem, baselines=libraries, environment=environment)
+
+
+def test_a_plot_has_every_curve_and_leaves_out_what_is_wrong(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    sweep = Sweep(tuple(made_up(512 << step) for step in range(6)))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        draw_sweep(sweep, tmp_path / "sweep.svg")
+    picture = (tmp_path / "sweep.svg").read_text(encoding="utf-8")
+    assert all(f">{name}<" in picture for name in (*LABELS, WIDE, NARROW, "matrix peak 989", "16384", "TFLOP/s"))
+    assert not sweep.ok
+    file = io.StringIO()
+    for part in ladder_sweep.report(sweep):
+        Console(file=file, width=100).print(part, soft_wrap=True)
+    row = next(line for line in file.getvalue().splitlines() if line.startswith("prefetch"))
+    assert row.split()[3] == "WRONG"
+
+
+def test_the_page_has_rates_of_every_size_and_type() -> None:
+    records = [made_up(n).as_dict() for n in (512, 1000, 8192)]
+    page = hgemm_page(HGEMM, records, ["hgemm_h200_float16.png"])
+    assert "TFLOP/s in float16:\n\n| rung | 512 | 1000 | 8192 |" in page
+    assert "| float32-sums | " in page
+    assert " * |" in next(line for line in page.splitlines() if line.startswith("| float32-sums |"))
+    assert page.index(f"| {NARROW} |") > page.index("| float32-sums |")
+    assert "](../benchmarks/results/hgemm_h200_float16.png)" in page
+    assert "*Measured* at 8192 float16: " in page
+    assert "of the h200's matrix peak" in page
+
+
+# Libraries
+
+
+def _resident(memory: Any, device: str) -> Tensor:
+    assert device == "cuda"
+    interface = memory.__cuda_array_interface__
+    size = prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+    flat = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(interface["data"][0]))
+    return Tensor(np.ndarray(interface["shape"], interface["typestr"], flat, strides=interface["strides"]))
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made: Any = stand_in()
+    made.as_tensor = _resident
+    monkeypatch.setitem(sys.modules, "torch", made)
+    monkeypatch.setattr(peers, "installed", lambda: ("torch", "cupy"))
+    return made
+
+
+def _asked(dtype: DType) -> HalfInputs:
+    return HalfInputs.random(half_product(40, 24, 56, dtype), 3)
+
+
+def test_cublas_sums_both_ways_through_torch(torch: Any) -> None:
+    torch.backends.cuda.matmul.allow_fp16_accumulation = False
+    seen = []
+    plain = torch.mm
+
+    def mm(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        seen.append(torch.backends.cuda.matmul.allow_fp16_accumulation)
+        found: Tensor = plain(a, b, out=out)
+        return found
+
+    torch.mm = mm
+    asked = _asked(F16)
+    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert absent == []
+    assert [(peer.name, peer.version) for peer in found] == [(name, "torch 0 (stand-in)") for name in (WIDE, NARROW)]
+    assert [getattr(peer, "acc16", None) for peer in found] == [False, True]
+    assert seen == [False, True]
+    assert torch.backends.cuda.matmul.allow_fp16_accumulation is False
+    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is False
+    assert all(asked.check(peer.result()).ok for peer in found)
+
+
+def test_the_switch_goes_back_where_a_call_fails(torch: Any) -> None:
+    torch.backends.cuda.matmul.allow_fp16_accumulation = False
+
+    def broken(*_: object, out: object) -> None:
+        raise RuntimeError(f"no kernel\nfor {out}")
+
+    torch.mm = broken
+    asked = _asked(F16)
+    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert found == []
+    assert absent == [f"not compared with {name}: no kernel" for name in (WIDE, NARROW)]
+    assert torch.backends.cuda.matmul.allow_fp16_accumulation is False
+
+
+def test_an_older_torch_has_float32_sums_alone(torch: Any) -> None:
+    for dtype, notes in ((F16, 1), (BF16, 0)):
+        asked = _asked(dtype)
+        found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+        assert [peer.name for peer in found] == [WIDE]
+        assert asked.check(found[0].result()).ok
+        assert len(absent) == notes
+        assert all("torch has them since 2.7, and this is 0 (stand-in)" in note for note in absent)
+    assert not hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation")
+
+
+def test_cupy_is_what_is_left(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.cuda.is_available = lambda: False
+    cupy: Any = ModuleType("cupy")
+    cupy.__version__ = "0"
+    cupy.asarray = lambda memory: _resident(memory, "cuda").array
+    cupy.full = np.full
+    cupy.asnumpy = np.asarray
+
+    def matmul(a: Array, b: Array, out: Array) -> None:
+        out[...] = a.astype(np.float32) @ b.astype(np.float32)
+
+    cupy.matmul = matmul
+    cupy.cuda = SimpleNamespace(
+        ExternalStream=lambda _address: nullcontext(), Device=lambda: SimpleNamespace(synchronize=lambda: None)
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    asked = _asked(F16)
+    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert absent == []
+    assert [(peer.name, peer.version) for peer in found] == [(WIDE, "cupy 0")]
+    assert asked.check(found[0].result()).ok
+    asked = _asked(BF16)
+    found, absent = half_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    assert found == []
+    assert absent == [f"not compared with {WIDE}: bfloat16 is not handed to it"]
