@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Protocol
 
 from matmill.arch import Arch
 from matmill.config import Config
@@ -34,29 +34,45 @@ from matmill.tiles import space as gemm_space
 from matmill.turns import space as turn_space
 
 
+class Prediction(Protocol):
+    """What every cost model gives: seconds in all, what takes most of them, and terms of its own."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the launch, or of all that a kernel needs."""
+
+    @property
+    def bound(self) -> str:
+        """The term that decides."""
+
+
 @dataclass(frozen=True)
 class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
-    ``predict`` gives seconds for a problem with one of these configurations on an arch.
+    ``explain`` gives what the model predicts for a problem with one of these configurations on an arch.
     """
 
     kernel: Kernel[P]
     space: Callable[[P, Arch], tuple[Config, ...]]
-    predict: Callable[[P, Config, Arch], float]
+    explain: Callable[[P, Config, Arch], Prediction]
+
+    def predict(self, problem: P, config: Config, arch: Arch) -> float:
+        """The seconds that the model predicts."""
+        return self.explain(problem, config, arch).seconds
 
 
 #: Kernels of products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
-    Production(GEMM, gemm_space, gemm_cost.predict),
-    Production(HGEMM, hgemm_space, hgemm_cost.predict),
-    Production(INNER_KERNEL, space_where_long, inner_cost.predict),
+    Production(GEMM, gemm_space, gemm_cost.explain),
+    Production(HGEMM, hgemm_space, hgemm_cost.explain),
+    Production(INNER_KERNEL, space_where_long, inner_cost.explain),
 )
 
 #: Kernels of sums of matrices that lie any way.
 SUMS: tuple[Production[Geam], ...] = (
-    Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.predict),
-    Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.predict),
+    Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.explain),
+    Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.explain),
 )
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {

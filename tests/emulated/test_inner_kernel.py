@@ -27,7 +27,7 @@ from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.source import generate
 
-_OURS = [Production(INNER, space, cost.predict)]
+_OURS = [Production(INNER, space, cost.explain)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,13 +30,13 @@ def _legality(problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
     return f"m = {problem.m} is odd" if config["EVEN"] and problem.m % 2 else None
 
 
-def _predict(problem: Gemm, config: Config, _arch: arch.Arch) -> float:
-    return 1.0 + abs(problem.m / 10 - config["BM"])
+def _explain(problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
+    return SimpleNamespace(seconds=1.0 + abs(problem.m / 10 - config["BM"]), bound="memory")
 
 
 def _production(*configs: Config) -> Production[Gemm]:
     kernel = Kernel("toy", "matmill.kernels.toy", configs[0], _geometry, _arguments, _legality)
-    return Production(kernel, lambda _problem, _arch: configs, _predict)
+    return Production(kernel, lambda _problem, _arch: configs, _explain)
 
 
 BIG = Config.of(BM=128, SHARED=0, EVEN=1)

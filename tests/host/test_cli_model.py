@@ -232,7 +232,7 @@ def test_gemm_json_is_the_model_and_the_choice(
     words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
     found = asked(words, capsys)
     problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
-    gemm = tuple(entry for entry in PRODUCTION if entry.predict is gemm_cost.predict)
+    gemm = tuple(entry for entry in PRODUCTION if entry.explain is gemm_cost.explain)
     choice = choose_from(gemm, problem, arch.get("t4"))
     assert found["best"] == dict(choice.kernel.config.constants)
     assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]

@@ -194,7 +194,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
         raise unknown_name("--dtype", args.dtype, DTYPES)
     n = args.n
     problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[args.dtype])
-    production = next(entry for entry in PRODUCTION if entry.predict is gemm_cost.predict)
+    production = next(entry for entry in PRODUCTION if entry.explain is gemm_cost.explain)
     rows = _gemm_rows(production, problem, arch)
     record = {
         "model": "gemm",

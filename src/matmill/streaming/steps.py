@@ -22,7 +22,7 @@ from matmill.source import generate
 Launches: TypeAlias = "tuple[tuple[Binary, Launch], ...]"
 
 _SOME_K = 1024
-_CANDIDATES = (Production(INNER, space, cost.predict),)
+_CANDIDATES = (Production(INNER, space, cost.explain),)
 
 
 @dataclass(frozen=True)

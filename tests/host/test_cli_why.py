@@ -1,0 +1,112 @@
+"""``matmill why``: every configuration beside the chosen one, from shapes alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from matmill import cli
+from matmill.arch import ARCHES, get
+from matmill.choose import choose, choose_sum
+from matmill.cli import main
+from matmill.dtypes import BF16, F16
+from matmill.problem import Gemm
+
+
+def _asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["why", *arguments, "--json"]) == cli.OK
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_is_chosen_is_what_a_call_would_run(capsys: pytest.CaptureFixture[str]) -> None:
+    found = _asked(capsys, "matmul", "1000x512", "512x2000", "--dtype", "float16")
+    (stage,) = found["stages"]
+    kernel = choose(Gemm(1000, 2000, 512, dtype=F16), get("h200")).kernel
+    assert (stage["best"]["kernel"], stage["places"]) == (kernel.entry, 1)
+    assert stage["best"]["config"] == dict((*kernel.config.constants, *kernel.config.launch))
+    chosen = [row for row in stage["rows"] if row["chosen"]]
+    assert [row["config"] for row in chosen] == [stage["best"]["config"]]
+    times = [row["seconds"] for row in stage["rows"]]
+    assert times == sorted(times)
+    assert all(row["terms"] and row["bound"] for row in stage["rows"])
+
+
+def test_layouts_and_batches_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
+    (plain,) = _asked(capsys, "matmul", "7x96x40", "7x40x64")["stages"]
+    assert plain["problem"] == "7 x 96x64x40 float32"
+    (turned,) = _asked(capsys, "matmul", "96x40T", "40x64")["stages"]
+    assert turned["best"]["config"]["A_ALONG_K"] == 0 != plain["best"]["config"]["A_ALONG_K"]
+    (gram,) = _asked(capsys, "inner", "3x1e7", "--gram")["stages"]
+    assert (gram["best"]["kernel"], gram["best"]["config"]["GRAM"]) == ("inner", 1)
+    (cross,) = _asked(capsys, "inner", "3x1e7", "1e7x3T")["stages"]
+    assert cross["best"]["config"]["GRAM"] == 0
+    assert cross["best"]["seconds"] > 1.5 * gram["best"]["seconds"]
+
+
+def test_sums_are_asked_by_x_alone_or_with_a_y_that_lies_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    (stage,) = _asked(capsys, "transpose_add", "24300x11520", "--dtype", "bfloat16")["stages"]
+    assert stage["problem"] == "11520x24300 bfloat16"
+    assert stage["best"]["config"]["SHIFTED"] == 4  # elements: rows of the result start on 8 bytes
+    (across,) = _asked(capsys, "transpose_add", "64x48", "48x64T", "--dtype", "bfloat16")["stages"]
+    assert across["best"]["config"]["Y_MODE"] == across["best"]["config"]["X_MODE"]
+    (alone,) = _asked(capsys, "transpose", "5000x8x8", "--dtype", "int8")["stages"]
+    assert alone["best"]["kernel"] == "transpose_small"
+    assert {row["kernel"] for row in alone["rows"]} == {"transpose_small", "transpose_add"}
+
+
+def test_the_report_says_what_was_chosen_and_what_ruled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "matmul", "4096x4096", "4096x4096", "--dtype", "bfloat16", "--top", "2"]) == cli.OK
+    said = capsys.readouterr().out
+    assert said.startswith("4096x4096x4096 bfloat16, H200")
+    assert sum("<- chosen" in line for line in said.splitlines()) == 1
+    assert "The best 2 of" in said
+    assert "predicted, not measured" in said
+    assert main(["why", "inner", "3x1e7", "1e7x3", "--top", "1"]) == cli.OK
+    assert "Workspace: " in capsys.readouterr().out
+
+
+def test_reasons_against_configurations_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ARCHES, "h200", replace(get("h200"), shared_per_block=30_000))
+    assert main(["why", "matmul", "512x512", "512x512"]) == cli.OK
+    ruled_out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Ruled out")]
+    assert ruled_out
+    assert all("shared memory" in line and "> 30000" in line for line in ruled_out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mul", "3x4", "4x3"), ("operation", "matmul")),
+        (("matmul", "3x4", "5x6"), ("a, b", "(3, 4)", "second-last (5)")),
+        (("matmul", "3x4"), ("SHAPE", "1 of them")),
+        (("transpose", "3x4", "4x3"), ("SHAPE", "2 of them")),
+        (("transpose", "3x4", "--gram"), ("--gram", "matmul or inner")),
+        (("matmul", "3xx4", "4x3"), ("SHAPE", "'3xx4'")),
+        (("matmul", "3.5x4", "4x3"), ("SHAPE", "'3.5x4'")),
+        (("transpose", "3T"), ("SHAPE", "'3T'")),
+        (("matmul", "3x4", "4x3", "--dtype", "int8"), ("--dtype", "float16")),
+        (("matmul", "3x4", "4x3", "--dtype", "float"), ("--dtype", "float32")),
+        (("matmul", "200x200", "200x200", "--arch", "t4", "--dtype", "bfloat16"), ("problem", "mma.sync")),
+    ],
+)
+def test_errors_name_the_argument(
+    arguments: tuple[str, ...], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["why", *arguments]) != cli.OK
+    said = capsys.readouterr().err
+    assert all(word in said for word in words), said
+    assert "Traceback" not in said
+
+
+def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    from matmill.bench.transposed import transposed_sum  # noqa: PLC0415 — the ladder's own way to the same sum
+
+    (stage,) = _asked(capsys, "transpose_add", "8191x4095", "--dtype", "bfloat16")["stages"]
+    kernel = choose_sum(transposed_sum(8191, 4095, BF16), get("h200")).kernel
+    assert stage["best"]["config"] == dict(kernel.config.constants)
