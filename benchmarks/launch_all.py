@@ -4,42 +4,50 @@
     ncu --csv --metrics … python benchmarks/launch_all.py --ladder sgemm
 
 The rungs of the SGEMM and HGEMM ladders run on random matrices at 256 cubed, or at the nearest size that they take, the
-latter in float16 and bfloat16 and, where they take them, at odd sizes too; the production product runs on odd sizes,
-every layout and both dtypes, once per tile shape. Prints a line per launch, and leaves what was launched, in order, in
-the file named by ``--out``. Exits with 1 where a result is wrong.
+latter in float16 and bfloat16 and, where they take them, at odd sizes too; the production products run on odd sizes,
+every layout and type, once per configuration, and are compiled by other processes first (``--workers 0``: by this one,
+as sanitizers want it). Prints a line per launch, and leaves what was launched, in order, in the file named by
+``--out``. Exits with 1 where a result is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from matmill.bench.compiler import KernelCompiler
 from matmill.bench.halves import HALVES, HalfInputs, half_product
 from matmill.bench.inputs import Array, Inputs
+from matmill.bench.products import alignment
 from matmill.bench.selection import nearest
 from matmill.bench.subject import MATRIX, Subject, subject_of
 from matmill.compile import compile_source
-from matmill.dtypes import F32, F64
+from matmill.dtypes import ALL
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel, Rung
-from matmill.kernels.gemm import GEMM
-from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.reference import Check, check
+from matmill.registry import PRODUCTION
 from matmill.source import generate
-from matmill.tiles import space
 
 SIZES = (256, 256, 256)
 #: Rows of A and of B and D start at multiples of 2 and of 4 bytes.
 ODD = (200, 134, 133)
+#: (m, n, k) of the production products; where k is long it may be split over blocks.
+PRODUCTS = ((131, 67, 45), (160, 272, 40), (70, 90, 2100))
 _NAN_BYTE = 0xFF
+#: The inner kernel has a script of its own.
+GEMM, HGEMM = (entry for entry in PRODUCTION if entry.kernel.entry in {"gemm", "hgemm"})
 
 #: A result against the right one, given the matrices.
 Checker = Callable[[Array, Array, Array], Check]
@@ -49,7 +57,7 @@ Task = tuple[str, Kernel[Gemm], Gemm, Checker]
 def rungs(gpu: GPU, ladder: str, asked: Gemm) -> Iterator[Task]:
     """Every rung of a ladder with the size it runs at."""
     subject = subject_of(ladder)
-    products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM}[ladder]
+    products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM_LADDER}[ladder]
     for rung in products:
         size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
@@ -78,27 +86,25 @@ def halves(gpu: GPU) -> Iterator[Task]:
 
 
 def production(gpu: GPU) -> Iterator[Task]:
-    """The production product on odd and even sizes, with A and B row- and column-major."""
-    for dtype in (F32, F64):
-        for m, n, k in ((131, 67, 45), (160, 272, 40)):
-            align = 16 if (n * dtype.itemsize) % 16 == 0 else dtype.itemsize
-            for a_strides, b_strides in (((k, 1), (n, 1)), ((1, m), (1, k))):
-                problem = Gemm(
-                    m,
-                    n,
-                    k,
-                    dtype,
-                    a_strides=a_strides,
-                    b_strides=b_strides,
-                    a_align=align,
-                    b_align=align,
-                    d_align=align,
-                )
-                for config in space(problem, gpu.arch):
-                    kernel = GEMM.with_config(config)
-                    if kernel.why_not(problem, gpu.arch) is None:
-                        shape = f"{config['BM']}x{config['BN']}x{config['BK']}"
-                        yield f"gemm {shape} {'NT'[a_strides[0] == 1]}{'NT'[b_strides[0] == 1]}", kernel, problem, check
+    """The production products on odd and even sizes and a long k, with A and B row- and column-major."""
+    for entry, dtype in product((GEMM, HGEMM), ALL.values()):
+        for (m, n, k), a_turned, b_turned in product(PRODUCTS, (False, True), (False, True)):
+            problem = Gemm(
+                m,
+                n,
+                k,
+                dtype,
+                a_strides=(1, m) if a_turned else (k, 1),
+                b_strides=(1, k) if b_turned else (n, 1),
+                a_align=alignment(2, m if a_turned else k, dtype),
+                b_align=alignment(2, k if b_turned else n, dtype),
+                d_align=alignment(2, n, dtype),
+            )
+            for config in entry.space(problem, gpu.arch):
+                kernel = entry.kernel.with_config(config)
+                if kernel.why_not(problem, gpu.arch) is None:
+                    shape = f"{config['BM']}x{config['BN']}x{config['BK']} {config['GS']}"
+                    yield f"{kernel.entry} {shape} {'NT'[a_turned]}{'NT'[b_turned]}", kernel, problem, check
 
 
 def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, checker: Checker) -> float:
@@ -114,11 +120,20 @@ def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, checker: Checker) -> f
     # A column-major matrix is uploaded as the packed row-major matrix of its transpose.
     packed = [x if x.flags.c_contiguous else x.T for x in (a, b)]
     size = problem.m * problem.n * problem.dtype.itemsize
-    with gpu.upload(packed[0], "A") as da, gpu.upload(packed[1], "B") as db, gpu.empty(size) as d:
+    room = max(1, kernel.workspace(problem))
+    with (
+        gpu.upload(packed[0], "A") as da,
+        gpu.upload(packed[1], "B") as db,
+        gpu.empty(size) as d,
+        gpu.empty(room) as scratch,
+    ):
         d.fill_bytes(_NAN_BYTE)
-        operands = GemmOperands(da.pointer("A"), db.pointer("B"), d.pointer("D"), d.pointer("D"))
+        scratch.fill_bytes(_NAN_BYTE)
+        to, workspace = d.pointer("D"), scratch.pointer("workspace")
+        operands = GemmOperands(da.pointer("A"), db.pointer("B"), to, to, workspace=workspace)
         binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
-        gpu.launch(binary, kernel.launch(problem, operands))
+        for launched in kernel.launches(problem, operands):
+            gpu.launch(binary, launched)
         gpu.synchronize()
         found = checker(d.download((problem.m, problem.n), problem.dtype.numpy), a, b)
     return found.error_ratio if found.ok else float("inf")
@@ -129,13 +144,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ladder", choices=("sgemm", "hgemm"), help="its rungs at 256 cubed, and nothing else")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that compile")
+    parser.add_argument("--every", type=int, default=1, help="launch every N-th production kernel alone (default: 1)")
     args = parser.parse_args()
     gpu = GPU.get(0)
     plain = Gemm(*SIZES)
     if args.ladder is None:
-        todo = [*rungs(gpu, "sgemm", plain), *halves(gpu), *production(gpu)]
+        todo = [*rungs(gpu, "sgemm", plain), *halves(gpu), *list(production(gpu))[:: args.every]]
     else:
         todo = list(rungs(gpu, args.ladder, half_product(*SIZES) if args.ladder == "hgemm" else plain))
+    with KernelCompiler(gpu.arch.target, args.workers) as compiler:
+        for _, kernel, problem, _ in todo:
+            if kernel.entry in {GEMM.kernel.entry, HGEMM.kernel.entry}:
+                compiler.order([kernel], problem.dtype)
+        compiler.wait()
     launched = []
     wrong = 0
     for name, kernel, problem, checker in todo:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.kernel import GemmOperands, Geometry, Stage, ceil_div
@@ -36,6 +37,31 @@ def sums_bytes(problem: Gemm, _config: Config) -> int:
 def partials_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of one sum per output and block."""
     return config["GS"] * sums_bytes(problem, config)
+
+
+def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
+    """Parts of k worth considering where ``blocks`` make D and each multiprocessor holds ``per_sm`` of them.
+
+    One; and as many as give every multiprocessor one block, or all that it holds at once, but at most ``most``.
+
+    >>> from matmill.arch import get
+    >>> splits(16, 100, 2, get("h200")), splits(200, 100, 2, get("h200")), splits(1, 5, 1, get("h200"))
+    ([1, 8, 16], [1], [1, 5])
+    """
+    room = {arch.sms * resident // blocks for resident in {1, per_sm}}
+    return sorted({1, *(max(1, min(parts, most)) for parts in room)})
+
+
+def uncounted(problem: Gemm, config: Config) -> str | None:
+    """Why the partial sums of one product are too many for the launch that adds them, or None."""
+    if config["GS"] > 1 and problem.m * problem.n >= 2**31:
+        return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
+    return None
+
+
+def split_bytes(problem: Gemm, config: Config) -> int:
+    """:func:`partials_bytes`, or none where k is whole: the one block of a tile then makes D itself."""
+    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
 
 
 def _clear_geometry(problem: Gemm, _config: Config) -> Geometry:
@@ -101,6 +127,8 @@ def _carry_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> t
     return (workspace(operands), np.int32(config["GS"]), operands.d, np.int32(problem.m * problem.n))
 
 
+#: After a kernel that makes D itself where k is whole.
+FINISH_SPLIT = finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1)
 #: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
 #: packed, and of the accumulator's type. One product, no batch.
 CARRY: Stage[Gemm] = Stage("carry", _by_outputs, _carry_arguments)

@@ -17,6 +17,7 @@ from matmill.cost import inner as inner_cost
 from matmill.cost import transpose_add as transpose_add_cost
 from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.gemm import GEMM
+from matmill.kernels.gemm import space as gemm_space
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER as INNER_KERNEL
@@ -30,7 +31,6 @@ from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_LADDER
 from matmill.problem import Geam, Gemm
-from matmill.tiles import space as gemm_space
 from matmill.turns import space as turn_space
 
 

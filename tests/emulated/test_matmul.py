@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arch
 from matmill.arrays import inspect
+from matmill.choose import choose
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
 from matmill.layout import lower
 from matmill.plan import prepare
+from matmill.problem import Gemm
 from matmill.reference import check
 
 Array = NDArray[Any]
@@ -184,3 +186,17 @@ def test_what_is_not_finite_comes_out_as_from_numpy(dtype: str) -> None:
     e, f = _cast(0, 3, 400, dtype=dtype), _cast(1, 400, 4, dtype=dtype)
     e[0, 7], e[1, 9], f[30, 3] = np.nan, np.inf, -np.inf
     assert check(matmill.inner(e, f, executor="emulator"), e, f).ok
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str) -> None:
+    a, b, c = _random(3, 133, 1500, dtype=dtype), _random(4, 1500, 150, dtype=dtype), _random(5, 133, 150, dtype=dtype)
+    kernel = choose(Gemm(133, 150, 1500, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
+    assert kernel.entry == "gemm"
+    assert kernel.config["GS"] > 1
+    found = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)
+    assert check(found, a, b, c, alpha=-1.5, beta=0.5).ok
+    # The parts are added in fixed order, and in the same for (i, j) and (j, i).
+    assert np.array_equal(found, _emulate(a, b, c=c, alpha=-1.5, beta=0.5))
+    gram = _emulate(a, a.T)
+    assert np.array_equal(gram, gram.T)

@@ -234,11 +234,12 @@ def test_gemm_json_is_the_model_and_the_choice(
     problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
     gemm = tuple(entry for entry in PRODUCTION if entry.explain is gemm_cost.explain)
     choice = choose_from(gemm, problem, arch.get("t4"))
-    assert found["best"] == dict(choice.kernel.config.constants)
+    assert found["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
     assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]
     for row in found["rows"]:
         assert row["ruled_out"] is None
-        assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"])
+        assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"]) + row["second"]
+        assert bool(row["second"]) == (row["config"]["GS"] > 1)
         assert row["seconds"] >= choice.predicted_seconds
         assert row["bound"] == max(("compute", "memory"), key=lambda term: row[term])
 

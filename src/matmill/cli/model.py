@@ -218,7 +218,11 @@ def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[
     rows: list[dict[str, Any]] = []
     for config in production.space(problem, arch):
         against = production.kernel.with_config(config).why_not(problem, arch)
-        row = {"config": dict(config.constants), "tiles": tiles(problem, config), "ruled_out": against}
+        row = {
+            "config": dict((*config.constants, *config.launch)),
+            "tiles": tiles(problem, config),
+            "ruled_out": against,
+        }
         if against is None:
             made = gemm_cost.explain(problem, config, arch)
             row |= {
@@ -226,6 +230,7 @@ def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[
                 "launch": gemm_cost.LAUNCH,
                 "compute": made.compute,
                 "memory": made.memory,
+                "second": made.second,
                 "rounds": made.rounds,
                 "bound": made.bound,
             }
@@ -238,7 +243,8 @@ def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[
             wanted="a product that one of the tile shapes takes",
             fix=f"Ruled out: {'; '.join(reasons)}.",
         )
-    chosen = dict(choose_from((production,), problem, arch).kernel.config.constants)
+    config = choose_from((production,), problem, arch).kernel.config
+    chosen = dict((*config.constants, *config.launch))
     return [{**row, "chosen": row["config"] == chosen} for row in rows]
 
 
@@ -246,15 +252,20 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     """The table of tile shapes, the model's sum, and the reasons against those ruled out."""
     legal = [row for row in rows if row["ruled_out"] is None]
     least = min(row["seconds"] for row in legal)
-    columns = [("tile", "left"), *((name, "right") for name in ("tiles", "rounds", "compute", "memory", "time"))]
+    columns = [
+        ("tile", "left"),
+        *((name, "right") for name in ("tiles", "parts", "rounds", "compute", "memory", "second", "time")),
+    ]
     columns += [("excess", "right"), ("bound", "left"), ("", "left")]
     cells = [
         [
             _tile(row["config"]),
             units.count(row["tiles"]),
+            units.count(row["config"]["GS"]),
             units.count(row["rounds"]),
             units.seconds(row["compute"]),
             units.seconds(row["memory"]),
+            units.seconds(row["second"]) if row["second"] else "-",
             units.seconds(row["seconds"]),
             units.percent(row["seconds"] / least - 1),
             row["bound"],
@@ -265,7 +276,8 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield table(f"gemm: {problem}, {arch.title}", columns, cells)
     yield Text()
     yield Text(
-        f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory; excess: over the least.\n"
+        f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory + second, the launch that "
+        "adds parts of k; excess: over the least.\n"
         f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} multiprocessors takes new ones."
     )
     for row in rows:

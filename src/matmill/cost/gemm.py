@@ -4,7 +4,8 @@ The time of a launch is a constant plus the larger of two: the bytes that must m
 own loads and stores reach, and the rounds that the busiest multiprocessor makes. A round's pace is set by issue slots
 (multiply-adds, fragment reads, copies and the loop's own instructions, over the share of slots that the resident warps
 fill) or, for a lone small block, by the latency of the copies that its pipeline has in flight. Filling and draining the
-pipeline and merging slices come on top.
+pipeline and merging slices come on top, and where k is split over blocks, the launch that adds its parts
+(``cost/parts.py``).
 
 The constants were fitted, in logarithms and least absolute error, to the ``fit`` half of
 ``benchmarks/results/gemm_tiles_h200.json`` (one H200); docs/cost-models.md says how well the other half is met and
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.cost.parts import second
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiles import VECTOR_BYTES, threads, tiles
@@ -42,11 +44,15 @@ MEMORY_SHARE = 0.239
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where the time of one launch goes, in seconds, and how many rounds the busiest multiprocessor makes."""
+    """Where the time goes, in seconds, and how many rounds the busiest multiprocessor makes.
+
+    ``second`` is that of the launch that adds parts of k.
+    """
 
     seconds: float
     compute: float
     memory: float
+    second: float
     rounds: int
 
     @property
@@ -62,14 +68,16 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
-    per_sm = ceil_div(tiles(problem, config) * problem.batch, arch.sms)
+    parts = dict(config.launch).get("GS", 1)  # rungs of the ladder have one
+    per_sm = ceil_div(tiles(problem, config) * problem.batch * parts, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
     rounds = ceil_div(per_sm, resident)
-    k_tiles = ceil_div(problem.k, config["BK"])
+    k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), parts)
     cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds * _outside(config)
     compute = cycles / arch.boost_hz
     memory = problem.least_bytes / (MEMORY_SHARE * arch.dram_bytes_per_s)
-    return Prediction(LAUNCH + max(compute, memory), compute, memory, rounds)
+    added = second(problem, parts, arch)
+    return Prediction(LAUNCH + max(compute, memory) + added, compute, memory, added, rounds)
 
 
 def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:

@@ -1,34 +1,62 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
-The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/tile/simt_gemm.cuh``.
+The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/tile/simt_gemm.cuh``. Where D
+has too few tiles to occupy the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed
+order.
 """
 
 from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import Geometry, Kernel
+from matmill.execute import Argument
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.partials import FINISH_SPLIT, split_bytes, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import TILES, against, arguments, threads, tiles, with_copies
+from matmill.tiles import space as shapes
+
+#: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
+_LEAST_STEPS = 8
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering: the tile shapes, with k whole and, where blocks lack, in parts."""
+    return tuple(
+        config.launched(GS=parts)
+        for config in shapes(problem, arch)
+        for parts in splits(
+            tiles(problem, config) * problem.batch,
+            ceil_div(problem.k, config["BK"]) // _LEAST_STEPS,
+            config["BLOCKS_PER_SM"],
+            arch,
+        )
+    )
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), problem.batch, 1),
+        grid=(tiles(problem, config), problem.batch, config["GS"]),
         block=(threads(config), 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
     )
 
 
+def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (*arguments(problem, operands), workspace(operands))
+
+
 def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return against(problem, config)
+    return against(problem, config) or uncounted(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(
     entry="gemm",
     package=__name__,
-    config=with_copies(TILES[4][0], Gemm(m=128, n=256, k=8)),
+    config=with_copies(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
     geometry=_geometry,
-    arguments=arguments,
+    arguments=_arguments,
     legality=_legality,
+    after=(FINISH_SPLIT,),
+    scratch=split_bytes,
 )
