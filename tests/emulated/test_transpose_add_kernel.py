@@ -56,8 +56,18 @@ def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     y = draw(st.one_of(st.none(), PLACES))
     scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
     trial = SumTrial(shape, dtype, (draw(PLACES), y, d), scalars)
-    trial.kernel = TRANSPOSE_ADD.with_config(draw(st.sampled_from(space(trial.problem, H200))))
+    config = draw(st.sampled_from(space(trial.problem, H200)))
+    trial.kernel = TRANSPOSE_ADD.with_config(config.replace(FAR=draw(st.sampled_from([0, 0, 1]))))
     check(trial)
+
+
+def test_strides_that_take_64_bits_are_told_apart() -> None:
+    problem = SumTrial((1, 50, 70), ELEMENTWISE["float32"], (ACROSS, ROWS, ROWS)).problem
+    for stride, far in ((2**29 - 1, 0), (2**29, 1)):
+        asked = replace(problem, x=replace(problem.x, strides=(1, stride)))
+        assert {config["FAR"] for config in space(asked, H200)} == {far}
+    near = TRANSPOSE_ADD.with_config(space(asked, H200)[0].replace(FAR=0))
+    assert near.why_not(asked, H200) == "FAR = 0 where strides take 64 bits"
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
