@@ -67,20 +67,53 @@ def compile_source(source: Source, target: str) -> Binary:
     return Binary(source.kernel, source.entry, target, unit.cubin, unit.ptx, resources)
 
 
+def compile_ptx(source: Source, target: str) -> str:
+    """The PTX of :func:`compile_source` alone, all that the emulator needs: no machine code is made.
+
+    Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
+    """
+    return _remembered_ptx(source, target)
+
+
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> _Unit:
-    key = "\n".join([source.digest, target, *OPTIONS, _compiler()])
-    folder = cache_dir()
-    store = DiskCache(folder) if folder is not None else None
-    entry = store.get(key) if store else None
-    if entry is not None and _readable(entry[0]):
-        meta, cubin, ptx = entry
-        return _Unit(cubin, ptx.decode(), {name: Resources(**numbers) for name, numbers in meta.items()})
-    unit = _compile(source, target)
-    if store is not None:
-        meta = {name: asdict(resources) for name, resources in unit.resources.items()}
-        store.put(key, meta, unit.cubin, unit.ptx.encode())
+    key, store = _key(source, target), _store()
+    unit = _stored(store, key)
+    if unit is None:
+        unit = _compile(source, target)
+        if store is not None:
+            meta = {name: asdict(resources) for name, resources in unit.resources.items()}
+            store.put(key, meta, unit.cubin, unit.ptx.encode())
     return unit
+
+
+@lru_cache(maxsize=512)
+def _remembered_ptx(source: Source, target: str) -> str:
+    key, store = _key(source, target), _store()
+    alone = f"{key}\nptx alone"
+    unit = _stored(store, key) or _stored(store, alone)
+    if unit is None:
+        unit = _compile(source, target, machine_code=False)
+        if store is not None:
+            store.put(alone, {}, b"", unit.ptx.encode())
+    return unit.ptx
+
+
+def _key(source: Source, target: str) -> str:
+    return "\n".join([source.digest, target, *OPTIONS, _compiler()])
+
+
+def _store() -> DiskCache | None:
+    folder = cache_dir()
+    return DiskCache(folder) if folder is not None else None
+
+
+def _stored(store: DiskCache | None, key: str) -> _Unit | None:
+    entry = store.get(key) if store else None
+    if entry is None or not _readable(entry[0]):
+        return None
+    meta, cubin, ptx = entry
+    return _Unit(cubin, ptx.decode(), {name: Resources(**numbers) for name, numbers in meta.items()})
 
 
 def _readable(meta: dict[str, Any]) -> bool:
@@ -125,7 +158,7 @@ def targets() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
-def _compile(source: Source, target: str) -> _Unit:
+def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit:
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in source.headers]
@@ -134,7 +167,9 @@ def _compile(source: Source, target: str) -> _Unit:
     status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
     _demand(status, "nvrtcCreateProgram", source.kernel)
     try:
-        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in OPTIONS)]
+        # For a virtual architecture NVRTC stops before the assembler.
+        architecture = target if machine_code else target.replace("sm_", "compute_", 1)
+        options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in OPTIONS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -142,14 +177,21 @@ def _compile(source: Source, target: str) -> _Unit:
         # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
         here = str(Path.cwd()).removesuffix("/")  # the root folder ends in a slash as it is
         ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{here}/', '"')
-        status, size = nvrtc.nvrtcGetCUBINSize(program)
-        _demand(status, "nvrtcGetCUBINSize", source.kernel)
-        cubin = bytearray(size)
-        (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
-        _demand(status, "nvrtcGetCUBIN", source.kernel)
+        cubin = _machine_code(program, source) if machine_code else b""
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return _Unit(bytes(cubin), ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+    return _Unit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+
+
+def _machine_code(program: object, source: Source) -> bytes:
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
+
+    status, size = nvrtc.nvrtcGetCUBINSize(program)
+    _demand(status, "nvrtcGetCUBINSize", source.kernel)
+    cubin = bytearray(size)
+    (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
+    _demand(status, "nvrtcGetCUBIN", source.kernel)
+    return bytes(cubin)
 
 
 def _refuse(source: Source, target: str, log: str) -> None:

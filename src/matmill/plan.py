@@ -14,14 +14,14 @@ from typing import Any, Generic, TypeAlias
 from matmill.arch import Arch
 from matmill.arrays import Operand
 from matmill.choose import Choice, choose, choose_sum
-from matmill.compile import Binary, compile_source
+from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.execute import Launch, Pointer
 from matmill.frame import Frame
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, P
 from matmill.layout import Offsets, Stage
 from matmill.problem import Geam
-from matmill.source import generate
+from matmill.source import Source, generate
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace")
@@ -33,11 +33,22 @@ _MOST_PLANS = 1024
 
 @dataclass(frozen=True)
 class Ready(Generic[P]):
-    """One stage with the kernel chosen and compiled for it."""
+    """One stage, the kernel chosen for it and the kernel's source, which is compiled when it is asked for."""
 
     stage: Stage[P]
     choice: Choice[P]
-    binary: Binary
+    source: Source
+    target: str
+
+    @property
+    def binary(self) -> Binary:
+        """For a GPU. Raises :class:`~matmill.errors.CompileError`."""
+        return compile_source(self.source, self.target)
+
+    @property
+    def ptx(self) -> str:
+        """For the emulator. Raises :class:`~matmill.errors.CompileError`."""
+        return compile_ptx(self.source, self.target)
 
     @property
     def problem(self) -> P:
@@ -59,14 +70,14 @@ class Ready(Generic[P]):
 
 
 def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
-    """Choice and binary for each stage: the pure middle of the flow, which needs no GPU."""
+    """Choice and source for each stage: the pure middle of the flow, which needs no GPU."""
     return tuple(_ready(stage, arch) for stage in stages)
 
 
 def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
     problem = stage.problem
     choice: Choice[Any] = choose_sum(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
-    return Ready(stage, choice, compile_source(generate(choice.kernel, problem.dtype), arch.target))
+    return Ready(stage, choice, generate(choice.kernel, problem.dtype), arch.target)
 
 
 _NOWHERE: Addresses = (0, 0, 0, 0, 0)
@@ -77,8 +88,9 @@ class _Step:
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._ready = ready
+        binary = ready.binary
         self.offsets = ready.stage.offsets
-        self.kernels = tuple(gpu.prepare(ready.binary, launch) for launch in ready.launches(_NOWHERE))
+        self.kernels = tuple(gpu.prepare(binary, launch) for launch in ready.launches(_NOWHERE))
         self._latest: tuple[float, float, deque[Frame]] = (1.0, 0.0, deque())
 
     def frames(self, alpha: float, beta: float) -> deque[Frame]:

@@ -246,10 +246,11 @@ def emulated(request: Request, shape: Shape) -> Any:
     workspace = memory.bind("workspace", room, access="rw").address
     addresses = (*_starts(there), to.address, workspace)
     for one in ready:
+        ptx = one.ptx
         for offsets in one.stage.offsets:
             for launch in one.launches(addresses, offsets, request.alpha, request.beta):
                 # Races are looked for in the kernels' tests; here they would triple the time.
-                report = emulate(one.binary.ptx, launch, memory, races=False, counters=False)
+                report = emulate(ptx, launch, memory, races=False, counters=False)
                 if report.hazards:
                     raise LaunchError(
                         argument=f"launch {launch}",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from matmill import reference
 from matmill.arch import ARCHES, Arch
 from matmill.bench.sums import float16_sums
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
@@ -91,9 +91,9 @@ class Trial:
             alpha=self.case.alpha,
             beta=self.case.beta,
         )
-        binary = compile_source(source or generate(self.kernel, self.problem.dtype), self.arch.target)
+        ptx = compile_ptx(source or generate(self.kernel, self.problem.dtype), self.arch.target)
         launch = self.kernel.launch(self.problem, operands)
-        return run(binary.ptx, launch, memory, races=races, schedule=schedule, late_copies=late_copies)
+        return run(ptx, launch, memory, races=races, schedule=schedule, late_copies=late_copies)
 
     def excess(self) -> float:
         """The largest error over its bound; infinite where a value is missing.

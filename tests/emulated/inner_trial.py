@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill import arch
 from matmill.arch import Arch
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
 from matmill.kernel import GemmOperands, Kernel
@@ -114,7 +114,7 @@ class Trial:
             beta=self.case.beta,
             workspace=memory.bind("workspace", workspace, access="rw"),
         )
-        ptx = compile_source(source or self.source(), target).ptx
+        ptx = compile_ptx(source or self.source(), target)
         launches = self.kernel.launches(self.problem, operands)
         return [run(ptx, launch, memory, races=True, schedule=schedule) for launch in launches]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.emulator import Memory, Report, run
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
@@ -45,9 +45,9 @@ class Trial:
             alpha=self.alpha,
             beta=self.beta,
         )
-        binary = compile_source(source or generate(self.kernel, self.problem.dtype), TARGET)
+        ptx = compile_ptx(source or generate(self.kernel, self.problem.dtype), TARGET)
         launch = self.kernel.launch(self.problem, operands)
-        return run(binary.ptx, launch, memory, races=True, schedule=schedule, late_copies=late_copies)
+        return run(ptx, launch, memory, races=True, schedule=schedule, late_copies=late_copies)
 
     def excess(self) -> NDArray[np.float64]:
         """Each element's error over its bound; right where at most 1, and NaN where C is.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from emulated.inner_trial import H200, TARGET
 from matmill.choose import choose_sum
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.dtypes import BITS, DType
 from matmill.emulator import Memory, Report, run
 from matmill.kernel import GemmOperands, Kernel
@@ -109,7 +109,7 @@ class SumTrial:
         same = self.y is not None and self.y is self.d
         y = d if same else memory.bind("Y", self.y, access="r")
         operands = GemmOperands(memory.bind("X", self.x, access="r"), y, y, d, *self.scalars)
-        ptx = compile_source(source or self.source(), TARGET).ptx
+        ptx = compile_ptx(source or self.source(), TARGET)
         return run(ptx, self.kernel.launch(self.problem, operands), memory, races=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.emulator import Memory, run
 from matmill.execute import Launch
 from matmill.source import Source
@@ -32,7 +32,7 @@ extern "C" __global__ void copies(const int* source, const int* target, const in
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['cache']}{case['width']}-{case['name']}")
 def test_an_h200_counted_the_same(case: dict[str, Any]) -> None:
     text = KERNEL.replace("CACHE", case["cache"]).replace("WIDTH", str(case["width"]))
-    ptx = compile_source(Source("copies", "copies", text), "sm_90a").ptx
+    ptx = compile_ptx(Source("copies", "copies", text), "sm_90a")
     memory = Memory()
     arrays = {name: np.array(case[name], np.int32) for name in ("source", "target", "size")}
     arrays["from"] = np.zeros(8192, np.int32)

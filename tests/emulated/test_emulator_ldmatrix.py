@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, run
 from matmill.execute import Launch
 from matmill.source import Source
@@ -22,7 +22,7 @@ def launched(text: str, *arrays: Array, threads: int = 64, target: str = "sm_90a
     """Run ``k`` on arrays that it may write to."""
     memory = Memory()
     pointers = tuple(memory.bind(f"x{n}", array, access="rw") for n, array in enumerate(arrays))
-    ptx = compile_source(Source("matrix", "k", text), target).ptx
+    ptx = compile_ptx(Source("matrix", "k", text), target)
     return run(ptx, Launch("matrix", "k", (1, 1, 1), (threads, 1, 1), pointers), memory, **options)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, parse, run
 from matmill.emulator.program import translate
 from matmill.errors import EmulationError
@@ -198,7 +198,7 @@ def emulated(form: Mma, target: str, a: Array, b: Array, c: Array, **options: An
     arrays = [np.ascontiguousarray(x).view(np.uint8).reshape(-1).view(word) for x in parts]
     pointers = [memory.bind(name, array, access="r") for name, array in zip("abc", arrays, strict=True)]
     pointers.append(memory.bind("o", out, access="w"))
-    ptx = compile_source(Source("matrix", "k", kernel(form)), target).ptx
+    ptx = compile_ptx(Source("matrix", "k", kernel(form)), target)
     launch = Launch("matrix", "k", (len(a) // 2, 1, 1), (64, 1, 1), tuple(pointers))
     report = run(ptx, launch, memory, **options)
     return unpacked(out, form.fragments.c, (m, n)), report
@@ -372,7 +372,7 @@ def launched(text: str, *arrays: Array, threads: int = 64, target: str = "sm_90a
     """Run ``k`` on arrays that it may write to."""
     memory = Memory()
     pointers = tuple(memory.bind(f"x{n}", array, access="rw") for n, array in enumerate(arrays))
-    ptx = compile_source(Source("matrix", "k", text), target).ptx
+    ptx = compile_ptx(Source("matrix", "k", text), target)
     return run(ptx, Launch("matrix", "k", (1, 1, 1), (threads, 1, 1), pointers), memory, **options)
 
 

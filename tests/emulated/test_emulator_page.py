@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, run, scheduler
 from matmill.emulator.hazards import KINDS
 from matmill.execute import Launch
@@ -43,7 +43,7 @@ def found(kind: str) -> list[str]:
     pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
     launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256)
     try:
-        report = run(compile_source(Source("demo", "k", text), "sm_90a").ptx, launch, memory, late_copies=True)
+        report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:
         return [str(fault.hazard)]
     return [str(hazard) for hazard in report.hazards]

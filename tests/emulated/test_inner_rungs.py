@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from emulated.inner_trial import H200, TARGET, Case, Trial, without
 from emulated.product_trial import BARRIER
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.dtypes import ALL, F16
 from matmill.emulator import Memory, Report, run
 from matmill.kernel import GemmOperands
@@ -83,7 +83,7 @@ def test_bfloat16_is_rounded_to_even_without_the_instruction() -> None:
     with_cvt, by_hand = (Trial(RUNGS["two-stage"], Case(8, 8, 33, "bfloat16")) for _ in range(2))
     with_cvt.run()
     by_hand.run(target="sm_75")
-    assert "cvt.rn.bf16" not in compile_source(by_hand.source(), "sm_75").ptx
+    assert "cvt.rn.bf16" not in compile_ptx(by_hand.source(), "sm_75")
     assert by_hand.excess() <= 1
     assert with_cvt.d.tobytes() == by_hand.d.tobytes()
 
@@ -233,6 +233,6 @@ def test_offsets_beyond_32_bits(label: str, tmp_path: Path) -> None:
     a, b = memory.bind("E", e, access="r"), memory.bind("F", f, access="r")
     to = memory.bind("D", d, access="w")
     for launch in kernel.launches(problem, GemmOperands(a=a, b=b, c=to, d=to, workspace=workspace)):
-        run(compile_source(generate(kernel, F16), TARGET).ptx, launch, memory, races=False)
+        run(compile_ptx(generate(kernel, F16), TARGET), launch, memory, races=False)
     exact = e.astype(np.float64) @ (e.T if gram else f).astype(np.float64)
     assert np.abs(d - exact).max() <= 2.0**-11 * np.abs(exact).max() + 1e-5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from emulated.product_trial import BARRIER, TARGET, Trial, without
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.emulator import KernelFault, Memory, run
 from matmill.kernel import GemmOperands, Kernel
@@ -116,7 +116,7 @@ def test_an_output_one_row_short_is_named(label: str) -> None:
     c = memory.bind("C", np.zeros((127, 128), np.float32), access="rw")
     launch = kernel.launch(problem, GemmOperands(a, b, c, c))
     with pytest.raises(KernelFault) as caught:
-        run(compile_source(generate(kernel, problem.dtype), TARGET).ptx, launch, memory)
+        run(compile_ptx(generate(kernel, problem.dtype), TARGET), launch, memory)
     hazard = caught.value.hazard
     assert hazard.kind == "out-of-bounds"
     assert "behind the end of C" in hazard.message

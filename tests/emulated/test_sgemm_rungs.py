@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from emulated.product_trial import BARRIER, TARGET, Trial, without
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.dtypes import F32
 from matmill.emulator import Memory, Report, run
 from matmill.kernel import GemmOperands, Kernel
@@ -143,6 +143,6 @@ def test_fill_gives_the_numbers_that_the_host_computes(rows: int, columns: int) 
     matrix = np.full((rows, columns), np.nan, dtype=np.float32)
     pointer = memory.bind("X", matrix, access="w")
     launch = FILL.launch(problem, GemmOperands(pointer, pointer, pointer, pointer))
-    report = run(compile_source(generate(FILL, F32), TARGET).ptx, launch, memory, races=True, schedule=0)
+    report = run(compile_ptx(generate(FILL, F32), TARGET), launch, memory, races=True, schedule=0)
     assert not report.hazards
     assert np.array_equal(matrix, filled(problem))

@@ -15,7 +15,7 @@ import pytest
 
 from matmill import cli
 from matmill.cli import main
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.source import Source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +131,7 @@ def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_ptx_files_and_names_of_kernels(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two = 'extern "C" __global__ void one(int* o) { *o = 1; } extern "C" __global__ void two(int* o) { *o = 2; }'
-    (folder / "both.ptx").write_text(compile_source(Source("both", "one", two), "sm_80").ptx)
+    (folder / "both.ptx").write_text(compile_ptx(Source("both", "one", two), "sm_80"))
     command = ["emulate", "both.ptx", "--block", "1", "--arg", "out:o.npy:i32:1"]
     for number, name in enumerate(("one", "two"), 1):
         asked(*command, "--entry", name, capsys=capsys)

@@ -11,7 +11,7 @@ import pytest
 
 from matmill import compile as compiling
 from matmill.cache import DiskCache
-from matmill.compile import Binary, compile_source
+from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.errors import CompileError, UnknownNameError
 from matmill.source import Source
 
@@ -31,11 +31,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MATMILL_CACHE", raising=False)
     compiling._remembered.cache_clear()
+    compiling._remembered_ptx.cache_clear()
     return tmp_path / "cache"
 
 
 def _again() -> Binary:
     compiling._remembered.cache_clear()
+    compiling._remembered_ptx.cache_clear()
     return compile_source(SOURCE, "sm_90a")
 
 
@@ -158,3 +160,23 @@ def test_the_folder_it_runs_in_does_not_show_in_the_ptx(monkeypatch: pytest.Monk
         texts.append(compiling._compile(source, "sm_90a").ptx)
     assert '"k.cu"' in texts[0]
     assert texts[0] == texts[1]
+
+
+def test_ptx_alone_is_that_of_the_binary_and_is_kept_apart(folder: Path) -> None:
+    source = Source("tests.alone", "alone", TEXT.replace("twice", "alone"))
+    ptx = compile_ptx(source, "sm_90a")
+    assert DiskCache(folder).size()[0] == 1
+    binary = compile_source(source, "sm_90a")
+    assert (binary.ptx, binary.entry) == (ptx, "alone")
+    assert binary.cubin
+    assert binary.resources.registers > 0
+    assert DiskCache(folder).size()[0] == 2
+    # Where there is a binary, its PTX is taken.
+    other = Source("tests.other", "other", TEXT.replace("twice", "other"))
+    made = compile_source(other, "sm_90a")
+    assert compile_ptx(other, "sm_90a") == made.ptx
+    assert DiskCache(folder).size()[0] == 3
+    with pytest.raises(CompileError, match="sm_90a"):
+        compile_ptx(Source("tests.wrong", "wrong", "this is no C++"), "sm_90a")
+    with pytest.raises(UnknownNameError, match="sm_12345"):
+        compile_ptx(source, "sm_12345")

@@ -15,7 +15,6 @@ from frames import read_launch
 from matmill import arch
 from matmill.arrays import Operand, inspect
 from matmill.choose import Choice
-from matmill.compile import Binary
 from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.execute import Argument, Launch, Pointer
@@ -23,6 +22,7 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, always
 from matmill.layout import lower
 from matmill.plan import Plan, Ready, recall
 from matmill.problem import Gemm
+from matmill.source import Source
 
 
 @dataclass
@@ -82,12 +82,12 @@ TWICE: Kernel[Gemm] = Kernel(
     scratch=lambda problem, _config: 4 * problem.m * problem.batch,
 )
 ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first, always)
-BINARY: Any = None
+#: Compiled, and never looked at by the recorder.
+SOURCE = Source("toy", "twice", 'extern "C" __global__ void twice() {}')
 
 
 def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready[Gemm], ...]:
-    binary: Binary = BINARY  # never looked at by the recorder
-    return tuple(Ready(stage, Choice(kernel, (), 0.0), binary) for stage in stages)
+    return tuple(Ready(stage, Choice(kernel, (), 0.0), SOURCE, "sm_90a") for stage in stages)
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Operand]:
