@@ -67,6 +67,32 @@ def test_runs_of_small_matrices_are_one_block_s_work() -> None:
     assert min(one.seconds for one in found) < min(one.seconds for one in _all(problem))
 
 
+def test_where_elements_of_small_matrices_lie_is_worked_out_once_by_each_block() -> None:
+    across = View((31, 1), batch=527)
+    odd = Geam(17, 31, I8, View((1, 17), batch=527), across, across, batch=50_000)
+    config = transpose_small.space(odd, H200)[0]
+    few, many = (cost.demand(replace(odd, batch=batch), config, H200) for batch in (50_000, 500_000))
+    assert 9 * few.elements < many.elements < 11 * few.elements
+    assert many.moved == few.moved > 0
+    assert many.threads == few.threads == config["BLOCKS_PER_SM"] * config["THREADS"]
+    even = Geam(16, 32, I8, View((1, 16), batch=512), View((32, 1), batch=512), View((32, 1), batch=512), batch=50_000)
+    assert cost.demand(even, transpose_small.space(even, H200)[0], H200).moved == 0
+
+
+def test_many_small_matrices_are_bound_by_memory_whatever_their_type() -> None:
+    for dtype in (I8, BF16, F32):
+        for m, n in ((8, 8), (32, 32), (17, 31), (31, 33)):
+            across = View((n, 1), batch=m * n)
+            batch = 2**26 // (m * n * dtype.itemsize)
+            problem = Geam(m, n, dtype, View((1, m), batch=m * n), across, across, batch=batch)
+            best = min(
+                (cost.explain(problem, config, H200) for config in transpose_small.space(problem, H200)),
+                key=lambda found: found.seconds,
+            )
+            assert best.bound == "memory"
+            assert best.issue < best.memory / 2
+
+
 @pytest.mark.parametrize("name", [name for name in MODEL.names if name != "overlap"])
 def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})

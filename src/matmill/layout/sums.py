@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
+from math import lcm
 from typing import TypeAlias
 
 from matmill.arrays import Operand
@@ -40,7 +41,8 @@ _LONGEST = 2**30
 #: A sum of vectors is cut into this many columns, where that makes as many rows as tiles have: one row would leave the
 #: rest of each tile empty. The start of every row is a multiple of 16 bytes from the first.
 _FOLDED, _FOLDED_ROWS = 1024, 128
-#: Elements of a small matrix, and how many of those may lie along a grid's first dimension, which is the long one.
+#: Vectors of the least number of small matrices that are whole vectors together, and how many small matrices may lie
+#: along a grid's first dimension, which is the long one.
 _SMALL, _MOST_SMALL = 2048, 2**31 - 1
 
 #: Rows, columns, and the places where such a matrix starts, in elements.
@@ -51,7 +53,8 @@ _X, _Y, _D = 0, 1, 3
 def many_small(problem: Geam) -> str | None:
     """Why a problem is not one of many small packed matrices, X's transposed, or None: runs of them are one work."""
     m, n = problem.m, problem.n
-    if problem.batch < 2 or m * n > _SMALL:
+    v = _ALIGN // problem.dtype.itemsize
+    if problem.batch < 2 or lcm(m * n, v) // v > _SMALL:
         return f"{problem.batch} matrices of {m} x {n} are not many small ones"
     along = View((n, 1), m * n)
     for name, view, wanted in (("X", problem.x, (1, m)), ("Y", problem.y or along, (n, 1)), ("D", problem.d, (n, 1))):

@@ -13,18 +13,17 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.transpose_small.gaps import VECTOR_BYTES, best, steady
 from matmill.layout import many_small
 from matmill.problem import Geam
 
-VECTOR_BYTES = 16
-#: Bytes of a run, about.
-_RUNS = (4096, 8192)
-_THREADS = (128, 256)
-#: Vectors of a thread, whose places are all worked out at once.
-_MOST_SLOTS = 4
-#: Registers by elements of a vector: each has a place of its own to be worked out.
-_REGISTERS = {2: 80, 4: 112, 8: 168, 16: 255}
-_MOST_BLOCKS = 2**31 - 1
+#: Vectors of a run, about, each of which has a thread.
+_VECTORS = (128, 256)
+_WARP, _MOST_THREADS = 32, 1024
+#: Threads of a block that makes several vectors with each, about, at least.
+_ENOUGH = 256
+#: Registers of a vector, and of a thread besides its vectors and their places.
+_VECTOR_REGISTERS, _OTHERS = 4, 23
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -35,32 +34,60 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     v = VECTOR_BYTES // size
     unit = v // gcd(v, elements)  # matrices that are whole vectors together
     found: dict[Config, None] = {}
-    for nbytes in _RUNS:
-        matrices = max(unit, nbytes // (elements * size) // unit * unit)
-        # As few threads as leave each of them a few vectors at the most.
-        threads = next((n for n in _THREADS if ceil_div(matrices * elements // v, n) <= _MOST_SLOTS), _THREADS[-1])
+    for wanted in _VECTORS:
+        matrices = max(unit, wanted * v // elements // unit * unit)
+        vectors = matrices * elements // v
+        every, gap = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
         config = Config.of(
             M=problem.m,
             N=problem.n,
             G=matrices,
-            THREADS=threads,
+            EVERY=every,
+            GAP=gap,
+            STEADY=int(steady(problem.m, problem.n, v, every)),
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
         )
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        by_shared = arch.shared_per_sm // (config["SHARED_BYTES"] + arch.shared_reserved)
-        resident = min(arch.registers_per_sm // (_REGISTERS[v] * threads), by_shared, arch.threads_per_sm // threads)
-        found[config.replace(BLOCKS_PER_SM=max(1, min(resident, arch.blocks_per_sm)))] = None
+        dealt = _dealt(config, vectors, size, arch)
+        if dealt:
+            # As many vectors under way as possible, by as many threads as possible.
+            found[max(dealt, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
     return tuple(found)
 
 
+def _dealt(config: Config, vectors: int, itemsize: int, arch: Arch) -> list[Config]:
+    """``config`` with the vectors of a run dealt to threads in every way worth considering."""
+    found = []
+    fewest = ceil_div(vectors, _MOST_THREADS)
+    for each in range(fewest, max(fewest, vectors // _ENOUGH) + 1):
+        threads = ceil_div(vectors, each * _WARP) * _WARP
+        one = config.replace(THREADS=threads)
+        resident, _limits = arch.resident(threads, _registers(one, itemsize), config["SHARED_BYTES"])
+        if resident:
+            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms))
+    return found
+
+
+def slots(config: Config, itemsize: int) -> int:
+    """Vectors of a run that a thread makes."""
+    return ceil_div(config["G"] * config["M"] * config["N"] * itemsize, VECTOR_BYTES * config["THREADS"])
+
+
+def _registers(config: Config, itemsize: int) -> int:
+    """What the assembler takes for sm_90a, or a little more."""
+    v = VECTOR_BYTES // itemsize
+    places = 1 if config["STEADY"] else v
+    vectors, each = _VECTOR_REGISTERS * (1 + config["HAS_Y"]), slots(config, itemsize)
+    # Elements smaller than a register have one of their own each until they are joined.
+    gathered = v // 2 if itemsize == 1 or (itemsize == 2 and each > 1) else 0
+    return _OTHERS + each * (vectors + places) + gathered
+
+
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of one block. The device asserts the same."""
-    return ceil_div(config["G"] * config["N"] * (config["M"] | 1) * itemsize, VECTOR_BYTES) * VECTOR_BYTES
-
-
-def _runs(problem: Geam, config: Config) -> int:
-    return ceil_div(problem.batch, config["G"])
+    """Dynamic shared memory of one block: two runs of X with gaps. The device asserts the same."""
+    vectors = config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES
+    return 2 * (vectors + (vectors - 1) // config["EVERY"] * config["GAP"]) * VECTOR_BYTES
 
 
 def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
@@ -70,13 +97,12 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
     constants = (config["M"], config["N"], config["PLAIN"], config["HAS_Y"])
     if constants != (problem.m, problem.n, int(problem.plain), int(problem.y is not None)):
         return f"constants for {config['M']} x {config['N']}, plain {config['PLAIN']}, with Y {config['HAS_Y']}"
-    if _runs(problem, config) > _MOST_BLOCKS:
-        return f"{_runs(problem, config)} runs > {_MOST_BLOCKS}"
     return None if arch.compiles else f"{arch.title} is older than the compiler"
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
-    return Geometry((_runs(problem, config), 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
+    blocks = min(ceil_div(problem.batch, config["G"]), config["BLOCKS"])
+    return Geometry((blocks, 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
@@ -94,7 +120,20 @@ def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
 TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     entry="transpose_small",
     package=__name__,
-    config=Config.of(M=4, N=4, G=64, THREADS=128, PLAIN=0, HAS_Y=1, SHARED_BYTES=5120, BLOCKS_PER_SM=8),
+    config=Config.of(
+        M=4,
+        N=4,
+        G=32,
+        THREADS=128,
+        EVERY=4,
+        GAP=0,
+        STEADY=1,
+        PLAIN=0,
+        HAS_Y=1,
+        SHARED_BYTES=4096,
+        BLOCKS_PER_SM=8,
+        BLOCKS=1056,
+    ),
     geometry=_geometry,
     arguments=_arguments,
     legality=_against,

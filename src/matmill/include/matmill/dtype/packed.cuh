@@ -26,6 +26,8 @@ struct Packed {
 struct Pairs {
   using Word = unsigned;
 
+  // The word of the elements whose bits are given.
+  static __device__ __forceinline__ Word joined(const unsigned (&x)[2]) { return __byte_perm(x[0], x[1], 0x5410); }
   static __device__ __forceinline__ void turn(Word (&rows)[2], const Word (&columns)[2]) {
     rows[0] = __byte_perm(columns[0], columns[1], 0x5410);
     rows[1] = __byte_perm(columns[0], columns[1], 0x7632);
@@ -72,6 +74,9 @@ struct Packed<signed char, 4> {
     alpha &= 0xff;
     beta &= 0xff;
     return mixed(even(even(x) * alpha) + even(y) * beta, even(odd(x) * alpha) + odd(y) * beta);
+  }
+  static __device__ __forceinline__ Word joined(const unsigned (&x)[4]) {
+    return __byte_perm(__byte_perm(x[0], x[1], 0x0040), __byte_perm(x[2], x[3], 0x0040), 0x5410);
   }
   static __device__ __forceinline__ void turn(Word (&rows)[4], const Word (&columns)[4]) {
     const unsigned low[2] = {__byte_perm(columns[0], columns[1], 0x5140), __byte_perm(columns[2], columns[3], 0x5140)};

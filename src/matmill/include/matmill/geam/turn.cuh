@@ -18,7 +18,7 @@
 // X's first and last element, go element by element.
 #pragma once
 
-#include "matmill/dtype/packed.cuh"
+#include "matmill/geam/vector.cuh"
 
 // Offsets: a matrix may hold more than 2^31 elements.
 using Index = long long;
@@ -41,9 +41,10 @@ struct Turn {
   using Acc = typename NumberOf<Scalar>::Acc;
   static constexpr int V = Config::V, BR = Config::BR, BC = Config::BC, THREADS = Config::THREADS, GROUP = 8;
   static constexpr int SIZE = sizeof(Scalar), WARPS = THREADS / 32;
-  static constexpr int W = SIZE < 4 && V * SIZE >= 4 ? 4 / SIZE : 1, WORDS = V / W;  // of a vector
-  using Packed = matmill::Packed<Scalar, W>;
-  using Word = typename Packed::Word;
+  using Vector = matmill::Vector<Scalar, V>;
+  using Packed = typename Vector::Packed;
+  using Word = typename Vector::Word;
+  static constexpr int W = Vector::W, WORDS = Vector::WORDS;
 
   // Rows of D start at multiples of SHIFTED elements behind a multiple of V; 0 where they start at one.
   static constexpr bool SHIFTED = Config::SHIFTED != 0, PLAIN = Config::PLAIN != 0;
@@ -57,40 +58,6 @@ struct Turn {
   static constexpr int ROWS = THREADS / VECTORS, SLOTS = BR / ROWS;
   static_assert(VECTORS * V == BC && LANES * BESIDE == VECTORS && WARPS % BESIDE == 0, "warps must cover rows");
   static_assert(ROWS * VECTORS == THREADS && SLOTS * ROWS == BR, "passes of all threads must cover the tile");
-
-  struct alignas(V * SIZE) Vector {
-    Word words[WORDS];
-
-    __device__ __forceinline__ void load(const Scalar* from) {
-      copy<WORDS>(words, reinterpret_cast<const Word*>(from));
-    }
-    // Every element one place down, and `next` into the last. Vectors that stick out of a matrix are put together and
-    // taken apart by loops of this: unrolled, these would be most of the code.
-    __device__ __forceinline__ void push(Scalar next) {
-#pragma unroll
-      for (int j = 0; j < WORDS; ++j) {
-        if constexpr (W == 1) {
-          words[j] = j + 1 < WORDS ? words[(j + 1) % WORDS] : next;
-        } else {
-          const unsigned above = j + 1 < WORDS ? words[(j + 1) % WORDS] : bits(next);
-          words[j] = __funnelshift_r(words[j], above, SIZE * 8);
-        }
-      }
-    }
-    // Element i, which is a constant.
-    __device__ __forceinline__ Scalar element(int i) const {
-      if constexpr (W == 1) {
-        return words[i];
-      } else {
-        const typename matmill::Word<SIZE>::Type low = words[i / W] >> i % W * SIZE * 8;
-        return *reinterpret_cast<const Scalar*>(&low);
-      }
-    }
-    __device__ __forceinline__ Scalar first() const { return element(0); }
-    static __device__ __forceinline__ unsigned bits(const Scalar& x) {
-      return *reinterpret_cast<const typename matmill::Word<SIZE>::Type*>(&x);
-    }
-  };
 
   // `count` strides. The product of two 32-bit integers is added to an address by one instruction, that of 64-bit ones by
   // five; and what the compiler has made 64 bits wide once it does not take for less.
@@ -402,17 +369,14 @@ struct Turn {
       if (r >= m) continue;
       Vector out = x.at(x_sheet, s, r - row0, c - column0);
       if constexpr (!PLAIN && Config::Y_MODE == ABSENT) {
-#pragma unroll
-        for (int j = 0; j < WORDS; ++j) out.words[j] = Packed::scale(alpha, out.words[j]);
+        out.scale(alpha);
       } else if constexpr (!PLAIN) {
-        const Vector added = y.at(y_sheet, s, r - row0, c - column0);
-#pragma unroll
-        for (int j = 0; j < WORDS; ++j) out.words[j] = Packed::blended(alpha, out.words[j], beta, added.words[j]);
+        out.blend(alpha, beta, y.at(y_sheet, s, r - row0, c - column0));
       }
       // Single elements lie any distance apart, vectors side by side.
       Scalar* const to = const_cast<Scalar*>(V == 1 ? md.at(r, c) : md.in_row(r, c));
       if (c >= 0 && c + V <= n) {
-        copy<WORDS>(reinterpret_cast<Word*>(to), out.words);
+        out.store(to);
       } else {
 #pragma unroll 1
         for (int i = 0; i < V; ++i) {

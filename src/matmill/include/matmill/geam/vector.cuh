@@ -1,0 +1,92 @@
+// V elements in the words that carry them, which one instruction loads or stores.
+#pragma once
+
+#include "matmill/dtype/packed.cuh"
+
+namespace matmill {
+
+template <class Scalar, int V>
+struct alignas(V * sizeof(Scalar)) Vector {
+  static constexpr int SIZE = sizeof(Scalar);
+  static constexpr int W = SIZE < 4 && V * SIZE >= 4 ? 4 / SIZE : 1, WORDS = V / W;  // elements of a word; words
+  using Packed = matmill::Packed<Scalar, W>;
+  using Word = typename Packed::Word;
+  using Acc = typename NumberOf<Scalar>::Acc;
+
+  Word words[WORDS];
+
+  __device__ __forceinline__ void load(const Scalar* from) { copy<WORDS>(words, reinterpret_cast<const Word*>(from)); }
+  // Into global memory.
+  __device__ __forceinline__ void store(Scalar* to) const {
+    if constexpr (SIZE == 8 && WORDS == 2) {
+      // The compiler would store 8 bytes and twice 4, because edges store the same first element.
+      // PTX ISA, "Data Movement and Conversion Instructions: st".
+      asm volatile("st.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(long_bits(words[0])),
+                   "l"(long_bits(words[1]))
+                   : "memory");
+    } else {
+      copy<WORDS>(reinterpret_cast<Word*>(to), words);
+    }
+  }
+  // Every element one place down, and `next` into the last. Vectors that stick out of a matrix are put together and
+  // taken apart by loops of this: unrolled, these would be most of the code.
+  __device__ __forceinline__ void push(Scalar next) {
+#pragma unroll
+    for (int j = 0; j < WORDS; ++j) {
+      if constexpr (W == 1) {
+        words[j] = j + 1 < WORDS ? words[(j + 1) % WORDS] : next;
+      } else {
+        const unsigned above = j + 1 < WORDS ? words[(j + 1) % WORDS] : bits(next);
+        words[j] = __funnelshift_r(words[j], above, SIZE * 8);
+      }
+    }
+  }
+  // Element i, which is a constant.
+  __device__ __forceinline__ Scalar element(int i) const {
+    if constexpr (W == 1) {
+      return words[i];
+    } else {
+      const typename matmill::Word<SIZE>::Type low = words[i / W] >> i % W * SIZE * 8;
+      return *reinterpret_cast<const Scalar*>(&low);
+    }
+  }
+  __device__ __forceinline__ Scalar first() const { return element(0); }
+  // The vector of elements of(0), of(1), ...
+  template <class Of>
+  static __device__ __forceinline__ Vector gathered(Of of) {
+    Vector v;
+#pragma unroll
+    for (int j = 0; j < WORDS; ++j) {
+      if constexpr (W == 1) {
+        v.words[j] = of(j);
+      } else {
+        unsigned elements[W];
+#pragma unroll
+        for (int w = 0; w < W; ++w) elements[w] = bits(of(j * W + w));
+        v.words[j] = Packed::joined(elements);
+      }
+    }
+    return v;
+  }
+
+  __device__ __forceinline__ void scale(Acc alpha) {
+#pragma unroll
+    for (int j = 0; j < WORDS; ++j) words[j] = Packed::scale(alpha, words[j]);
+  }
+  // alpha times this plus beta times `added`.
+  __device__ __forceinline__ void blend(Acc alpha, Acc beta, const Vector& added) {
+#pragma unroll
+    for (int j = 0; j < WORDS; ++j) words[j] = Packed::blended(alpha, words[j], beta, added.words[j]);
+  }
+
+  static __device__ __forceinline__ unsigned bits(const Scalar& x) {
+    return *reinterpret_cast<const typename matmill::Word<SIZE>::Type*>(&x);
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned long long long_bits(const Scalar& x) {
+    return *reinterpret_cast<const unsigned long long*>(&x);
+  }
+};
+
+}  // namespace matmill
