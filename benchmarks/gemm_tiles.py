@@ -3,10 +3,12 @@
     python benchmarks/gemm_tiles.py --out benchmarks/results/gemm_tiles_h200.json
     python benchmarks/gemm_tiles.py --dtype float16 bfloat16 --out benchmarks/results/hgemm_tiles_h200.json
 
-float32 and float64 go to the FMA units, float16 and bfloat16 to the matrix units. Each problem's tile shapes (and parts
-of k) and cuBLAS (through torch, if it is there) run interleaved with a cold L2 cache, after each has been checked: rows
-drawn at random against float64. Problems marked ``fit`` are those that the constants of the models in
-``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a result is wrong.
+float32 and float64 go to the FMA units, float16 and bfloat16 to the matrix units. Each problem's tile shapes (with
+parts of k, and with matrices that are not aligned as they lie and padded) and cuBLAS (through torch, if it is there)
+run interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
+of 16 bits take tiles besides that no product is given: a record names those in ``extra``. Problems marked ``fit`` are
+those that the constants of the models in ``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a
+result is wrong.
 """
 
 from __future__ import annotations
@@ -28,20 +30,23 @@ from numpy.typing import NDArray
 from matmill.bench.baselines import torch_product
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
+from matmill.bench.gemm_tiles import LIBRARY
+from matmill.bench.halves import half_product
 from matmill.bench.randoms import uniform
 from matmill.compile import compile_source
+from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
 from matmill.gpu import GPU, Allocation
 from matmill.kernel import GemmOperands, Kernel
+from matmill.mma_tiles import tile, unaligned, with_copies
 from matmill.problem import Gemm
 from matmill.reference import answer, bound, excess
-from matmill.registry import PRODUCTION, Production
+from matmill.registry import PRODUCTION
 from matmill.source import generate
 
 Array = NDArray[Any]
 
 _LARGEST = 8192 * 8192
-_LIBRARY = "torch.mm"
 _NAN_BYTE = 0xFF
 #: Rows of a result that are checked, and bytes of workspace at the most.
 _CHECKED, _MOST_SCRATCH = 16, 2**30
@@ -56,13 +61,29 @@ _SLABS = (
 )
 #: For 16 bits besides: few rows or columns, as in one step of a language model.
 _SKINNY = ((1, 4096, 4096), (16, 4096, 4096), (64, 8192, 4096), (4096, 32, 4096), (128, 128, 65536))
+#: And matrices whose rows start on 2 bytes, next to what is aligned.
+_ODD = ((8191, 8191, 8191), (4095, 4095, 4095), (1000, 1000, 1000), (1001, 1001, 1001), (2047, 4097, 1023))
+#: Tiles that 16-bit products might be given: other bands, deeper and shorter k-tiles, more and fewer stages.
+_EXTRA = (
+    *(tile(128, 256, 64, 2, 4, stages=4, group=group) for group in (4, 8, 16)),
+    *(tile(256, 128, 64, 4, 2, stages=4, group=group) for group in (4, 8, 16)),
+    tile(128, 256, 64, 2, 4, stages=3, group=16),
+    tile(128, 256, 128, 2, 4, stages=2, group=16),
+    tile(128, 256, 32, 2, 4, stages=4, group=16),
+    tile(128, 256, 32, 2, 4, stages=6, group=16),
+    tile(256, 128, 32, 4, 2, stages=6),
+    tile(128, 128, 32, 2, 2, stages=4, blocks_per_sm=2),
+    tile(128, 128, 32, 2, 2, stages=6, blocks_per_sm=2),
+)
+#: Products are given these from so many rows, columns and terms on.
+_LARGE = 2048
 
 
 def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
     """The grid: squares and slabs to fit on, random shapes (odd ones among them) to judge by."""
     found: list[tuple[Gemm, bool]] = []
     for dtype in dtypes:
-        shapes = [*((n, n, n) for n in _SQUARES), *_SLABS, *(_SKINNY if dtype.itemsize == 2 else ())]
+        shapes = [*((n, n, n) for n in _SQUARES), *_SLABS, *((*_SKINNY, *_ODD) if dtype.itemsize == 2 else ())]
         found += [(_packed(m, n, k, dtype), True) for m, n, k in shapes if dtype is not F64 or m * n * k <= 4096**3]
     draw = random.Random(seed)  # noqa: S311 — shapes, not secrets
     first, last = dtypes[0], dtypes[-1]
@@ -77,6 +98,8 @@ def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
 
 def _packed(m: int, n: int, k: int, dtype: DType) -> Gemm:
     """The problem of packed matrices, with the alignment that their rows have."""
+    if dtype.itemsize == 2:
+        return half_product(m, n, k, dtype)
     a_align, b_align = (gcd(16, columns * dtype.itemsize) for columns in (k, n))
     return Gemm(m, n, k, dtype, a_align=a_align, b_align=b_align, d_align=b_align)
 
@@ -125,14 +148,43 @@ class _Check:
         return excess(found[self._rows], self._expected, self._limit)
 
 
-def _candidates(problem: Gemm, gpu: GPU) -> Iterator[tuple[Production[Gemm], Kernel[Gemm]]]:
-    """The kernels of tiles, with every configuration that is legal for the problem."""
+@dataclass(frozen=True)
+class _Candidate:
+    """A kernel with its constants, the seconds that its cost model expects, and whether products are never given it."""
+
+    kernel: Kernel[Gemm]
+    predicted: float
+    extra: bool
+
+    @property
+    def name(self) -> str:
+        """That of its configuration."""
+        return str(self.kernel.config)
+
+
+def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
+    """The kernels of tiles with every configuration that is legal for the problem, the model's choice first."""
+    found: dict[str, _Candidate] = {}
     for production in PRODUCTION:
         if production.kernel.entry in {"gemm", "hgemm"}:
-            for config in production.space(problem, gpu.arch):
+            configs = production.space(problem, gpu.arch)
+            tried = [(config, False) for config in configs]
+            if production.kernel.entry == "hgemm" and configs and min(problem.m, problem.n, problem.k) >= _LARGE:
+                tried += [(config, True) for config in _extra(problem)]
+            for config, extra in tried:
                 kernel = production.kernel.with_config(config)
                 if kernel.why_not(problem, gpu.arch) is None and kernel.workspace(problem) <= _MOST_SCRATCH:
-                    yield production, kernel
+                    predicted = production.predict(problem, config, gpu.arch)
+                    found.setdefault(str(config), _Candidate(kernel, predicted, extra))
+    return sorted(found.values(), key=lambda one: (one.extra, one.predicted))
+
+
+def _extra(problem: Gemm) -> Iterator[Config]:
+    """The tiles of the list with k whole, and padded what is not aligned."""
+    pads = unaligned(problem)
+    for shape in _EXTRA:
+        config = with_copies(shape, problem, pads)
+        yield config.launched(GS=1, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
 
 
 def _enqueuer(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, memory: _Memory) -> Callable[[StreamHandle], None]:
@@ -146,26 +198,37 @@ def _enqueuer(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, memory: _Memory) ->
     return run
 
 
-def _measure(gpu: GPU, clock: Clock, problem: Gemm, memory: _Memory, seed: int) -> tuple[dict[str, float], str]:
-    """Seconds by configuration (and of the library), checked, and the one that the cost model takes."""
+@dataclass(frozen=True)
+class _Measured:
+    """Seconds by configuration and of the library, the model's choice, and the configurations that are extra."""
+
+    seconds: dict[str, float]
+    library: float | None
+    chosen: str
+    extra: list[str]
+
+
+def _measure(gpu: GPU, clock: Clock, problem: Gemm, memory: _Memory, seed: int) -> _Measured:
+    """Times every configuration of a problem, each of which has been checked."""
     check = _Check(problem, memory, seed)
-    competitors, predicted = [], {}
-    for production, kernel in _candidates(problem, gpu):
-        name, run = str(kernel.config), _enqueuer(gpu, kernel, problem, memory)
+    candidates = _candidates(problem, gpu)
+    competitors = []
+    for one in candidates:
+        run = _enqueuer(gpu, one.kernel, problem, memory)
         memory.d.fill_bytes(_NAN_BYTE)
         gpu.synchronize()
         run(clock.stream)
         gpu.synchronize()
         ratio = check.ratio(memory.d.download((problem.m, problem.n), problem.dtype.numpy))
         if not ratio <= 1:
-            sys.exit(f"{problem}, {name}: error over the allowed one {ratio:.3g}")
-        competitors.append(Competitor(name, run))
-        predicted[name] = production.predict(problem, kernel.config, gpu.arch)
+            sys.exit(f"{problem}, {one.name}: error over the allowed one {ratio:.3g}")
+        competitors.append(Competitor(one.name, run))
     if find_spec("torch") is not None:
-        competitors.append(Competitor(_LIBRARY, torch_product(_LIBRARY, *memory.matrices(problem)).run))
+        competitors.append(Competitor(LIBRARY, torch_product(LIBRARY, *memory.matrices(problem)).run))
     timings = clock.compare(competitors, seconds_each=0.02, most_rounds=12, settle=0.05)
     seconds = {one.name: timing.median for one, timing in zip(competitors, timings, strict=True)}
-    return seconds, min(predicted, key=predicted.__getitem__)
+    library = seconds.pop(LIBRARY, None)
+    return _Measured(seconds, library, candidates[0].name, [one.name for one in candidates if one.extra])
 
 
 def main() -> None:
@@ -181,14 +244,14 @@ def main() -> None:
     records = []
     with Clock(gpu, 2 * gpu.arch.l2_bytes) as clock:
         for problem, fit in problems(dtypes, args.seed):
-            seconds, chosen = _measure(gpu, clock, problem, memories[problem.dtype], args.seed)
-            library = seconds.pop(_LIBRARY, None)
+            found = _measure(gpu, clock, problem, memories[problem.dtype], args.seed)
+            seconds, library = found.seconds, found.library
             best = min(seconds, key=seconds.__getitem__)
             described = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name, "fit": fit}
-            records.append({**described, "seconds": {_LIBRARY: library, **seconds}})
+            records.append({**described, "seconds": {LIBRARY: library, **seconds}, "extra": found.extra})
             line = f"{problem!s:32} best {seconds[best] * 1e6:9.1f} us ({best})"
-            line += f"  chosen/best {seconds[chosen] / seconds[best]:.3f}"
-            print(line if library is None else f"{line}  {_LIBRARY} / best {library / seconds[best]:.2f}", flush=True)
+            line += f"  chosen/best {seconds[found.chosen] / seconds[best]:.3f}"
+            print(line if library is None else f"{line}  {LIBRARY} / best {library / seconds[best]:.2f}", flush=True)
     args.out.write_text(json.dumps({"environment": describe(gpu=True), "records": records}, indent=1) + "\n")
 
 

@@ -20,7 +20,8 @@ class GemmOperands:
     """Where the matrices of one product lie, and its scalars. ``c`` and ``d`` may be the same matrix.
 
     ``workspace`` is memory for kernels that need some (see :meth:`Kernel.workspace`), aligned to 16 bytes; what it
-    holds before and after is of no interest.
+    holds before and after is of no interest. ``a_first`` and ``b_first`` are how many elements after ``a`` and ``b``
+    the matrices begin: pointers themselves are those of the five names that a plan aims, and of nothing between.
     """
 
     a: Pointer
@@ -30,6 +31,8 @@ class GemmOperands:
     alpha: float = 1.0
     beta: float = 0.0
     workspace: Pointer | None = None
+    a_first: int = 0
+    b_first: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class Kernel(Generic[P]):
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
     the kernel may run: it returns the reason against it, or None. ``geometry`` turns problem and constants into a
     launch, ``arguments`` lays out the entry point's parameters. ``before`` and ``after`` are the launches around it,
-    if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other.
+    if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other. ``seen`` is what
+    the entry point gets to see of problem and operands, where launches before it have changed how those lie.
     """
 
     entry: str
@@ -73,13 +77,15 @@ class Kernel(Generic[P]):
     before: tuple[Stage[P], ...] = ()
     after: tuple[Stage[P], ...] = ()
     scratch: Callable[[P, Config], int] | None = None
+    seen: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """The reason this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
         reason = self.legality(problem, self.config, arch)
         if reason is not None:
             return reason
-        shapes = (*(stage.geometry for stage in (*self.before, *self.after)), self.geometry)
+        stages = (*self._made(self.before, problem), *self._made(self.after, problem))
+        shapes = (*(stage.geometry for stage in stages), self.geometry)
         return next(filter(None, (_over_limits(shape(problem, self.config), arch) for shape in shapes)), None)
 
     def workspace(self, problem: P) -> int:
@@ -119,16 +125,20 @@ class Kernel(Generic[P]):
         if not needed:
             operands = replace(operands, workspace=None)
         config = self.config
-        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(problem, operands))
+        seen = (problem, operands) if self.seen is None else self.seen(problem, config, operands)
+        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen))
         before, after = (
             tuple(
                 self._launch(stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands))
-                for stage in stages
-                if stage.needed is None or stage.needed(problem, config)
+                for stage in self._made(stages, problem)
             )
             for stages in (self.before, self.after)
         )
         return (*before, own, *after)
+
+    def _made(self, stages: tuple[Stage[P], ...], problem: P) -> tuple[Stage[P], ...]:
+        """Those of the stages that are made for ``problem``."""
+        return tuple(stage for stage in stages if stage.needed is None or stage.needed(problem, self.config))
 
     def _launch(self, entry: str, geometry: Geometry, args: tuple[Argument, ...]) -> Launch:
         return Launch(

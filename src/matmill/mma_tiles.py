@@ -1,9 +1,14 @@
 """Tile shapes of the tensor-core pipeline in ``include/matmill/tile/mma_gemm.cuh``: the host's side of its arithmetic.
 
 The last rungs of the HGEMM ladder take their constants from here, and so does whatever else is built on the pipeline.
+A matrix whose lines do not start on 16 bytes is copied into shared memory in small parts or, where a launch before
+packs it (``include/matmill/tile/pad.cuh``), from its copy: it is then called padded here, and named ``"A"`` or ``"B"``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
@@ -16,8 +21,11 @@ __all__ = [
     "ELEMENT_BYTES",
     "LARGEST",
     "VECTOR_BYTES",
+    "Packing",
     "against",
     "no_unit",
+    "packing",
+    "padded",
     "rounds",
     "shapes",
     "shared_bytes",
@@ -25,6 +33,7 @@ __all__ = [
     "threads",
     "tile",
     "tiles",
+    "unaligned",
     "with_copies",
 ]
 
@@ -51,8 +60,13 @@ def shared_bytes(config: Config) -> int:
     return max(config["STAGES"] * stage, config["WARPS_M"] * config["WARPS_N"] * slab)
 
 
-def tile(bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1) -> Config:
-    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_copies`."""
+def tile(
+    bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, group: int = 8
+) -> Config:
+    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_copies`.
+
+    Blocks take tiles in bands ``group`` of them high. What runs at the same time should be about as high as wide.
+    """
     return Config.of(
         ACC16=0,
         BM=bm,
@@ -62,14 +76,15 @@ def tile(bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, 
         WARPS_N=warps_n,
         STAGES=stages,
         BLOCKS_PER_SM=blocks_per_sm,
-        GROUP=8,
+        GROUP=group,
     )
 
 
 #: Tile shapes by what a block finds in shared memory, largest first: the later ones give up intensity for more blocks,
-#: and the last two are for few rows or few columns. 128 x 128 by eight warps is for copies through registers.
+#: and the last two are for few rows or few columns. 128 x 128 by eight warps is for copies through registers. Where 132
+#: blocks of 128 x 256 run in bands of 16, they read 20% fewer rows and columns than in bands of 8.
 _AMPERE = (
-    tile(128, 256, 64, 2, 4, stages=4),
+    tile(128, 256, 64, 2, 4, stages=4, group=16),
     tile(256, 128, 64, 4, 2, stages=4),
     tile(128, 128, 64, 2, 2, stages=3, blocks_per_sm=2),
     tile(128, 128, 64, 2, 4, stages=3),
@@ -81,7 +96,7 @@ _AMPERE = (
 #: The constants of descriptors, before anything is known of the problem or the GPU.
 LARGEST = _AMPERE[0]
 _SMALL_SHARED = (
-    tile(128, 256, 32, 2, 4, stages=4),
+    tile(128, 256, 32, 2, 4, stages=4, group=16),
     tile(128, 128, 32, 2, 2, stages=3, blocks_per_sm=2),
     tile(128, 128, 32, 2, 4, stages=3),
     tile(64, 64, 64, 2, 2, stages=2, blocks_per_sm=2),
@@ -123,25 +138,28 @@ def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return None
 
 
-def with_copies(config: Config, problem: Gemm) -> Config:
+def with_copies(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Config:
     """``config`` with the way each matrix is copied: which dimension is the tile's row, how many elements at a time.
 
     A row runs along the dimension in which the matrix is contiguous. A copy takes as many elements as every row's start
-    is aligned to and the extent is a multiple of. Matrices that are contiguous in neither dimension go element by
-    element, along the shorter stride. What goes element by element is held in registers, one tile at a time (before the
-    loop, those of all stages but one): k-tiles are shorter then, and stages fewer.
+    is aligned to and the extent is a multiple of, and 8 of the matrices in ``pads``. Matrices that are contiguous in
+    neither dimension go element by element, along the shorter stride. What goes element by element is held in
+    registers, one tile at a time (before the loop, those of all stages but one): k-tiles are shorter then, and stages
+    fewer.
     """
     a_row, a_column = problem.a_row_col
     b_row, b_column = problem.b_row_col
     a_k_inner, b_k_inner = abs(a_column) <= abs(a_row), abs(b_row) < abs(b_column)
+    if problem.gram and "A" in pads and "B" in pads:
+        b_k_inner = a_k_inner  # one copy is both
     a_stride, a_extent = (a_column, problem.k) if a_k_inner else (a_row, problem.m)
     b_stride, b_extent = (b_row, problem.k) if b_k_inner else (b_column, problem.n)
     d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % _VECTOR == 0
     config = config.replace(
         A_K_INNER=int(a_k_inner),
-        A_VEC=_width(a_stride, a_extent, problem.a_align),
+        A_VEC=_VECTOR if "A" in pads else _width(a_stride, a_extent, problem.a_align),
         B_K_INNER=int(b_k_inner),
-        B_VEC=_width(b_stride, b_extent, problem.b_align),
+        B_VEC=_VECTOR if "B" in pads else _width(b_stride, b_extent, problem.b_align),
         D_VEC=_VECTOR if d_wide else 1,
     )
     if 1 in (config["A_VEC"], config["B_VEC"]):
@@ -149,10 +167,88 @@ def with_copies(config: Config, problem: Gemm) -> Config:
     return config.replace(SHARED_BYTES=shared_bytes(config))
 
 
-def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every config worth considering for ``problem`` on ``arch``."""
-    configs = (with_copies(config, problem) for config in shapes(arch))
+def space(problem: Gemm, arch: Arch, pads: Collection[str] = ()) -> tuple[Config, ...]:
+    """Every config worth considering for ``problem`` on ``arch``, where the matrices in ``pads`` are padded."""
+    configs = (with_copies(config, problem, pads) for config in shapes(arch))
     return tuple(config for config in configs if _held(config))
+
+
+def unaligned(problem: Gemm) -> tuple[str, ...]:
+    """The matrices that are copied in parts of less than 16 bytes where they lie: those that padding may be good for.
+
+    >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 0, F16, a_align=2))
+    (('A',), ())
+    """
+    copied = with_copies(LARGEST, problem)
+    return tuple(name for name in "AB" if problem.k and copied[f"{name}_VEC"] < _VECTOR)
+
+
+def padded(config: Config) -> tuple[str, ...]:
+    """The matrices that are padded with ``config``; none where it has no such constants.
+
+    >>> padded(LARGEST.launched(PAD_A=0, PAD_B=1))
+    ('B',)
+    """
+    launch = dict(config.launch)
+    return tuple(name for name in "AB" if launch.get(f"PAD_{name}"))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How a matrix is packed: ``count`` times ``lines`` of ``length`` elements, ``pitch`` elements apart in the copy.
+
+    Strides are those of the matrix itself, in elements: from line to line, within a line, from product to product.
+    ``width`` is how many neighbours are read at once.
+    """
+
+    count: int
+    lines: int
+    length: int
+    line_stride: int
+    stride: int
+    batch_stride: int
+    width: int
+
+    @property
+    def pitch(self) -> int:
+        """The length rounded up to 16 bytes."""
+        return ceil_div(self.length, _VECTOR) * _VECTOR
+
+    @property
+    def copy_batch(self) -> int:
+        """The batch stride of the copy, 0 where all products share one."""
+        return self.lines * self.pitch if self.count > 1 else 0
+
+    @property
+    def vectors(self) -> int:
+        """Of 16 bytes in the copy."""
+        return self.count * self.lines * self.pitch // _VECTOR
+
+    def strides(self, *, outer_first: bool) -> tuple[int, int]:
+        """(row, column) strides of the copy, whose lines are rows where ``outer_first``, else columns."""
+        return (self.pitch, 1) if outer_first else (1, self.pitch)
+
+
+def packing(problem: Gemm, config: Config, name: str) -> Packing:
+    """How the matrix of that name is packed, with lines along the dimension that is the tile's row.
+
+    >>> odd = Gemm(5, 7, 13, F16, a_align=2, batch=3, b_batch=0)
+    >>> found = packing(odd, with_copies(LARGEST, odd, "AB"), "A")
+    >>> (found.count, found.lines, found.length, found.pitch), packing(odd, with_copies(LARGEST, odd, "AB"), "B").count
+    ((3, 5, 13, 16), 1)
+    """
+    a = name == "A"
+    outer, align = (problem.m, problem.a_align) if a else (problem.n, problem.b_align)
+    row, column = problem.a_row_col if a else problem.b_row_col
+    outer_stride, k_stride = (row, column) if a else (column, row)
+    batch_stride = problem.batch_strides[0 if a else 1]
+    count = problem.batch if batch_stride else 1
+    if config[f"{name}_K_INNER"]:
+        lines, length, line_stride, stride = outer, problem.k, outer_stride, k_stride
+    else:
+        lines, length, line_stride, stride = problem.k, outer, k_stride, outer_stride
+    width = align // ELEMENT_BYTES if stride == 1 else 1
+    return Packing(count, lines, length, line_stride, stride, batch_stride, width)
 
 
 def _held(config: Config) -> bool:
@@ -185,7 +281,7 @@ def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
     reason = no_unit(problem, config, arch)
     if reason is not None:
         return reason
-    wanted = with_copies(config, problem)
+    wanted = with_copies(config, problem, padded(config))
     reason = too_long(problem) or too_wide(config, wanted)
     if reason is not None:
         return reason

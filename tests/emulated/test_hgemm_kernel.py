@@ -1,8 +1,11 @@
-"""16-bit products on the matrix units: matrices that lie any way, every tile shape, k in parts, and the public path."""
+"""16-bit products on the matrix units: matrices that lie any way, padded or not, every tile, k in parts, matmul."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,9 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import arch as arches
+from matmill import choose as choosing
 from matmill import reference
-from matmill.arch import ARCHES
+from matmill.arch import ARCHES, Arch
 from matmill.choose import choose
 from matmill.compile import compile_source
 from matmill.config import Config
@@ -23,8 +27,10 @@ from matmill.emulator import Memory, Report, run
 from matmill.execute import Pointer
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM, space
+from matmill.mma_tiles import space as shapes
 from matmill.mma_tiles import tile, with_copies
 from matmill.problem import Gemm
+from matmill.registry import Production
 from matmill.source import generate
 
 Array = NDArray[Any]
@@ -81,6 +87,7 @@ class Product:
         arch: str = "h200",
         config: Config = SMALL,
         parts: int = 1,
+        pads: str = "",
     ) -> None:
         m, n, k = shape
         element, self.arch = ALL[dtype], ARCHES[arch]
@@ -99,10 +106,11 @@ class Product:
             **strided(a=self.a, b=self.b, c=self.c, d=self.d),
             a_align=a.align(self.a), b_align=b.align(self.b), d_align=d.align(self.d), has_c=c is not None,
         )  # fmt: skip
-        self.kernel = HGEMM.with_config(with_copies(config, self.problem).launched(GS=parts))
+        config = with_copies(config, self.problem, pads)
+        self.kernel = HGEMM.with_config(config.launched(GS=parts, PAD_A=int("A" in pads), PAD_B=int("B" in pads)))
 
     def run(self, schedule: int = 0) -> list[Report]:
-        """Runs the kernel, and what adds the parts of k."""
+        """Runs the kernel, what packs matrices before it and what adds the parts of k after it."""
         assert self.kernel.why_not(self.problem, self.arch) is None
         memory = Memory()
 
@@ -146,6 +154,7 @@ def strided(**views: Array | None) -> dict[str, Any]:
 
 
 PLAIN, TURNED = Laid(), Laid(turned=True)
+ODD = Laid(start=1)
 LAYOUTS = [(a, b) for a in (PLAIN, TURNED) for b in (PLAIN, TURNED)]
 
 
@@ -174,7 +183,7 @@ LAID = st.builds(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 80), st.integers(1, 80), st.integers(1, 140)),
     a=LAID,
@@ -183,20 +192,102 @@ LAID = st.builds(
     c=st.none() | LAID,
     dtype=st.sampled_from(["float16", "bfloat16"]),
     parts=st.integers(1, 4),
+    pads=st.sampled_from(["", "A", "B", "AB"]),
 )
 def test_any_strides(  # noqa: PLR0917 — drawn
-    shape: tuple[int, int, int], a: Laid, b: Laid, d: Laid, c: Laid | None, dtype: str, parts: int
+    shape: tuple[int, int, int], a: Laid, b: Laid, d: Laid, c: Laid | None, dtype: str, parts: int, pads: str
 ) -> None:
-    product = Product(shape, a, b, d, c=c, dtype=dtype, parts=parts)
+    product = Product(shape, a, b, d, c=c, dtype=dtype, parts=parts, pads=pads)
     assert all(report.ok for report in product.run())
     assert product.right()
+
+
+# -- padded copies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["t4", "h200"])
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda laid: "turned" if laid.turned else "plain")
+def test_padded_matrices_are_copied_16_bytes_at_a_time(a: Laid, b: Laid, arch: str) -> None:
+    m, n, k = 67, 75, 131
+    product = Product((m, n, k), replace(a, start=1), replace(b, pad=1), PLAIN, arch=arch, pads="AB")
+    packing, main = product.run()
+    assert packing.ok
+    assert main.ok
+    assert product.right()
+    # Eight-element pieces of A and B that hold something, once for each of the 2 x 2 tiles of D across them.
+    copied = (m if a.turned else k, k if a.turned else m), (k if b.turned else n, n if b.turned else k)
+    pieces = 2 * sum(-(-length // 8) * lines for length, lines in copied)
+    if arch == "h200":
+        assert main.counters.cp_async_bytes == pieces * 16
+        assert main.counters.global_load_requests == 0
+    else:
+        assert main.counters.global_load_bytes == pieces * 16
+    assert main.counters.bank_conflicts == 0
+    assert packing.counters.global_load_bytes == packing_reads(a, b, m, n, k)
+    assert packing.counters.global_store_bytes == pieces // 2 * 16
+
+
+def packing_reads(a: Laid, b: Laid, m: int, n: int, k: int) -> int:
+    """Bytes that packing reads: what is past the end of a line is its last element again."""
+    lines = ((k, m) if a.turned else (m, k)), ((n, k) if b.turned else (k, n))
+    return sum(count * -(-length // 8) * 16 for count, length in lines)
+
+
+@pytest.mark.parametrize(("start", "pad", "reads"), [(0, 3, 8), (2, 2, 4), (4, 4, 2), (8, 0, 1)])
+def test_what_is_aligned_to_more_is_packed_by_wider_reads(start: int, pad: int, reads: int) -> None:
+    # One line of 32 whole vectors: a warp, and as many reads as the alignment leaves it.
+    product = Product((1, 8, 256), Laid(start=start, pad=pad), PLAIN, PLAIN, pads="A")
+    product.problem = replace(product.problem, a_align=16 // reads)
+    packing, _ = product.run()
+    assert packing.counters.global_load_requests == reads
+    assert product.right()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("pads", ["A", "B", "AB"])
+def test_padded_batches_with_c_beside_parts_of_k(pads: str, parts: int) -> None:
+    product = Product(
+        (37, 41, 267), ODD, Laid(step=3), ODD, c=TURNED, dtype="bfloat16", batch=2, parts=parts, pads=pads
+    )
+    assert all(report.ok for report in product.run(schedule=1))
+    assert product.right()
+    # A plan aims pointers by their names, so there is none between.
+    launches = product.kernel.launches(product.problem, SOMEWHERE)
+    assert [launch.entry for launch in launches] == ["pad", "hgemm", "finish"][: 2 + (parts > 1)]
+    pointers = {arg for launch in launches for arg in launch.args if isinstance(arg, Pointer)}
+    assert pointers <= {*POINTERS, Pointer("no workspace", 0)}
+
+
+SOMEWHERE = GemmOperands(
+    Pointer("A", 1), Pointer("B", 2), Pointer("C", 3), Pointer("D", 4), workspace=Pointer("workspace", 5)
+)
+POINTERS = {value for value in vars(SOMEWHERE).values() if isinstance(value, Pointer)}
+
+
+def test_padding_is_refused_where_it_takes_too_much_memory_or_finds_nothing() -> None:
+    h200 = ARCHES["h200"]
+    for n, fits in ((32767, True), (32769, False)):
+        odd = Gemm(n, n, n, dtype=ALL["float16"], a_align=2, b_align=2, d_align=2)
+        padded = [HGEMM.with_config(config) for config in space(odd, h200) if config["PAD_A"] and config["PAD_B"]]
+        assert padded
+        reasons = {kernel.why_not(odd, h200) for kernel in padded}
+        assert reasons == ({None} if fits else {f"padded copies take {4 * 32769 * 32776} > {2**32} bytes"})
+    empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
+    assert not any(config["PAD_A"] or config["PAD_B"] for config in space(empty, h200))
+    asked = HGEMM.with_config(with_copies(SMALL, empty, "A").launched(GS=1, PAD_A=1, PAD_B=0))
+    assert asked.why_not(empty, h200) == "k = 0 leaves nothing to pad"
+    direct = HGEMM.with_config(with_copies(SMALL, odd, "A").launched(GS=1, PAD_A=0, PAD_B=0))
+    assert direct.why_not(odd, h200) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
+
+
+# -- tiles ------------------------------------------------------------------------------------------------------------
 
 
 def shapes_of(arch: str) -> list[Config]:
     """The tile shapes of a GPU, for aligned matrices and for odd ones."""
     whole = Gemm(4096, 4096, 4096, dtype=ALL["float16"])
     odd = replace(whole, m=4095, n=4095, k=4095, a_align=2, b_align=2, d_align=2)
-    return list({config: None for problem in (whole, odd) for config in space(problem, ARCHES[arch])})
+    return list({config: None for problem in (whole, odd) for config in shapes(problem, ARCHES[arch])})
 
 
 @pytest.mark.parametrize(
@@ -270,6 +361,97 @@ def test_a_gram_matrix_is_symmetric_to_the_bit(k: int, dtype: str) -> None:
     gram = emulated(a, a.T)
     assert reference.check(gram, a, a.T).ok
     assert gram.tobytes() == gram.T.copy().tobytes()
+
+
+def padded_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """The configurations that pad, or all where nothing can be padded."""
+    configs = space(problem, arch)
+    return tuple(config for config in configs if config["PAD_A"] or config["PAD_B"]) or configs
+
+
+def smallest(_problem: Gemm, config: Config, _arch: Arch) -> SimpleNamespace:
+    """Stands for a cost model: small tiles are quickest to emulate."""
+    return SimpleNamespace(seconds=float(config["BM"] * config["BN"]), bound="memory")
+
+
+@contextmanager
+def all_padded() -> Iterator[None]:
+    """Every product goes to HGEMM, and is padded where that can be."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(choosing, "PRODUCTION", (Production(HGEMM, padded_alone, smallest),))
+        choose.cache_clear()
+        yield
+    choose.cache_clear()
+
+
+@pytest.fixture
+def padding() -> Iterator[None]:
+    with all_padded():
+        yield
+
+
+@pytest.mark.usefixtures("padding")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("left", "right"), [((3, 33, 17), (3, 17, 21)), ((33, 17), (4, 17, 21)), ((4, 1, 17, 9), (1, 3, 9, 11))]
+)
+def test_padded_batches_and_matrices_that_they_share(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    a, b = drawn(0, *left, dtype=dtype), drawn(1, *right, dtype=dtype)
+    assert reference.check(emulated(a, b), a, b).ok
+
+
+@pytest.mark.usefixtures("padding")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_padding_lets_nothing_leak(dtype: str) -> None:
+    """What is not finite stays in its row or column, beside the ends of A and B too; beta = 0 reads no C."""
+    a, b, c = drawn(0, 35, 21, dtype=dtype), drawn(1, 21, 43, dtype=dtype), drawn(2, 35, 43, dtype=dtype)
+    a[3, 20], a[34, 9], b[20, 42], b[15, 3] = np.nan, np.inf, -np.inf, np.nan
+    for left, right in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
+        found = emulated(left, right, np.full_like(c, np.nan))
+        assert reference.check(found, a, b).ok
+        assert np.isfinite(found[[0, 33]][:, [0, 41]]).all()
+        before = c.copy()
+        before[7, 9] = np.nan
+        assert reference.check(emulated(left, right, before, alpha=0.5, beta=-2), a, b, before, alpha=0.5, beta=-2).ok
+
+
+@pytest.mark.usefixtures("padding")
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_padded_gram_matrix_is_packed_once_and_symmetric_to_the_bit(*, turned: bool) -> None:
+    a = drawn(0, 131, 130).T if turned else drawn(0, 130, 131)
+    gram = emulated(a, a.T)
+    assert reference.check(gram, a, a.T).ok
+    assert gram.tobytes() == gram.T.copy().tobytes()
+    # A column has one element to each line, whichever way it lies; and it is one copy.
+    column = drawn(1, 77, 1)
+    assert (emulated(column, column.T) == column * column.T).all()
+    problem = Gemm(130, 130, 131, ALL["float16"], a_align=2, b_align=2, gram=True)
+    config = padded_alone(problem, ARCHES["h200"])[0]
+    assert HGEMM.with_config(config.launched(GS=1)).workspace(problem) == -(-130 * 136 * 2 // 256) * 256
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.tuples(st.integers(1, 90), st.integers(1, 90), st.integers(1, 150)),
+    st.lists(st.sampled_from([1, 1, -1, 2]), min_size=4, max_size=4),
+    st.lists(st.booleans(), min_size=2, max_size=2),
+    st.sampled_from([(1.0, 0.0), (0.5, 2.0), (-1.0, 0.0)]),
+)
+def test_padded_views_of_any_kind(
+    sizes: tuple[int, int, int], steps: list[int], turned: list[bool], factors: tuple[float, float]
+) -> None:
+    m, n, k = sizes
+
+    def view(seed: int, rows: int, columns: int) -> Array:
+        across, down = steps[2 * seed : 2 * seed + 2]
+        shape = (rows * abs(across), columns * abs(down))
+        root = drawn(seed, *(shape[::-1] if turned[seed] else shape))
+        return (root.T if turned[seed] else root)[::across, ::down]
+
+    a, b, c = view(0, m, k), view(1, k, n), drawn(2, m, n)
+    with all_padded():
+        found = emulated(a, b, c, alpha=factors[0], beta=factors[1])
+    assert reference.check(found, a, b, c, alpha=factors[0], beta=factors[1]).ok
 
 
 def test_on_a_gpu_without_asynchronous_copies(monkeypatch: pytest.MonkeyPatch) -> None:

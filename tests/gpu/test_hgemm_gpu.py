@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import errors
+from matmill.choose import choose
 from matmill.compile import compile_source
 from matmill.dtypes import ALL
 from matmill.gpu import GPU
@@ -49,6 +50,9 @@ def _gpu(*args: Any, **options: Any) -> Any:
         ((129, 65), (65, 257)),
         ((2048, 1024), (1024, 1536)),
         ((1023, 1025), (1025, 511)),
+        ((2047, 1025), (1025, 1999)),
+        ((5, 511, 777), (5, 777, 333)),
+        ((511, 777), (5, 777, 333)),
         ((3, 5000), (5000, 1000)),
         ((16, 4096), (4096, 4096)),
         ((200, 100_001), (100_001, 200)),
@@ -95,6 +99,8 @@ def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, 
     a, b = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)
     align = 2 if odd else 16
     problem = Gemm(m, n, k, ALL[dtype], a_align=align, b_align=align, d_align=align)
+    padded = [config for config in space(problem, device.arch) if config["PAD_A"] and config["PAD_B"]]
+    assert bool(padded) == odd
     with device.upload(a, "A") as da, device.upload(b, "B") as db, device.empty(2 * m * n) as dd:
         for config in space(problem, device.arch):
             kernel = HGEMM.with_config(config)
@@ -123,6 +129,16 @@ def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
     a[3, 7], a[299, 9], b[30, 3] = np.nan, np.inf, -np.inf
     assert check(_gpu(a, b), a, b).ok
     assert (_gpu(a, b, before, alpha=0, beta=2) == before + before).all()
+
+
+def test_padding_lets_nothing_leak(dtype: str) -> None:
+    a, b = _random(0, 2047, 1025, dtype=dtype), _random(1, 1025, 2047, dtype=dtype)
+    problem = Gemm(2047, 2047, 1025, ALL[dtype], a_align=2, b_align=2, d_align=2)
+    assert choose(problem, GPU.get(0).arch).kernel.config["PAD_A"] == 1
+    a[3, 1024], a[2046, 9], b[1024, 2046], b[30, 3] = np.nan, np.inf, -np.inf, np.nan
+    found = _gpu(a, b)
+    assert check(found, a, b).ok
+    assert np.isfinite(found[[0, 2045]][:, [0, 2045]]).all()
 
 
 @pytest.mark.parametrize(("m", "k"), [(150, 40), (130, 100_000), (1000, 1001)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from matmill.choose import choose, choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL, DTYPES
 from matmill.errors import IllegalConfigError
-from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.kernel import GemmOperands, Geometry, Kernel, Stage
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION, Production
 
@@ -57,6 +58,18 @@ def test_illegal_configs_are_passed_over_with_their_reason() -> None:
     assert choice.kernel.config == SMALL
     assert "is odd" in choice.reasons[0]
     assert "shared memory 1000000 >" in choice.reasons[1]
+
+
+def test_a_launch_that_is_not_made_rules_nothing_out() -> None:
+    def huge(_problem: Gemm, _config: Config) -> Geometry:
+        return Geometry((1, 10**6, 1), (32, 1, 1))
+
+    def made(problem: Gemm, _config: Config) -> bool:
+        return problem.k > 1
+
+    kernel = replace(_production(SMALL).kernel, after=(Stage("more", huge, lambda *_: (), made),))
+    assert kernel.why_not(Gemm(m=1, n=1, k=1), arch.get("h200")) is None
+    assert kernel.why_not(Gemm(m=1, n=1, k=2), arch.get("h200")) == "grid.y = 1000000 > 65535"
 
 
 def test_a_refusal_names_problem_arch_and_every_reason() -> None:

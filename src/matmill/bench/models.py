@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matmill.bench import inner_search, sum_search
+from matmill.bench import gemm_tiles, inner_search, sum_search
 from matmill.bench.model_fit import Found, Model
 from matmill.bench.products import layout_of
-from matmill.cost import inner, transpose_add
+from matmill.cost import hgemm, inner, transpose_add
 from matmill.problem import Geam
 
 
@@ -29,6 +29,24 @@ def alignment_of(problem: Geam) -> str:
 
 
 MODELS: dict[str, Fitted] = {
+    "hgemm": Fitted(
+        Model(
+            hgemm.DEFAULT,
+            hgemm.demand,
+            hgemm.times,
+            Path(hgemm.__file__),
+            {
+                "read_share": (0.5, 1.0),
+                "copy_share": (0.5, 1.0),
+                "mma_share": (0.3, 1.0),
+                "line_cycles": (0.25, 8.0),
+                "pace_overlap": (1.0, 32.0),
+                "overlap": (1.0, 16.0),
+            },
+        ),
+        gemm_tiles.read,
+        gemm_tiles.alignment_of,
+    ),
     "inner": Fitted(
         Model(
             inner.DEFAULT,

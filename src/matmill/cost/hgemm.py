@@ -2,59 +2,128 @@
 
 The time of a launch is a constant plus two that overlap, of which the larger decides: the bytes that must move over the
 bandwidth that reading reaches, and the tiles that the busiest multiprocessor works through. What a k-tile of a block
-costs is the largest of what five parts do at the same time (:class:`Pace`): matrix units multiply, shared memory takes
-what is copied and hands out fragments, L2 delivers tiles, load units look up lines, schedulers issue; or the latency of
-the copies under way, where that is longer. Filling the pipeline and storing D come on top, and, where k is split over
-blocks, the second launch that adds the parts.
+costs is about the largest of what six parts take that go on at the same time (:class:`Pace`): matrix units multiply,
+shared memory takes what is copied and hands out fragments, L2 delivers tiles, load units look up lines, schedulers
+issue; and the latency of the copies under way passes. Filling the pipeline and storing D come on top, and so do the
+launch that packs matrices first, where there is one, and the one that adds the parts of k, where it is split.
 
-**The constants have not been fitted to a GPU yet**: each says where it comes from. ``benchmarks/gemm_tiles.py``
-measures what they can be fitted to.
+What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
+:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/gemm_tiles.py``. The
+defaults are estimates that have not been fitted to a GPU yet; each says where it comes from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.mma_tiles import ELEMENT_BYTES
+from matmill.mma_tiles import ELEMENT_BYTES, Packing, packing, padded
 from matmill.problem import Gemm
 from matmill.tiles import tiles
 
-#: Seconds from launch to the first instruction and from the last to the end of the kernel: of the FMA pipeline's model.
-LAUNCH = 3.57e-6
-#: What a second launch right behind the first adds, and each step in which its threads add STEP_PARTS parts: of the
-#: inner kernel's model.
-SECOND, SECOND_STEP, STEP_PARTS = 1.5e-6, 0.3e-6, 64
-#: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
-READ_SHARE = 0.906
-#: Share of the data sheet's rate that mma.sync reaches, by major capability; elsewhere all of it. A T4's power allows
-#: 49.4 of 65 TFLOP/s (S2, of which ``cost/roofline.py`` has the figures). Hopper's sheet is that of wgmma (Luo et al.,
-#: "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
-MMA_SHARE = {7: 0.76, 9: 0.62}
-#: Multiply-adds of a multiprocessor per clock where the arch does not know: of the data sheets' GPUs since Ampere the
-#: least (GeForce RTX 4090, with float32 sums).
+_LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
+#: Parts of k that the threads of the last launch add in one step.
+_STEP_PARTS = 64
+#: Multiply-adds of a multiprocessor's matrix units per clock where the arch does not know: of the data sheets' GPUs
+#: since Ampere the least (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
-#: Bytes that L2 delivers to each multiprocessor per clock: an estimate, as in the inner kernel's model.
-L2_BYTES = 32.0
-#: Cycles that the STAGES - 1 copies under way take together, from issue to the barrier that publishes them: fitted to
-#: the FMA pipeline on an H200, whose copies are of the same kind.
-LATENCY_CYCLES = 1460.0
-#: Cycles per k-tile and block that nothing of the same block hides, the barrier and the loop: an estimate.
-BARRIER_CYCLES = 60.0
-#: Cycles of a block outside its main loop besides storing D: the first copies' latency, and the launch of the block.
-FILL_CYCLES = 2000.0
-#: Issue slots per copy (its bounds check and pointer with it), of the FMA pipeline's model; per element that goes
-#: through registers, whose place in a word costs two more; and per warp and k-tile for addresses and the loop.
-COPY_SLOTS, ELEMENT_SLOTS, TILE_SLOTS = 4.0, 6.0, 72.0
-#: Issue slots per output that is stored element by element, and per 8 outputs that are stored at once: counted.
-STORE_SLOTS, STORE_PIECE_SLOTS = 16.0, 40.0
+#: Share of their rate that a T4's power allows: 49.4 of 65 TFLOP/s (S2, of which ``cost/roofline.py`` has the figures).
+TURING_SHARE = 0.76
 
-#: Memory and multiprocessors overlap in part: the p-norm of their times with this p, as in the inner kernel's model.
-OVERLAP = 4.0
 
-_LINE, _SCHEDULERS, _STEP = 128, 4, 16
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+
+    #: From launch to the first instruction and from the last to the end of the kernel. Of the FMA pipeline's model.
+    launch: float = 3.57e-6
+    #: What a launch right before or behind adds, without its own work. Of the inner model.
+    second: float = 1.5e-6
+    #: Of each step of the last launch, in which its threads add 64 parts of k. Of the inner model.
+    second_step: float = 0.3e-6
+    #: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
+    read_share: float = 0.906
+    #: The same of a copy, reading and writing added up: 4.28 of 4.8 TB/s, measured on an H200.
+    copy_share: float = 0.892
+    #: Share of Hopper's multiply-adds that mma.sync reaches: the rest takes wgmma (Luo et al., "Benchmarking and
+    #: Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
+    mma_share: float = 0.62
+    #: Bytes that L2 delivers to each multiprocessor per clock: an estimate, as in the inner model.
+    l2_bytes: float = 32.0
+    #: Cycles per 128-byte line that a load looks up: one, if nothing else used L1.
+    line_cycles: float = 1.0
+    #: Cycles that the STAGES - 1 copies under way take together, from issue to the barrier that publishes them: fitted
+    #: to the FMA pipeline on an H200, whose copies are of the same kind.
+    latency_cycles: float = 1460.0
+    #: Cycles per k-tile and block that nothing of the same block hides, the barrier and the loop: an estimate.
+    barrier_cycles: float = 60.0
+    #: Cycles of a block outside its main loop besides storing D: the first copies' latency, and the block's launch.
+    fill_cycles: float = 2000.0
+    #: Slots per copy (its bounds check and pointer with it), of the FMA pipeline's model; per element that goes through
+    #: registers, whose place in a word costs two more; and per warp and k-tile for addresses and the loop.
+    copy_slots: float = 4.0
+    element_slots: float = 6.0
+    tile_slots: float = 72.0
+    #: Slots per output that is stored by itself, per 8 that are stored at once, and per sum of a part of k: counted.
+    store_slots: float = 16.0
+    piece_slots: float = 40.0
+    keep_slots: float = 2.0
+    #: The parts of a k-tile overlap in part: the p-norm of their cycles with this p. An estimate.
+    pace_overlap: float = 12.0
+    #: So do memory and multiprocessors. Of the inner model.
+    overlap: float = 4.0
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration, whatever that costs.
+
+    Of one k-tile of a block: cycles of the matrix units at their full rate (``multiply``, or ``beside_wgmma`` where it
+    takes other instructions to reach that) and of shared memory (``shared``), bytes asked of L2, lines looked up, and
+    what is issued: ``matrix`` instructions, ``copies``, ``elements`` that go through registers, for so many ``warps``.
+    ``ahead`` copies are under way on a multiprocessor at a time.
+
+    Of the busiest multiprocessor: ``tiles`` of k, ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
+    ``pieces`` of 8 and ``kept`` as sums of parts, ``stored_bytes``.
+
+    Of the whole GPU: ``bytes`` that move at the least; those that packing reads and writes and the lines that it looks
+    up; those of the partial sums. ``padded`` and ``parted`` are 1 where there is a launch before or behind, else 0, and
+    ``steps`` are those of the last.
+    """
+
+    multiply: float
+    beside_wgmma: float
+    shared: float
+    l2_bytes: float
+    lines: float
+    matrix: float
+    copies: float
+    elements: float
+    warps: float
+    ahead: float
+    tiles: float
+    rounds: float
+    resident: float
+    stored: float
+    pieces: float
+    kept: float
+    stored_bytes: float
+    bytes: float
+    padded: float
+    packed_bytes: float
+    packed_lines: float
+    parted: float
+    partial_bytes: float
+    steps: float
+    bytes_per_s: float
+    hz: float
+    sms: float
 
 
 @dataclass(frozen=True)
@@ -74,26 +143,32 @@ class Pace:
         names = ("multiply", "shared", "l2", "lines", "issue", "latency")
         return max(names, key=lambda name: float(getattr(self, name)))
 
-    @property
-    def cycles(self) -> float:
-        """What the slowest takes."""
-        return float(getattr(self, self.bound))
+    def cycles(self, overlap: float) -> float:
+        """What all take together: the p-norm of theirs."""
+        parts = (self.multiply, self.shared, self.l2, self.lines, self.issue, self.latency)
+        total: float = sum(part**overlap for part in parts) ** (1 / overlap)
+        return total
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where the time of a product goes, in seconds: ``second`` is that of the launch that adds parts of k."""
+    """Where the time of a product goes, in seconds.
+
+    ``pad`` is that of the launch that packs matrices, ``second`` of the one that adds parts of k.
+    """
 
     seconds: float
     compute: float
     memory: float
+    pad: float
     second: float
     pace: Pace
 
     @property
     def bound(self) -> str:
-        """``memory``, or what sets the pace of a k-tile."""
-        return self.pace.bound if self.compute >= self.memory else "memory"
+        """``memory``, ``pad``, ``second``, or what sets the pace of a k-tile."""
+        times = {self.pace.bound: self.compute, "memory": self.memory, "pad": self.pad, "second": self.second}
+        return max(times, key=times.__getitem__)
 
 
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:
@@ -110,43 +185,93 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
     return explain(problem, config, arch).seconds
 
 
-def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """The terms behind :func:`predict`."""
-    parts = config["GS"]
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. The fields of ``asked`` may also be arrays of one shape; those of the result then are."""
+    c, p = constants, constants.overlap
+    per_cycle = _LANES * _SCHEDULERS  # threads' instructions, where those of a warp are not counted already
+    slots = asked.matrix + c.tile_slots * asked.warps
+    slots += (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
+    pace = Pace(
+        multiply=asked.multiply + asked.beside_wgmma / c.mma_share,
+        shared=asked.shared,
+        l2=asked.l2_bytes / c.l2_bytes,
+        lines=c.line_cycles * asked.lines,
+        issue=slots / _SCHEDULERS,
+        latency=c.latency_cycles / asked.ahead,
+    )
+    inside = asked.tiles * (pace.cycles(c.pace_overlap) + c.barrier_cycles / asked.resident)
+    issued = (c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.kept) / per_cycle
+    written = asked.stored_bytes / c.l2_bytes
+    stores = (issued**p + written**p) ** (1 / p)
+    compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
+    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
+
+    moved = asked.packed_bytes / (c.copy_share * asked.bytes_per_s)
+    looked = c.line_cycles * asked.packed_lines / (asked.sms * asked.hz)
+    pad = asked.padded * c.second + (moved**p + looked**p) ** (1 / p)
+    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
+    second = asked.parted * (c.second + c.second_step * asked.steps + traffic)
+    together = (compute**p + memory**p) ** (1 / p)
+    return Prediction(c.launch + together + pad + second, compute, memory, pad, second, pace)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    bm, bn, bk, parts = config["BM"], config["BN"], config["BK"], config["GS"]
     per_sm = ceil_div(tiles(problem, config) * problem.batch * parts, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
-    steps = ceil_div(ceil_div(problem.k, config["BK"]), parts)
-    made = pace(problem, config, arch, resident)
-    inside = per_sm * steps * (made.cycles + BARRIER_CYCLES / resident)
-    outside = ceil_div(per_sm, resident) * FILL_CYCLES + per_sm * _store(config, whole=parts == 1)
-    compute = (inside + outside) / arch.boost_hz
-    memory = problem.least_bytes / (READ_SHARE * arch.dram_bytes_per_s)
-    second = _second(problem, parts, arch)
-    together = (compute**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
-    return Prediction(LAUNCH + together + second, compute, memory, second, made)
 
-
-def pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> Pace:
-    """What a k-tile of a block costs on a multiprocessor that holds ``resident`` of them."""
-    bm, bn, bk = config["BM"], config["BN"], config["BK"]
-    warps_m, warps_n = config["WARPS_M"], config["WARPS_N"]
-    warps, copied = warps_m * warps_n, (bm + bn) * bk * ELEMENT_BYTES
-    steps = bk / _STEP
-    fragments = warps * (bm / warps_m + bn / warps_n) * bk * ELEMENT_BYTES
+    warps = config["WARPS_M"] * config["WARPS_N"]
+    fragments = warps * (bm / config["WARPS_M"] + bn / config["WARPS_N"]) * bk * ELEMENT_BYTES
     # 16 x 16 of A or B to an ldmatrix, 16 x 8 of D to an mma.
-    reads, multiplies = fragments / (_STEP * _STEP * ELEMENT_BYTES), steps * bm * bn / (_STEP * 8)
-    copies = [_copies(problem, config, name) for name in ("A", "B")]
-    # Tiles that go through registers are asked for one at a time, however many stages there are.
-    ahead = 1 if any(held for _, _, held in copies) or arch.capability < (8, 0) else config["STAGES"] - 1
-    slots = reads + multiplies + sum(slots for slots, _, _ in copies) / 32 + TILE_SLOTS * warps
+    reads, multiplies = fragments / (_STEP * _STEP * ELEMENT_BYTES), bk * bm * bn / (_STEP * _STEP * _VECTOR)
     shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
-    return Pace(
-        multiply=bm * bn * bk / _fmas(problem, arch),
-        shared=(fragments + copied) / shared_bytes,
-        l2=_asked(problem, config) / L2_BYTES,
-        lines=sum(lines for _, lines, _ in copies),
-        issue=slots / _SCHEDULERS,
-        latency=LATENCY_CYCLES / ahead / resident,
+    cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
+    beside_wgmma = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops
+
+    wide = {name: bm if name == "A" else bn for name in "AB"}
+    vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
+    held = [name for name in "AB" if config[f"{name}_VEC"] == 1]
+    # Tiles that go through registers are asked for one at a time, however many stages there are.
+    ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
+
+    outputs, whole, pieces = per_sm * bm * bn, parts == 1, config["D_VEC"] > 1
+    copies = [packing(problem, config, name) for name in _packed(problem, config)]
+    return Demand(
+        multiply=0.0 if beside_wgmma else cycles / share,
+        beside_wgmma=cycles if beside_wgmma else 0.0,
+        shared=(fragments + (bm + bn) * bk * ELEMENT_BYTES) / shared_bytes,
+        l2_bytes=_asked(problem, config),
+        lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),
+        matrix=reads + multiplies,
+        copies=float(sum(vectors[name] for name in "AB" if name not in held)),
+        elements=float(sum(vectors[name] for name in held)),
+        warps=float(warps),
+        ahead=float(ahead * resident),
+        tiles=float(per_sm * ceil_div(ceil_div(problem.k, bk), parts)),
+        rounds=float(ceil_div(per_sm, resident)),
+        resident=float(resident),
+        stored=float(outputs * (whole and not pieces)),
+        pieces=outputs / _VECTOR * (whole and pieces),
+        kept=float(outputs * (not whole)),
+        stored_bytes=float(outputs * (ELEMENT_BYTES if whole else problem.dtype.accumulator.itemsize)),
+        bytes=float(problem.least_bytes),
+        padded=float(bool(copies)),
+        packed_bytes=float(sum(_packed_bytes(one) for one in copies)),
+        packed_lines=float(sum(_packed_lines(one) for one in copies)),
+        parted=float(not whole),
+        partial_bytes=float(
+            0 if whole else parts * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+        ),
+        steps=float(ceil_div(parts, _STEP_PARTS)),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
     )
 
 
@@ -158,38 +283,41 @@ def _asked(problem: Gemm, config: Config) -> float:
 
 
 def _fmas(problem: Gemm, arch: Arch) -> float:
-    """Multiply-adds of a multiprocessor's matrix units per clock."""
+    """Multiply-adds of a multiprocessor's matrix units per clock, at their full rate.
+
+    That is a power of two. Data sheets say it at a clock of their own: Hopper's at 1.83 GHz, not at the boost clock.
+    """
     flops = arch.matrix_flops.get(problem.dtype.name)
     if flops is None:
         return LEAST_FMAS
-    return MMA_SHARE.get(arch.capability[0], 1.0) * flops / (2 * arch.sms * arch.boost_hz)
+    return float(2 ** round(log2(flops / (2 * arch.sms * arch.boost_hz))))
 
 
-def _copies(problem: Gemm, config: Config, name: str) -> tuple[float, float, bool]:
-    """For one matrix's tile: issue slots of its copies, 128-byte lines that they look up, whether it is held.
+def _lines(problem: Gemm, config: Config, name: str, elements: int) -> float:
+    """128-byte lines that the copies of one matrix's tile look up.
 
     A thread copies 16 bytes in parts of VEC elements. Each part of a warp's 512 bytes looks up their four lines anew;
     elements that do not touch lie in a line of their own each.
     """
-    extent, strides = (config["BM"], problem.a_row_col) if name == "A" else (config["BN"], problem.b_row_col)
-    elements, width = extent * config["BK"], config[f"{name}_VEC"]
-    apart = min(map(abs, strides)) > 1
-    lines = elements if apart else elements * ELEMENT_BYTES / _LINE * (8 / width)
-    return elements / width * (ELEMENT_SLOTS if width == 1 else COPY_SLOTS), lines, width == 1
+    strides = problem.a_row_col if name == "A" else problem.b_row_col
+    if name not in padded(config) and min(map(abs, strides)) > 1:
+        return float(elements)
+    return elements * ELEMENT_BYTES / _LINE * (_VECTOR / config[f"{name}_VEC"])
 
 
-def _store(config: Config, *, whole: bool) -> float:
-    """Cycles in which a block stores its tile of D, or the sums of its part of k: what is issued, and written."""
-    outputs = config["BM"] * config["BN"]
-    if not whole:
-        return outputs * max(2.0 / 32 / _SCHEDULERS, 4 / L2_BYTES)
-    slots = STORE_PIECE_SLOTS / 8 if config["D_VEC"] > 1 else STORE_SLOTS
-    return outputs * max(slots / 32 / _SCHEDULERS, ELEMENT_BYTES / L2_BYTES)
+def _packed(problem: Gemm, config: Config) -> tuple[str, ...]:
+    """The matrices that are packed: of a Gram matrix's two, one is the other's copy."""
+    names = padded(config)
+    return names[:1] if problem.gram and len(names) == 2 else names
 
 
-def _second(problem: Gemm, parts: int, arch: Arch) -> float:
-    """Seconds of the launch that adds the parts of k, through L2, and makes D."""
-    if parts == 1:
-        return 0.0
-    moved = parts * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    return SECOND + SECOND_STEP * ceil_div(parts, STEP_PARTS) + moved / (L2_BYTES * arch.sms * arch.boost_hz)
+def _packed_bytes(made: Packing) -> float:
+    """What packing reads, in sectors where elements lie apart, and what it writes."""
+    read = min(_SECTOR, ELEMENT_BYTES * max(1, abs(made.stride)))
+    return float(made.count * made.lines * (made.length * read + made.pitch * ELEMENT_BYTES))
+
+
+def _packed_lines(made: Packing) -> float:
+    """128-byte lines that packing looks up: a load's elements lie eight of them apart from lane to lane."""
+    apart = min(1.0, max(1, abs(made.stride)) * _VECTOR * ELEMENT_BYTES / _LINE)
+    return made.count * made.lines * made.length * apart / made.width

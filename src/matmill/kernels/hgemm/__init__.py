@@ -1,46 +1,62 @@
 """D = alpha * A @ B + beta * C on the matrix units, for float16 and bfloat16 of any sizes, strides and alignments.
 
 The twin of ``kernels/gemm`` for 16-bit types: sums are float32 and rounded once. Where D has too few tiles to occupy
-the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed order.
+the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed order. A matrix whose lines
+do not start on 16 bytes is copied in small parts or, where PAD_A or PAD_B says so, packed by a launch before.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.mma_tiles import LARGEST, against, no_unit, threads, with_copies
+from matmill.kernels.hgemm.padding import PAD, copied_bytes, scratch, seen
+from matmill.mma_tiles import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
 from matmill.mma_tiles import space as shapes
-from matmill.partials import finish, partials_bytes, workspace
+from matmill.partials import FINISH_SPLIT, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import arguments, tiles
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 4
+#: Bytes of packed copies at the most: A and B of up to 32767 x 32767 elements. What larger ones would take besides
+#: themselves is memory that a caller may not have left, and each of their vectors is counted in 32 bits.
+MOST_COPIED = 2**32
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: the GPU's tile shapes, with k whole and, where blocks lack, in parts.
 
-    Where no matrix unit takes the elements it is the first alone, so that the reason is given once; and there is none
-    for types that are not of 16 bits, which have a kernel of their own.
+    Where matrices are not aligned, each is there twice: with these as they lie, and with these padded. Where no matrix
+    unit takes the elements it is the first alone, so that the reason is given once; and there is none for types that
+    are not of 16 bits, which have a kernel of their own.
     """
     if problem.dtype not in (F16, BF16):
         return ()
     configs = shapes(problem, arch)
     if no_unit(problem, configs[0], arch) is not None:
-        return (configs[0].launched(GS=1),)
-    return tuple(config.launched(GS=gs) for config in configs for gs in _parts(problem, config, arch))
+        return (_launched(configs[0], 1),)
+    pads = unaligned(problem)
+    direct = [_launched(config, gs) for config in configs for gs in _parts(problem, config, arch)]
+    if not pads:
+        return tuple(direct)
+    packed = shapes(problem, arch, pads)
+    return (*direct, *(_launched(config, gs, pads) for config in packed for gs in _parts(problem, config, arch)))
+
+
+def _launched(config: Config, gs: int, pads: Collection[str] = ()) -> Config:
+    return config.launched(GS=gs, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
 
 
 def _parts(problem: Gemm, config: Config, arch: Arch) -> list[int]:
-    """Parts of k: one; and as many as give every multiprocessor one block, or all that it holds at once."""
-    blocks = tiles(problem, config) * problem.batch
     most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
-    room = {arch.sms * resident // blocks for resident in {1, config["BLOCKS_PER_SM"]}}
-    return sorted({1, *(max(1, min(parts, most)) for parts in room)})
+    return splits(tiles(problem, config) * problem.batch, most, config["BLOCKS_PER_SM"], arch)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -52,22 +68,25 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    return (*arguments(problem, operands), workspace(operands))
+    firsts = np.int64(operands.a_first), np.int64(operands.b_first)
+    return (*arguments(problem, operands), *firsts, workspace(operands))
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
     missing = no_unit(problem, config, arch)
     if missing is not None:
         return f"{missing} (float32 needs no matrix unit, float16 one of 7.5)"
-    reason = against(problem, config, arch)
-    if reason is None and config["GS"] > 1 and problem.m * problem.n >= 2**31:
-        return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
-    return reason
+    return against(problem, config, arch) or uncounted(problem, config) or _unpadded(problem, config)
 
 
-def _scratch(problem: Gemm, config: Config) -> int:
-    """One block per tile makes D itself."""
-    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
+def _unpadded(problem: Gemm, config: Config) -> str | None:
+    """Why the matrices that are to be padded cannot be, or None."""
+    if not padded(config):
+        return None
+    if problem.k == 0:
+        return "k = 0 leaves nothing to pad"
+    copied = copied_bytes(problem, config)
+    return f"padded copies take {copied} > {MOST_COPIED} bytes" if copied > MOST_COPIED else None
 
 
 _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
@@ -75,10 +94,12 @@ _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
 HGEMM: Kernel[Gemm] = Kernel(
     entry="hgemm",
     package=__name__,
-    config=with_copies(LARGEST, _WHOLE).launched(GS=1),
+    config=_launched(with_copies(LARGEST, _WHOLE), 1),
     geometry=_geometry,
     arguments=_arguments,
     legality=_legality,
-    after=(finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
-    scratch=_scratch,
+    before=(PAD,),
+    after=(FINISH_SPLIT,),
+    scratch=scratch,
+    seen=seen,
 )

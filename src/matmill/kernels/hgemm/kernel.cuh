@@ -2,10 +2,14 @@
 // mma_gemm.cuh for the pipeline. One block per BM x BN tile of D (grid.x), product of the batch (grid.y) and part of k
 // (grid.z).
 //
-//   one part of k:   hgemm ─▶ D
-//   several:         hgemm ─▶ sums of each part [batch][part][m][n] ─▶ finish ─▶ D
+//   one part of k:     hgemm ─▶ D
+//   several:           hgemm ─▶ sums of each part [batch][part][m][n] ─▶ finish ─▶ D
+//   lines of A or B    pad ─▶ copies with lines on 16 bytes ─▶ hgemm, which reads them instead, 16 bytes at a time
+//   not on 16 bytes:
 #include "matmill/inner/outputs.cuh"
 #include "matmill/tile/mma_gemm.cuh"
+#include "matmill/tile/pad.cuh"
+#include "matmill/tile/parts.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 
@@ -27,24 +31,23 @@ __device__ __forceinline__ void keep(const Tile& tile, Acc* to, matmill::Origin 
   }
 }
 
-// Where `parts` is null there is one part of k, and D is made here.
+// Where `parts` is null there is one part of k, and D is made here. `*_first` is how far behind the pointer a matrix
+// begins, in elements: copies lie in the workspace, behind whatever else is there.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
     hgemm(const Scalar* __restrict__ A, const Scalar* __restrict__ B, const Scalar* C, Scalar* D, int m, int n, int k,
           Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
-          Index c_batch, Index d_row, Index d_col, Index d_batch, Acc alpha, Acc beta, Acc* __restrict__ parts) {
+          Index c_batch, Index d_row, Index d_col, Index d_batch, Acc alpha, Acc beta, Index a_first, Index b_first,
+          Acc* __restrict__ parts) {
   extern __shared__ __align__(128) unsigned char shared[];
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
-
-  // Whole k-tiles to each part; the last ones may have fewer, or none.
-  const int share = ((k + Config::BK - 1) / Config::BK + gridDim.z - 1) / gridDim.z * Config::BK;
-  const int first = min(Index(k), Index(blockIdx.z) * share), terms = min(share, k - first);
-  A += batch * a_batch + origin.row * a_row + first * a_col;
-  B += batch * b_batch + origin.column * b_col + first * b_row;
+  const matmill::Part part = matmill::Part::own<Config::BK>(k);
+  A += a_first + batch * a_batch + origin.row * a_row + part.first * a_col;
+  B += b_first + batch * b_batch + origin.column * b_col + part.first * b_row;
 
   Tile tile;
-  tile.run(shared, Tile::CopyA(A, a_row, a_col, m - origin.row, terms),
-           Tile::CopyB(B, b_col, b_row, n - origin.column, terms), terms);
+  tile.run(shared, Tile::CopyA(A, a_row, a_col, m - origin.row, part.terms),
+           Tile::CopyB(B, b_col, b_row, n - origin.column, part.terms), part.terms);
   if (parts == nullptr) {
     tile.store(shared, C + batch * c_batch, c_row, c_col, D + batch * d_batch, d_row, d_col, origin, m, n, alpha, beta);
   } else {

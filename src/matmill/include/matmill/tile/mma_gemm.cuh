@@ -75,7 +75,7 @@ struct MmaTileCopy {
       alignas(16) unsigned words[4] = {};
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
-        // A part is copied whole or not at all: the extent is a multiple of it.
+        // A part is copied whole or not at all: the extent is a multiple of it, or memory goes on with zeros.
         const bool keep = inside && p * VEC < inner_left;
         const Scalar* from = source + p * VEC * stride;
         if constexpr (DIRECT) {
