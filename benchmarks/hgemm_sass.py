@@ -11,20 +11,15 @@ time that the matrix units need for the tile the other parts need beside them.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import re
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from itertools import product
-from pathlib import Path
 
 from matmill.arch import Arch, get
+from matmill.bench.machine_code import Code, code, disassembler, listing, opcodes
 from matmill.compile import Resources, compile_source
 from matmill.config import Config
 from matmill.dtypes import F16
-from matmill.errors import ArgumentError, MatmillError
+from matmill.errors import ArgumentError
 from matmill.kernels.hgemm import HGEMM
 from matmill.mma_tiles import ELEMENT_BYTES, shapes, threads, with_copies
 from matmill.problem import Gemm
@@ -39,53 +34,12 @@ SCHEDULERS = 4
 _MOVED = 512
 #: Extents of a problem that every tile shape takes without checks that fail.
 _EXTENT = 8192
-_LINE = re.compile(r"^(\.L\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", re.MULTILINE)
-_BRANCH = re.compile(r"BRA .*`\((\.L\w+)\)")
-_OPCODE = re.compile(r"(?:@!?U?P\w+ )?(\w+)")
 
 
-def disassembler() -> str:
-    """The path of nvdisasm. Raises :class:`~matmill.errors.MatmillError` where there is none."""
-    try:
-        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    packaged = [str(file.locate()) for file in files if file.name == "nvdisasm"]
-    found = packaged[0] if packaged else shutil.which("nvdisasm")
-    if found is None:
-        raise MatmillError(
-            argument="nvdisasm", got="no such program", wanted="CUDA's disassembler", fix="pip install 'matmill[sass]'"
-        )
-    return found
-
-
-def listing(cubin: bytes, tool: str) -> str:
-    """The machine code of a cubin, disassembled."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        return subprocess.run([tool, "-c", str(path)], check=True, capture_output=True, text=True).stdout
-
-
-def main_loop(sass: str) -> list[str]:
-    """The instructions between a label and a branch back to it: of all such loops the one with the most HMMA."""
-    code: list[str] = []
-    labels: dict[str, int] = {}
-    loops: list[list[str]] = []
-    for label, instruction in _LINE.findall(sass):
-        if label:
-            labels[label] = len(code)
-            continue
-        code.append(instruction)
-        back = _BRANCH.search(instruction)
-        if back and back[1] in labels:
-            loops.append(code[labels[back[1]] :])
+def main_loop(found: Code) -> tuple[str, ...]:
+    """The loop with the most HMMA."""
+    loops = [found.lines[start : end + 1] for start, end in found.loops()]
     return max(loops, key=lambda loop: sum("HMMA" in line for line in loop))
-
-
-def opcodes(loop: list[str]) -> Counter[str]:
-    """How often each opcode occurs, modifiers and predicates left out."""
-    return Counter(found[1] for line in loop if (found := _OPCODE.match(line)))
 
 
 def fmas_per_clock(arch: Arch) -> float:
@@ -144,7 +98,9 @@ def table(arch: Arch, tool: str) -> list[str]:
     for shape, a, b in product(shapes(arch), (packed, turned), (packed, turned)):
         config = with_copies(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
         binary = compile_source(generate(HGEMM.with_config(config), F16), arch.target)
-        lines.append(row(config, binary.resources, opcodes(main_loop(listing(binary.cubin, tool))), arch))
+        lines.append(
+            row(config, binary.resources, opcodes(main_loop(code(listing(binary.cubin, tool), HGEMM.entry))), arch)
+        )
     return lines
 
 

@@ -18,6 +18,7 @@ from matmill.choose import choose_from
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
+from matmill.cost.inner_passes import Reads
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
 from matmill.kernel import GemmOperands, Kernel
@@ -129,6 +130,49 @@ def test_nan_and_infinity_reach_the_outputs_they_belong_to(subject: Picked, valu
     infinite = np.isinf(expected)
     assert np.array_equal(trial.d[infinite], expected[infinite])
     assert np.isfinite(trial.d[np.isfinite(expected)]).all()
+
+
+LONG = [
+    Case(6, 10, 2600, "float32", "row"),
+    Case(5, 7, 2601, "float16", "column"),  # lines that begin anywhere
+    Case(8, 16, 2601, "bfloat16", "row", e_layout="column"),
+    Case(20, 20, 2601, "float16", "gram"),
+    Case(16, 16, 2600, "float64", "column"),
+]
+
+
+@pytest.mark.parametrize("case", LONG, ids=str)
+@pytest.mark.parametrize("stages", [3, 4])
+def test_blocks_with_many_stages(case: Case, stages: int) -> None:
+    few = Picked(lambda config: config["STAGES"] == stages and config["BK"] in {64, 128, 256} and config["GS"] == 1)
+    trial = Trial(few, case)
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("m", [5, 9, 24])
+def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
+    odd = Picked(lambda config: config["DOWN"] in {3, 5, 7, 10} and config["BK"] in {0, 32} and config["GS"] > 1, m)
+    trial = Trial(odd, Case(m, m, 700, "float32", "gram"))
+    assert trial.kernel.config["S"] < trial.kernel.config["DOWN"] ** 2
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+    assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
+
+
+@pytest.mark.parametrize(
+    "case", [Case(16, 16, 512, "float32", "row"), Case(12, 12, 1025, "float16"), Case(48, 48, 256)]
+)
+def test_the_host_knows_which_banks_meet(case: Case) -> None:
+    trial = Trial(Picked(lambda config: config["BK"] in {64, 256} and config["GS"] == 1), case)
+    config, size = trial.kernel.config, trial.problem.dtype.itemsize
+    passed = 0.0  # of a warp per k of each of its groups of threads
+    for name, lines, count in (("E", case.m, config["TM"]), ("F", case.n, config["TN"])):
+        reads = Reads.of(config, name, lines, size)
+        passed += count / reads.width * reads.passes(config[f"{name}_PITCH"])
+    expected = passed * config["S"] / 32 * case.k
+    sums = config["TM"] * config["TN"] * config["BS"] / 16  # and whole stages, where k is none
+    assert expected <= trial.main().counters.shared_load_wavefronts <= 1.1 * expected + sums
 
 
 def test_one_block_needs_no_second_launch_and_no_workspace() -> None:

@@ -71,6 +71,7 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
         a_align=alignment(m, k, dtype),
         b_align=alignment(lines, length, dtype),
         d_align=alignment(m, n, dtype),
+        a_start_align=_ALLOCATED,
         b_start_align=_ALLOCATED,
     )
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.cost.inner_passes import ALONG_K, Reads
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -43,19 +44,22 @@ class Constants:
     second_step: float = 0.3e-6
     #: Share of the data sheet's multiply-adds that are reached: 51 of 67 TFLOP/s, by cuBLAS on an H200.
     fma_share: float = 0.76
-    #: Slots per copy: the instruction, its bounds check, its pointer. Of the GEMM model.
-    copy_slots: float = 4.0
-    #: Slots per load, and per element of 16 bits that is widened.
-    load_slots: float = 1.0
-    widen_slots: float = 1.0
-    #: Slots of a thread per portion of k besides loads and multiply-adds: loop and addresses. Estimates.
+    #: Slots per copy and per load straight from memory, either with the 64-bit addition for its address; per load from
+    #: a stage, whose address is part of the instruction; per element of 16 bits that is widened. These four, and the
+    #: next two, were counted in the machine code of 115 configurations for sm_90a (``benchmarks/inner_sass.py``): they
+    #: give the instructions of a pass through the main loop to 15% in four cases of five.
+    copy_slots: float = 2.5
+    read_slots: float = 3.0
+    load_slots: float = 1.1
+    widen_slots: float = 1.1
+    #: Slots of a thread per portion of k besides: loop, bounds, places.
     portion_slots: float = 20.0
-    #: The same where there is a barrier: the warps wait for each other as well.
-    stage_slots: float = 60.0
+    #: The same where there is a barrier: 30, and as an estimate half as much while warps wait for each other.
+    stage_slots: float = 45.0
     #: Cycles per 128-byte line that a load touches in L1: one, if nothing else used it.
     line_cycles: float = 1.0
-    #: Cycles per 128 bytes from or to shared memory: more than one, where lanes want different words of a bank.
-    shared_cycles: float = 1.5
+    #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
+    shared_cycles: float = 1.1
     #: Cycles per output and thread of the sum over a block.
     sum_cycles: float = 4.0
     #: Warps per multiprocessor that would fill half of its issue slots. Of the GEMM model.
@@ -75,7 +79,8 @@ class Demand:
 
     ``bytes``, ``flight`` (bytes under way at a time), and the seconds that multiply-adds take at the data sheet's rate
     (``multiply_seconds``) are of the whole GPU; instructions, per thread added up, ``lines`` of 128 bytes touched in L1
-    and ``shared_lines`` of 128 bytes through shared memory are of the busiest multiprocessor. ``sums`` are outputs per
+    and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
+    ``loads`` those from stages. ``sums`` are outputs per
     thread times warps of a block. ``parted`` is 1 where there is a second launch, else 0.
     """
 
@@ -83,6 +88,7 @@ class Demand:
     flight: float
     multiply_seconds: float
     multiplies: float
+    reads: float
     loads: float
     widened: float
     copies: float
@@ -90,7 +96,7 @@ class Demand:
     stages: float
     warps: float
     lines: float
-    shared_lines: float
+    passes: float
     sums: float
     parted: float
     partial_bytes: float
@@ -135,11 +141,12 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
     arithmetic = asked.multiply_seconds / c.fma_share
 
-    slots = asked.multiplies + c.load_slots * asked.loads + c.widen_slots * asked.widened + c.copy_slots * asked.copies
+    slots = asked.multiplies + c.read_slots * asked.reads + c.load_slots * asked.loads
+    slots += c.widen_slots * asked.widened + c.copy_slots * asked.copies
     slots += c.portion_slots * asked.portions + c.stage_slots * asked.stages
     filled = asked.warps / (asked.warps + c.warps_half)
     issue = slots / (4 * _LANES * filled) / asked.hz
-    operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.shared_lines) / asked.hz
+    operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.passes) / asked.hz
 
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
@@ -168,15 +175,16 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
 
-    loads = sum(count / _loaded_at_once(name, config) for name, count in (("E", tm), ("F", tn)))
-    copied, lines, shared_lines = 0.0, 0.0, 0.0
+    copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
         copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
-        # Neighbouring lanes that have the same rows or columns get them in one pass.
-        merged = 2 if config["DOWN"] > 1 and config["ACROSS"] > 1 else 1
-        lines = row_bytes / _SECTOR_LINE
-        shared_lines = (s * (tm + tn) * size / merged + row_bytes) / _SECTOR_LINE
+        lines = passes = row_bytes / _SECTOR_LINE
+        for name, whole, count in (("E", problem.m, tm), ("F", problem.n, tn)):
+            read = Reads.of(config, name, whole, size)
+            loads += s * count / read.width
+            passes += s / _LANES * count / read.width * read.passes(config[f"{name}_PITCH"])
     else:
+        reads = s * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
         lines = _lines(problem, config, "E", tm, config["DOWN"]) + _lines(problem, config, "F", tn, config["ACROSS"])
 
     parted = gs > 1
@@ -187,14 +195,15 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         flight=float(under_way * portion * row_bytes * resident * busy),
         multiply_seconds=terms * s * products / lanes / arch.boost_hz,
         multiplies=terms * s * products,
-        loads=terms * s * loads,
+        reads=terms * reads,
+        loads=terms * loads,
         widened=float(terms * s * (tm + tn)) if problem.dtype.wider is not None else 0.0,
         copies=terms * copied,
         portions=0.0 if staged else float(rounds),
         stages=float(rounds) if staged else 0.0,
         warps=resident * bs / _LANES,
         lines=terms * lines,
-        shared_lines=terms * shared_lines,
+        passes=terms * passes,
         sums=config["TM"] * config["TN"] * bs / _LANES,
         parted=float(parted),
         partial_bytes=2.0 * sum_bytes if parted else 0.0,
@@ -205,13 +214,6 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     )
 
 
-def _loaded_at_once(name: str, config: Config) -> int:
-    """Elements that a thread loads at once from global memory or, where that is staged, from shared memory."""
-    if not config["BK"]:
-        return config[f"{name}_WIDTH"]
-    return config["V"] if config[f"{name}_MODE"] == 0 else config[f"{name}_GROUP"]
-
-
 def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) -> float:
     """128-byte lines of L1 that loads of one matrix touch per k, straight into the registers of S threads per k."""
     size, s, v = problem.dtype.itemsize, config["S"], config["V"]
@@ -219,7 +221,7 @@ def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) ->
     sharing = min(s, _LANES)
     pieces = _LANES // sharing  # of a warp's request, each of V k's
     apart = min(takers, sharing)  # lanes of a piece that read different places
-    if mode == 0:  # along k: a run per line
+    if mode == ALONG_K:  # a run per line
         touched = apart * max(1.0, pieces * v * size / _SECTOR_LINE)
     else:
         whole = problem.m if name == "E" else problem.n

@@ -13,37 +13,47 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, Reads
 from matmill.kernel import ceil_div
+from matmill.kernels.inner.stages import with_stages
 from matmill.layout import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
 from matmill.problem import Gemm
 
-VECTOR_BYTES = 16
 _LEAST_COPY = 4  # bytes, of cp.async
-
-#: How a matrix's lines are read, as in include/matmill/inner/lines.cuh.
-ALONG_K, PACKED, STRIDED = range(3)
 
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
+#: Sums where one thread has a whole Gram matrix: 16 x 16 numbers of 4 bytes.
+_MOST_ALONE = 136
 #: The same where loads of several rounds are under way at once, and registers for addresses and counters.
 _MOST_AT_ONCE, _OTHERS = 96, 52
 #: All of a thread's together, where there is a choice.
 _MOST_REGISTERS = 240
 _THREADS = (128, 256)
+#: Rows of tiles of a Gram matrix: of 3, 5, 7, ... the tiles on and above the diagonal nearly fill a power of two; of
+#: powers of two they fill half of the square, whose reads are merged.
+_GRAM_DOWN = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 22)
 #: Bytes of a stage that is worth a barrier and still leaves room for others, and of a line's part of it.
 _STAGE, _LINE = (4096, 32768), 64
+#: Threads per multiprocessor, two warps for each of its schedulers: else one that waits for a stage leaves it idle.
+_LEAST_RESIDENT = 256
 #: Pieces that a thread takes of a stage, and copies that it issues, at most.
 _MOST_PIECES, _MOST_COPIES = 8, 32
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one matrix lies: its mode, its lines, and the most elements that a copy or a load may take at once."""
+    """How one matrix lies: its mode, its lines, and the most elements that a copy or a load may take at once.
+
+    ``shifts`` says that lines of which k is contiguous may begin anywhere, but none before 16 aligned bytes that are
+    the matrix's own: whole vectors may then be copied from where they are aligned (mode SHIFTED).
+    """
 
     mode: int
     lines: int
     width: int
+    shifts: bool = False
 
     @property
     def along_k(self) -> bool:
@@ -58,18 +68,20 @@ def layouts(problem: Gemm) -> tuple[Layout, Layout]:
     size = problem.dtype.itemsize
     e_aligns = (problem.a_align, problem.a_start_align or problem.a_align)
     f_aligns = (problem.b_align, problem.b_start_align or problem.b_align)
-    e = _layout(problem.m, (e_row, e_k), e_aligns, size)
-    return e, e if problem.gram else _layout(problem.n, (f_column, f_k), f_aligns, size)
+    e_batch, f_batch, *_ = problem.batch_strides
+    e = _layout(problem.m, (e_row, e_k, e_batch), e_aligns, size)
+    return e, e if problem.gram else _layout(problem.n, (f_column, f_k, f_batch), f_aligns, size)
 
 
-def _layout(lines: int, strides: tuple[int, int], aligns: tuple[int, int], size: int) -> Layout:
-    """The layout of ``lines`` lines whose (line, k) strides and (every line's, the first's) alignments are given."""
-    line_stride, k_stride = strides
+def _layout(lines: int, strides: tuple[int, int, int], aligns: tuple[int, int], size: int) -> Layout:
+    """The layout of ``lines`` lines by their (line, k, batch) strides and (every line's, the first's) alignments."""
+    line_stride, k_stride, batch_stride = strides
     align, start = aligns
     if k_stride == 1:
+        shifts = start % VECTOR_BYTES == 0 and min(line_stride, batch_stride) >= 0
         # Lines one element apart, of a single k, have starts that ``align`` does not speak of.
-        apart = line_stride * size if lines > 1 else 0
-        return Layout(ALONG_K, lines, gcd(align, apart) // size or 1)
+        aligned = gcd(align, line_stride * size) if lines > 1 else start
+        return Layout(ALONG_K, lines, aligned // size or 1, shifts)
     if line_stride != 1 and lines > 1:
         return Layout(STRIDED, lines, 1)
     if k_stride == lines:
@@ -106,7 +118,7 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
     size = problem.dtype.accumulator.itemsize // 4
     powers = [1 << i for i in range(8)]
     fitting = []
-    for down in powers:
+    for down in _GRAM_DOWN if gram else powers:
         for across in [down] if gram else powers:
             tm, tn = ceil_div(m, down), ceil_div(n, across)
             if down >= 2 * m or across >= 2 * n or (gram and down > m):
@@ -114,7 +126,8 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
             tiles = down * (down + 1) // 2 if gram else down * across
             sharing = 1 << (tiles - 1).bit_length()
             sums = tm * (tm + 1) // 2 if gram and down == 1 else tm * tn
-            if sums * size <= _MOST_SUMS and (tm + tn) * size <= _MOST_PER_K and sharing <= 256:
+            most = _MOST_ALONE if gram and down == 1 else _MOST_SUMS
+            if sums * size <= most and (tm + tn) * size <= _MOST_PER_K and sharing <= 256:
                 config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram))
                 fitting.append((_burden(config), config))
     fitting.sort(key=lambda pair: pair[0])
@@ -137,7 +150,7 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
         if loaded > _MOST_LOADED:
             continue
         at_once = min(_MOST_AT_ONCE, _MOST_REGISTERS - _needed(tile, problem))
-        rounds = [u for u in (1, 2, 4, 8) if u == 1 or u * loaded <= at_once]
+        rounds = [u for u in (1, 2, 4, 8, 16) if u == 1 or u * loaded <= at_once]
         for u, bs in product(rounds, _THREADS):
             if bs >= tile["S"]:
                 config = tile.replace(V=v, U=u, BS=bs, BK=0, STAGES=0, **modes)
@@ -180,26 +193,40 @@ def _packed(layout: Layout, takers: int) -> bool:
     return layout.mode == PACKED and takers == 1
 
 
+def _copied_as(name: str, layout: Layout, count: int, size: int) -> dict[str, int] | None:
+    """Mode, width and group of copies to stages from which a thread takes ``count`` lines; None where none is legal."""
+    full = VECTOR_BYTES // size
+    mode, width = layout.mode, layout.width
+    if width * size < _LEAST_COPY:
+        if not layout.shifts:
+            return None
+        mode, width = SHIFTED, full
+    elif mode == PACKED and width >= full and layout.lines in {full << i for i in range(6)}:
+        mode, width = STRIDED, full  # k's of whole vectors, which a pitch spreads over the banks
+    group = 1 if layout.along_k else gcd(full, count, layout.lines)
+    return {f"{name}_MODE": mode, f"{name}_WIDTH": width, f"{name}_GROUP": group}
+
+
 def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
     size = problem.dtype.itemsize
-    if min(e.width, f.width) * size < _LEAST_COPY:
-        return
     full = VECTOR_BYTES // size
-    modes: dict[str, int] = {}
-    for name, layout, count in (("E", e, tile["TM"]), ("F", f, tile["TN"])):
-        group = 1 if layout.along_k else gcd(full, count, layout.lines)
-        modes |= {f"{name}_MODE": layout.mode, f"{name}_WIDTH": layout.width, f"{name}_GROUP": group}
-    for v in sorted({full, max(1, full // 2)}):
-        loaded = sum(
-            _registers(tile[count] * v, v if layout.mode == ALONG_K else modes[dealt], size)
-            for count, dealt, layout in (("TM", "E_GROUP", e), ("TN", "F_GROUP", f))
-        )
+    e_copies = _copied_as("E", e, tile["TM"], size)
+    f_copies = _copied_as("F", f, tile["TN"], size)
+    if e_copies is None or f_copies is None:
+        return
+    shifted = SHIFTED in {e_copies["E_MODE"], f_copies["F_MODE"]}
+    for v in {1} if shifted else sorted({full, max(1, full // 2)}):
+        read = tile.replace(V=v, **e_copies, **f_copies)
+        loaded = _registers(tile["TM"] * v, Reads.of(read, "E", problem.m, size).width, size)
+        loaded += 0 if _alone(tile) else _registers(tile["TN"] * v, Reads.of(read, "F", problem.n, size).width, size)
         if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(tile, problem)):
             continue
-        for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256), (3, 4)):
-            config = tile.replace(V=v, U=0, BS=bs, BK=bk, STAGES=stages, **modes)
+        for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
+            config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
             if _worth_a_stage(config, problem):
-                yield _resident(config, problem, arch, loaded)
+                config = _resident(config, problem, arch, loaded)
+                if bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
+                    yield config
 
 
 def _worth_a_stage(config: Config, problem: Gemm) -> bool:
@@ -220,7 +247,7 @@ def _worth_a_stage(config: Config, problem: Gemm) -> bool:
 
 def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
     """``config`` with its shared memory, and with as many blocks per multiprocessor as registers and that allow."""
-    config = config.replace(SHARED_BYTES=shared_bytes(config, problem))
+    config = with_stages(config, problem)
     registers = min(255, _needed(config, problem) + loaded)
     by_registers = arch.registers_per_sm // (-(-registers // 8) * 8 * config["BS"])
     by_shared = arch.shared_per_sm // max(1, config["SHARED_BYTES"] + arch.shared_reserved)
@@ -248,26 +275,6 @@ def block_terms(config: Config) -> int:
     return config["BK"] or config["V"] * config["BS"] // config["S"]
 
 
-def shared_bytes(config: Config, problem: Gemm) -> int:
-    """Dynamic shared memory of one block: its stages, or its sums where they take more. The device asserts the same."""
-    size = problem.dtype.itemsize
-    stage = 0
-    if config["BK"]:
-        matrices = (("E", problem.m),) if problem.gram else (("E", problem.m), ("F", problem.n))
-        for name, lines in matrices:
-            pitch = config["BK"] + VECTOR_BYTES // size if config[f"{name}_MODE"] == ALONG_K else config["BK"]
-            stage += lines * pitch * size
-    return max(config["STAGES"] * stage, _sum_bytes(config, problem.dtype.accumulator.itemsize))
-
-
-def _sum_bytes(config: Config, itemsize: int) -> int:
-    outputs, s, bs = config["TM"] * config["TN"], config["S"], config["BS"]
-    if s < 32:
-        alike = 32 // s
-        return bs // 32 * s * ceil_div(outputs, alike) * alike * itemsize
-    return bs // s // 2 * s * outputs * itemsize
-
-
 def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
     checks = (_wrong_sizes, _wrong_loads, _wrong_launch)
@@ -287,6 +294,10 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
     size = problem.dtype.itemsize
     for name, layout in zip("EF", layouts(problem), strict=True):
         mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
+        if mode == SHIFTED:
+            if not (layout.shifts and config["BK"] and config["V"] == 1):
+                return f"{name}_MODE = {mode} needs stages, V = 1 and a matrix that begins at an aligned vector"
+            continue
         if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
             return f"{name}_MODE = {mode} is not how {name} lies"
         if width > layout.width:
@@ -297,7 +308,8 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
 
 
 def _wrong_launch(problem: Gemm, config: Config) -> str | None:
-    needed = shared_bytes(config, problem)
-    if needed != config["SHARED_BYTES"]:
-        return f"SHARED_BYTES = {config['SHARED_BYTES']}, and the device needs {needed}"
+    needed = with_stages(config, problem)
+    for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
+        if needed[name] != config[name]:
+            return f"{name} = {config[name]}, and the device needs {needed[name]}"
     return None if config["GS"] >= 1 else f"GS = {config['GS']} blocks"

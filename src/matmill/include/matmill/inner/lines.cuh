@@ -3,6 +3,7 @@
 //   ALONG_K  k is contiguous: V elements of a line lie side by side
 //   PACKED   all lines of one k are neighbours and the k's too: the matrix is one run of memory
 //   STRIDED  anything else; GROUP lines of one k may still be neighbours
+//   SHIFTED  k is contiguous and lines begin anywhere: only in stages, one k at a time
 //
 // TAKERS threads share LINES lines and take COUNT each, in groups of GROUP neighbours dealt out in turns: what
 // neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.
@@ -10,15 +11,19 @@
 
 #include "matmill/dtype/number.cuh"
 #include "matmill/inner/piece.cuh"
+#include "matmill/inner/stage.cuh"
 
 namespace matmill {
 
 template <class T, int LINES_, int COUNT_, int TAKERS, int V, int MODE, int GROUP>
 struct Lines {
   static constexpr int LINES = LINES_, COUNT = COUNT_;
-  static constexpr bool ALONG = MODE == ALONG_K;
+  static constexpr bool SHIFTS = MODE == SHIFTED, ALONG = MODE == ALONG_K || SHIFTS;
+  static_assert(!SHIFTS || V == 1, "neighbours in k are not aligned");
   static_assert(COUNT * TAKERS >= LINES, "every line is taken");
   static_assert(GROUP == 1 || (!ALONG && LINES % GROUP == 0 && COUNT % GROUP == 0), "whole groups");
+
+  static constexpr bool RUN = MODE == PACKED && TAKERS == 1;  // V k's of all lines lie side by side
 
   // Numbers of 2 bytes that come two to a register and more are widened from there.
   static constexpr bool PAIRS = sizeof(T) == 2 && (ALONG ? V % 2 == 0 : MODE == PACKED ? COUNT * V % 2 == 0 : GROUP > 1);
@@ -51,7 +56,7 @@ struct Lines {
   template <int WIDTH>
   __device__ __forceinline__ void read(const T* p, int taker, long long line_stride, long long k_stride) {
     if constexpr (MODE == PACKED) {
-      static_assert(TAKERS == 1 && COUNT == LINES, "one thread takes the whole run");
+      static_assert(RUN && COUNT == LINES, "one thread takes the whole run");
 #pragma unroll
       for (int i = 0; i < COUNT * V; i += WIDTH) load<WIDTH>(&x[i], p + i);
     } else {
@@ -78,17 +83,43 @@ struct Lines {
       x[ALONG ? i * V : i] = p[(first_of_group(taker, i - i % GROUP) + i % GROUP) * line_stride];
   }
 
-  // From a stage in shared memory: lines PITCH apart with k contiguous, or k's PITCH apart with lines contiguous.
+  // Where in a stage this thread's lines begin, groups by their first line, at its own k; `first` is the matrix's first
+  // element. Kept in registers, else the compiler works them out anew for every stage: one where all lie at fixed
+  // distances from the first, and one for each that does not.
   template <int PITCH>
-  __device__ __forceinline__ void read_stage(const T* stage, int taker, int k) {
+  static __device__ __forceinline__ void places(int (&at)[COUNT], int taker, int k, const T* first, long long stride) {
+    constexpr int LINE = ALONG ? PITCH : 1, K = ALONG ? 1 : PITCH;
 #pragma unroll
     for (int i = 0; i < COUNT; i += GROUP) {
-      const int first = first_of_group(taker, i);
-      if constexpr (ALONG) {
-        copy<V>(&x[i * V], stage + first * PITCH + k);
-      } else {
+      const int past = i / GROUP * TAKERS * GROUP;
+      if (!SHIFTS && i > 0 && past + TAKERS * GROUP <= LINES) {
+        at[i] = at[0] + past * LINE;
+        continue;
+      }
+      const int own = first_of_group(taker, i);
+      at[i] = own * LINE + k * K;
+      if constexpr (SHIFTS) at[i] += misplaced(first + own * stride);
+      asm volatile("" : "+r"(at[i]));
+    }
+  }
+
+  // From a stage in shared memory: lines PITCH apart with k contiguous, or k's PITCH apart with lines contiguous. `k`
+  // counts from this thread's own and is a multiple of V.
+  template <int PITCH>
+  __device__ __forceinline__ void read_stage(const T* stage, const int (&at)[COUNT], int k) {
+    if constexpr (RUN) {
+      constexpr int LENGTH = COUNT * V, FULL = 16 / int(sizeof(T)), WIDTH = LENGTH % FULL ? (LENGTH & -LENGTH) : FULL;
 #pragma unroll
-        for (int v = 0; v < V; ++v) copy<GROUP>(&x[v * COUNT + i], stage + (k + v) * PITCH + first);
+      for (int i = 0; i < LENGTH; i += WIDTH) copy<WIDTH>(&x[i], stage + at[0] + k * COUNT + i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < COUNT; i += GROUP) {
+        if constexpr (ALONG) {
+          copy<V>(&x[i * V], stage + at[i] + k);
+        } else {
+#pragma unroll
+          for (int v = 0; v < V; ++v) copy<GROUP>(&x[v * COUNT + i], stage + (k + v) * PITCH + at[i]);
+        }
       }
     }
   }

@@ -11,9 +11,10 @@
 //
 //   wait until stage t has landed, barrier ─▶ issue stage t + STAGES - 1 into the place that t - 1 left ─▶ multiply t
 //
-// The barrier both publishes stage t and proves that all threads are done with stage t - 1.
+// The barrier both publishes stage t and proves that all threads are done with stage t - 1. The main loop runs while
+// whole stages are left to be issued; the last ones, whose copies are short, have a loop of their own.
 //
-// GRAM: F is E's transpose. E is read once, and only the S tiles on and above the diagonal are summed.
+// GRAM: F is E's transpose. E is read once, and only the tiles on and above the diagonal are written.
 #pragma once
 
 #include "matmill/inner/lines.cuh"
@@ -22,6 +23,13 @@
 #include "matmill/inner/tile_sum.cuh"
 
 namespace matmill {
+
+// The largest power of two that is at most a and at most b, and at least 1.
+constexpr int power_of_two(int a, int b) {
+  int found = 1;
+  while (2 * found <= a && 2 * found <= b) found *= 2;
+  return found;
+}
 
 // One operand: where it lies, and its strides in elements.
 struct Matrix {
@@ -44,8 +52,11 @@ struct InnerProduct {
   using LinesE = Lines<Scalar, M, TM, DOWN, V, Config::E_MODE, Config::E_GROUP>;
   using LinesF = Lines<Scalar, N, TN, ACROSS, V, GRAM ? Config::E_MODE : Config::F_MODE,
                        GRAM ? Config::E_GROUP : Config::F_GROUP>;
-  using StageE = Stage<Scalar, M, STAGED ? Config::BK : 16, Config::E_MODE, STAGED ? Config::E_WIDTH : 1, BS>;
-  using StageF = Stage<Scalar, N, STAGED ? Config::BK : 16, Config::F_MODE, STAGED ? Config::F_WIDTH : 1, BS>;
+  template <int LINES, int MODE, int WIDTH, int PITCH>  // where nothing is staged, any that is legal
+  using StageOf = Stage<Scalar, LINES, STAGED ? Config::BK : 16, STAGED ? MODE : int(ALONG_K), STAGED ? WIDTH : 1,
+                        STAGED ? PITCH : 16, BS>;
+  using StageE = StageOf<M, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH>;
+  using StageF = StageOf<N, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH>;
   using Sum = TileSum<Acc, BS, S, OUT>;
   static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
   static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
@@ -55,9 +66,10 @@ struct InnerProduct {
   Acc acc[OUT] = {};
 
   // The tile of thread s among S. Where there are rows and columns of tiles, lane ^ 1 has the same rows and lane ^ 2 the
-  // same columns: the hardware then merges the quarter-warps of 16-byte reads in pairs (matmill.emulator.banks).
+  // same columns: the hardware then merges the quarter-warps of 16-byte reads in pairs (matmill.emulator.banks). A Gram
+  // matrix's tiles below the diagonal are summed where there are threads for them, for the sake of that.
   static __device__ __forceinline__ void tile_of(int s, int& down, int& across) {
-    if constexpr (GRAM) {
+    if constexpr (GRAM && DOWN * ACROSS > S) {
       down = 0;
       int left = s < TILES ? s : 0;
       while (left >= DOWN - down) left -= DOWN - down++;
@@ -104,9 +116,10 @@ struct InnerProduct {
   __device__ __forceinline__ void sum(unsigned char* shared, Write write) {
     if constexpr (STAGED && Sum::BYTES > 0) __syncthreads();  // the stages become the place of the sums
     Sum::run(acc, reinterpret_cast<Acc*>(shared), [&](int s, int output, Acc sum) {
-      if (TILES < S && s >= TILES) return;
+      if (TILES < S && DOWN * ACROSS != S && s >= TILES) return;
       int down, across;
       tile_of(s, down, across);
+      if (GRAM && down > across) return;
       const int i = output / TN, j = output % TN;
       const int row = LinesE::line(down, i), column = LinesF::line(across, j);
       if (row >= M || column >= N || (TRIANGLE && j < i)) return;
@@ -160,17 +173,27 @@ struct InnerProduct {
 
   __device__ __forceinline__ void run_staged(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
     constexpr int BK = Config::BK, STAGES = Config::STAGES, PIECES = BK / (V * GROUPS);
-    // Unrolled as far as an instruction cache of 32 KB holds comfortably.
-    constexpr int TERMS = V * OUT, UNROLL = PIECES * TERMS <= 1024 ? PIECES : TERMS <= 512 ? 1024 / TERMS : 1;
+    constexpr int F_PITCH = GRAM ? StageE::PITCH : StageF::PITCH;
+    // Unrolled as far as an instruction cache of 32 KB holds comfortably, into equal parts.
+    constexpr int UNROLL = power_of_two(PIECES, 1024 / (V * OUT));
     static_assert(STAGES >= 2 && PIECES * V * GROUPS == BK, "every group of threads has whole pieces of a stage");
-    int down, across;
+    int down, across, e_at[TM], f_at[TN];
     tile_of(threadIdx.x % S, down, across);
+    const int own = int(threadIdx.x) / S * V;  // this thread's first k of a stage
+    LinesE::template places<StageE::PITCH>(e_at, down, own, E.first, E.line_stride);
+    LinesF::template places<F_PITCH>(f_at, across, own, F.first, F.line_stride);
     const unsigned stages = ptx::shared_address(shared);
     const Index step = Index(gridDim.x) * BK, start = Index(blockIdx.x) * BK;
     StageE e_copy(E.first + start * E.k_stride, E.line_stride, E.k_stride, step);
     StageF f_copy(F.first + start * F.k_stride, F.line_stride, F.k_stride, step);
     Index left = k - start;  // terms from the next stage to be issued on
 
+    unsigned reading = 0, writing = (STAGES - 1) * STAGE_BYTES;
+    const auto next = [](unsigned& place) { place = place == (STAGES - 1) * STAGE_BYTES ? 0 : place + STAGE_BYTES; };
+    const auto landed = [] {
+      ptx::cp_async_wait<STAGES - 2>();
+      __syncthreads();
+    };
     const auto issue = [&](unsigned place) {
       if (left > 0) {
         e_copy.issue(stages + place, left);
@@ -180,28 +203,38 @@ struct InnerProduct {
       ptx::cp_async_commit();
       left -= step;
     };
+    const auto multiply_piece = [&](int piece) {
+      const int kk = piece * GROUPS * V;
+      const Scalar* const stage = reinterpret_cast<const Scalar*>(shared + reading);
+      LinesE e;
+      LinesF f;
+      e.template read_stage<StageE::PITCH>(stage, e_at, kk);
+      if constexpr (!TRIANGLE) f.template read_stage<F_PITCH>(GRAM ? stage : stage + StageE::ELEMENTS, f_at, kk);
+      multiply<V>(e, f);
+    };
 
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < STAGES - 1; ++s) issue(s * STAGE_BYTES);
-    unsigned reading = 0, writing = (STAGES - 1) * STAGE_BYTES;
-    const int group = threadIdx.x / S;
-    for (Index at = start; at < k; at += step) {
-      ptx::cp_async_wait<STAGES - 2>();
-      __syncthreads();
-      issue(writing);
-      writing = writing == (STAGES - 1) * STAGE_BYTES ? 0 : writing + STAGE_BYTES;
-      const Scalar* const e_stage = reinterpret_cast<const Scalar*>(shared + reading);
-      const Scalar* const f_stage = GRAM ? e_stage : reinterpret_cast<const Scalar*>(shared + reading + StageE::BYTES);
-      reading = reading == (STAGES - 1) * STAGE_BYTES ? 0 : reading + STAGE_BYTES;
+    // As long as whole stages are left to be issued there is nothing to ask; the last few are multiplied below.
+    constexpr int NEEDED = StageE::NEEDED > StageF::NEEDED ? StageE::NEEDED : StageF::NEEDED;
+    while (left >= NEEDED) {
+      landed();
+      e_copy.issue_whole(stages + writing);
+      if constexpr (!GRAM) f_copy.issue_whole(stages + writing + StageE::BYTES);
+      ptx::cp_async_commit();
+      left -= step;
 #pragma unroll UNROLL
-      for (int piece = 0; piece < PIECES; ++piece) {
-        const int kk = (piece * GROUPS + group) * V;
-        LinesE e;
-        LinesF f;
-        e.template read_stage<StageE::PITCH>(e_stage, down, kk);
-        if constexpr (!TRIANGLE) f.template read_stage<(GRAM ? StageE::PITCH : StageF::PITCH)>(f_stage, across, kk);
-        multiply<V>(e, f);
-      }
+      for (int piece = 0; piece < PIECES; ++piece) multiply_piece(piece);
+      next(writing);
+      next(reading);
+    }
+    for (Index rest = left + (STAGES - 1) * step; rest > 0; rest -= step) {
+      landed();
+      issue(writing);
+#pragma unroll 1
+      for (int piece = 0; piece < PIECES; ++piece) multiply_piece(piece);
+      next(writing);
+      next(reading);
     }
     ptx::cp_async_wait<0>();
   }

@@ -1,11 +1,14 @@
 // BK consecutive k of all lines of one matrix, copied to shared memory without passing through registers.
 //
-//   ALONG_K           line by line, PITCH = BK and 16 bytes more, so that 8 lines' 16-byte pieces of one k lie in
-//                     different banks
-//   PACKED, STRIDED   k by k, PITCH = LINES: the order in which a packed matrix lies in global memory
+//   ALONG_K           line by line, PITCH apart
+//   SHIFTED           the same for lines that begin anywhere: whole vectors, from the aligned one in which the stage's
+//                     first k lies, so that a line's k's begin misplaced() elements late; BK / WIDTH + 1 of them
+//   PACKED            k by k, in the order in which the matrix lies in global memory
+//   STRIDED           k by k, PITCH apart
 //
-// Beyond the last k there are zeros. WIDTH elements are copied at a time; 2-byte elements only in pairs or more, since
-// cp.async copies at least 4 bytes.
+// PITCH is chosen so that a warp's reads meet in few banks (matmill/kernels/inner/stages.py). Beyond the last k there
+// are zeros. WIDTH elements are copied at a time; 2-byte elements only in pairs or more, since cp.async copies at least
+// 4 bytes.
 #pragma once
 
 #include "matmill/inner/piece.cuh"
@@ -13,18 +16,31 @@
 
 namespace matmill {
 
-template <class T, int LINES, int BK, int MODE, int WIDTH, int THREADS>
+constexpr int VECTOR_BYTES = 16;
+
+// Elements of type T from the 16 aligned bytes in which p lies to p.
+template <class T>
+__device__ __forceinline__ int misplaced(const T* p) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(p) % VECTOR_BYTES) / int(sizeof(T));
+}
+
+template <class T, int LINES, int BK, int MODE, int WIDTH, int PITCH_, int THREADS>
 struct Stage {
-  static constexpr int PITCH = MODE == ALONG_K ? BK + 16 / int(sizeof(T)) : LINES;
-  static constexpr int ELEMENTS = MODE == ALONG_K ? LINES * PITCH : BK * LINES;
+  static constexpr bool SHIFTS = MODE == SHIFTED, LINEWISE = MODE == ALONG_K || SHIFTS;
+  static constexpr int PITCH = PITCH_;
+  static constexpr int ELEMENTS = (LINEWISE ? LINES : BK) * PITCH;
   static constexpr int BYTES = ELEMENTS * int(sizeof(T));
-  static_assert(BYTES % 16 == 0, "what follows is aligned as well");
+  static constexpr int NEEDED = SHIFTS ? BK + WIDTH : BK;  // k's that must be left for whole copies
+  static_assert(BYTES % VECTOR_BYTES == 0, "what follows is aligned as well");
+  static_assert(PITCH >= (LINEWISE ? NEEDED : LINES), "lines, or k's, do not overlap");
+  static_assert(MODE != PACKED || PITCH == LINES, "a packed matrix is copied as it lies");
+  static_assert(!SHIFTS || (WIDTH * sizeof(T) == VECTOR_BYTES && LINES <= THREADS), "a thread per line's last vector");
 
   // Copies lie in rows of INNER; rows are lines, k's, or (packed) the whole stage. A pass of all threads covers whole
   // rows, or a whole part of one; where it does neither (3 k-major lines of a matrix that is not packed), every copy's
   // place is divided out.
-  static constexpr int INNER = MODE == ALONG_K ? BK / WIDTH : MODE == PACKED ? BK * LINES / WIDTH : LINES / WIDTH;
-  static constexpr int ITEMS = (MODE == ALONG_K ? LINES : MODE == PACKED ? 1 : BK) * INNER;
+  static constexpr int INNER = LINEWISE ? BK / WIDTH : MODE == PACKED ? BK * LINES / WIDTH : LINES / WIDTH;
+  static constexpr int ITEMS = (LINEWISE ? LINES : MODE == PACKED ? 1 : BK) * INNER;
   static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
   static constexpr int ROWS = THREADS % INNER == 0 ? THREADS / INNER : 0;   // of a pass
   static constexpr int PARTS = MODE == PACKED || INNER % THREADS == 0 ? (INNER + THREADS - 1) / THREADS : 0;  // of a row
@@ -32,6 +48,7 @@ struct Stage {
   static_assert(INNER > 0 && INNER * WIDTH * (ITEMS / INNER) == BK * LINES, "whole copies");
 
   const T* next;  // this thread's first element of the next stage
+  const T* last;  // of SHIFTED lines: where in the next stage the last vector of this thread's line lies
   long long row_stride, element_stride, stage_stride;
   int row, place;  // of this thread's first copy: row, and first element in it
 
@@ -39,33 +56,65 @@ struct Stage {
   __device__ __forceinline__ Stage(const T* first, long long line_stride, long long k_stride, long long step) {
     row = ROWS > 0 ? threadIdx.x / INNER : 0;
     place = (ROWS > 0 ? threadIdx.x % INNER : threadIdx.x) * WIDTH;
-    row_stride = MODE == ALONG_K ? line_stride : k_stride;
+    row_stride = LINEWISE ? line_stride : k_stride;
     element_stride = MODE == STRIDED ? line_stride : 1;
     stage_stride = step * k_stride;
     next = first;
     if (ROWS > 0 || PARTS > 0) next += row * row_stride + place * element_stride;
+    last = first + (threadIdx.x < LINES ? threadIdx.x : 0) * line_stride + BK;
   }
 
-  // Issues this thread's copies of a stage of which `left` k's are there; `stage` is a shared-memory address.
-  __device__ __forceinline__ void issue(unsigned stage, long long left) {
-    if (left >= BK) {
-      each<UNROLL>([&](int to, const T* from, int, int) {
-        ptx::cp_async<WIDTH * int(sizeof(T))>(stage + to * int(sizeof(T)), from);
-      });
-    } else {
-      each<1>([&](int to, const T* from, int row, int place) {
-        const int there = MODE == ALONG_K  ? int(left) - place
-                          : MODE == PACKED ? int(left) * LINES - place
-                          : row < left     ? WIDTH
-                                           : 0;
-        const int count = there < 0 ? 0 : there < WIDTH ? there : WIDTH;
-        ptx::cp_async_part<WIDTH * int(sizeof(T))>(stage + to * int(sizeof(T)), from, count * int(sizeof(T)));
-      });
+  // Issues this thread's copies of a stage of which NEEDED k's are there; `stage` is a shared-memory address.
+  __device__ __forceinline__ void issue_whole(unsigned stage) {
+    each<UNROLL>([&](int to, const T* from, int, int) {
+      ptx::cp_async<WIDTH * SIZE>(stage + to * SIZE, aligned(from));
+    });
+    if constexpr (SHIFTS) {
+      if (threadIdx.x < LINES) ptx::cp_async<WIDTH * SIZE>(stage + (threadIdx.x * PITCH + BK) * SIZE, aligned(last));
     }
-    next += stage_stride;
+    advance();
+  }
+
+  // The same where `left` k's are there.
+  __device__ __forceinline__ void issue(unsigned stage, long long left) {
+    if (left >= NEEDED) {
+      issue_whole(stage);
+      return;
+    }
+    each<1>([&](int to, const T* from, int row, int place) {
+      const int there = LINEWISE         ? int(left) - place + (SHIFTS ? misplaced(from) : 0)
+                        : MODE == PACKED ? int(left) * LINES - place
+                        : row < left     ? WIDTH
+                                         : 0;
+      copy_part(stage + to * SIZE, from, there);
+    });
+    if constexpr (SHIFTS) {
+      if (threadIdx.x < LINES)
+        copy_part(stage + (threadIdx.x * PITCH + BK) * SIZE, last, int(left) - BK + misplaced(last));
+    }
+    advance();
   }
 
  private:
+  static constexpr int SIZE = int(sizeof(T));
+
+  __device__ __forceinline__ void advance() {
+    next += stage_stride;
+    if constexpr (SHIFTS) last += stage_stride;
+  }
+
+  // Copies the first `there` elements of a copy, and zeros for the rest.
+  static __device__ __forceinline__ void copy_part(unsigned to, const T* from, int there) {
+    const int count = there < 0 ? 0 : there < WIDTH ? there : WIDTH;
+    ptx::cp_async_part<WIDTH * SIZE>(to, aligned(from), count * SIZE);
+  }
+
+  // The vector in which SHIFTED lines' `from` lies. By its bits: from - misplaced(from) takes four instructions.
+  static __device__ __forceinline__ const T* aligned(const T* from) {
+    if constexpr (!SHIFTS) return from;
+    return reinterpret_cast<const T*>(reinterpret_cast<unsigned long long>(from) & ~(VECTOR_BYTES - 1ull));
+  }
+
   // Calls copy(place in the stage, source, row, place in the row) for each of this thread's copies.
   template <int TIMES, class Copy>
   __device__ __forceinline__ void each(Copy copy) const {
@@ -85,7 +134,10 @@ struct Stage {
           copy(r * PITCH + p, from + r * row_stride + p * element_stride, r, p);
         }
       }
-      if constexpr (ROWS > 0) from += ROWS * row_stride;
+      if constexpr (ROWS > 0) {
+        from += ROWS * row_stride;
+        asm volatile("" : "+l"(from));  // else a multiplication takes the place of each addition
+      }
     }
   }
 };

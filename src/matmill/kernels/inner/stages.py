@@ -1,0 +1,55 @@
+"""How the inner kernel's stages lie in shared memory, and what a block needs of it; the device asserts the same.
+
+Lines (rows of E, columns of F) of which k is contiguous lie PITCH elements apart, others k by k. The pitch is the least
+with which a warp's reads take the fewest passes.
+"""
+
+from __future__ import annotations
+
+from matmill.config import Config
+from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, Reads
+from matmill.kernel import ceil_div
+from matmill.problem import Gemm
+
+_LANES = 32
+#: Vectors in a row of all banks.
+_VECTORS = 8
+
+
+def with_stages(config: Config, problem: Gemm) -> Config:
+    """``config`` with the pitches of its stages and the shared memory that they and the block's sum need."""
+    size = problem.dtype.itemsize
+    e_pitch = _pitch(config, "E", problem.m, size)
+    f_pitch = e_pitch if problem.gram else _pitch(config, "F", problem.n, size)
+    config = config.replace(E_PITCH=e_pitch, F_PITCH=f_pitch)
+    stage = 0
+    if config["BK"]:
+        stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
+    sums = _sum_bytes(config, problem.dtype.accumulator.itemsize)
+    return config.replace(SHARED_BYTES=max(config["STAGES"] * stage * size, sums))
+
+
+def _elements(config: Config, name: str, lines: int) -> int:
+    """Elements of one matrix in one stage."""
+    return (lines if config[f"{name}_MODE"] in {ALONG_K, SHIFTED} else config["BK"]) * config[f"{name}_PITCH"]
+
+
+def _pitch(config: Config, name: str, lines: int, size: int) -> int:
+    """Elements from one line, or k, of a stage to the next; 0 where there are no stages."""
+    if not config["BK"]:
+        return 0
+    mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // size
+    if mode == PACKED or (mode == STRIDED and lines % vector):
+        return lines
+    # Shifted lines begin up to a vector late.
+    least = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
+    pitches = [least + vector * more for more in range(_VECTORS)]
+    return min(pitches, key=Reads.of(config, name, lines, size).passes)
+
+
+def _sum_bytes(config: Config, itemsize: int) -> int:
+    outputs, s, bs = config["TM"] * config["TN"], config["S"], config["BS"]
+    if s < _LANES:
+        alike = _LANES // s
+        return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
+    return bs // s // 2 * s * outputs * itemsize
