@@ -240,6 +240,7 @@ def main() -> None:
     args = parser.parse_args()
     dtypes = [ALL[name] for name in args.dtype]
     gpu = GPU.get(0)
+    environment = describe(gpu=True)
     memories = {dtype: _memory(gpu, dtype, args.seed) for dtype in dtypes}
     records = []
     with Clock(gpu, 2 * gpu.arch.l2_bytes) as clock:
@@ -252,7 +253,8 @@ def main() -> None:
             line = f"{problem!s:32} best {seconds[best] * 1e6:9.1f} us ({best})"
             line += f"  chosen/best {seconds[found.chosen] / seconds[best]:.3f}"
             print(line if library is None else f"{line}  {LIBRARY} / best {library / seconds[best]:.2f}", flush=True)
-    args.out.write_text(json.dumps({"environment": describe(gpu=True), "records": records}, indent=1) + "\n")
+            # Anew after every problem: a run that ends early leaves what it has.
+            args.out.write_text(json.dumps({"environment": environment, "records": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,16 +16,18 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.problem import Geam, View
 
 VECTOR_BYTES, WORD_BYTES = 16, 4
-#: How an operand lies, as in turn.cuh: along D's rows, across them with columns that start on whole vectors, or across
-#: them in any other way.
-ALONG, CROSSED, MOVED, ABSENT = range(4)
+#: How an operand lies, as in turn.cuh: along D's rows; across them with columns that start on whole vectors, or
+#: anywhere; or contiguous in neither dimension.
+ALONG, CROSSED, MOVED, SINGLE, ABSENT = range(5)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
 #: Strides below so many bytes are 32-bit integers.
 _NEAR = 2**31
-_THREADS = (128, 256)
+_THREADS = (128, 256, 512)
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row meet every bank once.
 _DEPTHS, _LINES = (4, 8, 16), (128, 256)
+#: Bytes on which a block's parts of rows start where rows are not aligned: a vector, a sector, a line.
+_STARTS = (16, 32, 128)
 #: Registers that what a thread has under way takes at most.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: so many, and for each one under way this many more, in single
@@ -42,9 +44,11 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
     """Every tile and launch worth considering for a :func:`layout`."""
     found = []
     v, size = layout["V"], problem.dtype.itemsize
-    for depth, line, threads in product(_DEPTHS, _LINES, _THREADS):
+    starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
+    for depth, line, threads, start in product(_DEPTHS, _LINES, _THREADS, starts):
         # Single elements are dealt like fours of them, so that tiles are not tiny.
-        config = Config.of(BR=depth * (v if v > 1 else 4), BC=line // size, THREADS=threads, **layout)
+        rows = depth * (v if v > 1 else 4)
+        config = Config.of(BR=rows, BC=line // size, THREADS=threads, START=start // size, **layout)
         loaded = _loaded(config, size)
         vectors = config["BC"] // v  # of a row
         if vectors > threads or config["BR"] * vectors % threads or loaded > _MOST_LOADED:
@@ -99,8 +103,9 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
     """Mode and elements per load of one operand."""
     row, column = view.strides
     if view.crossed:
-        aligned = row == 1 and view.align // size >= v
-        return (CROSSED if aligned else MOVED), v if row == 1 else 1
+        if row != 1:
+            return SINGLE, 1
+        return CROSSED if view.align // size >= v else MOVED, v
     return ALONG, min(v, max(1, view.beside // size)) if column == 1 else 1
 
 
@@ -109,7 +114,7 @@ def halo(config: Config, itemsize: int) -> int:
     if not config["SHIFTED"]:
         return 0
     word = _word(config, itemsize)
-    return ceil_div(config["V"] - config["SHIFTED"], word) * word
+    return ceil_div(config["START"] - config["SHIFTED"], word) * word
 
 
 def _word(config: Config, itemsize: int) -> int:
@@ -119,41 +124,30 @@ def _word(config: Config, itemsize: int) -> int:
 
 def _loaded(config: Config, itemsize: int) -> int:
     """Registers of what a thread loads before it stores the first element: a load takes one at least."""
-    v, threads = config["V"], config["THREADS"]
-    total = 0
-    for name in "XY":
-        mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
-        columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
-        if mode == ALONG:
-            total += config["BR"] * config["BC"] // v // threads * registers
-        elif mode == CROSSED:
-            lists = columns // _word(config, itemsize)
-            total += ceil_div(lists * (config["BR"] // v), threads) * _word(config, itemsize) * registers
-        elif mode == MOVED and width > 1:
-            total += ceil_div(columns * (config["BR"] // v + 1), threads) * registers
-        elif mode == MOVED:
-            total += ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES)
-    return total
+    v, threads, word = config["V"], config["THREADS"], _word(config, itemsize)
+    columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
+    of_lists = ceil_div(columns // word * (config["BR"] // v), threads) * word * registers
+    loads = {
+        ALONG: config["BR"] * config["BC"] // v // threads * registers,
+        CROSSED: of_lists,
+        MOVED: 2 * of_lists,
+        SINGLE: ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES),
+        ABSENT: 0,
+    }
+    return sum(loads[config[f"{name}_MODE"]] for name in "XY")
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
     """Dynamic shared memory of one block: a turned tile for each crossed operand. The device asserts the same."""
-    word = _word(config, itemsize)
-    words = (config["BC"] + halo(config, itemsize)) // word
-    total = 0
-    for name in "XY":
-        if config[f"{name}_MODE"] in {CROSSED, MOVED}:
-            lead = config["V"] if config[f"{name}_WIDTH"] > 1 and config[f"{name}_MODE"] == MOVED else 0
-            held = config["BR"] + 2 * lead
-            pad = 0 if lead else min(4, config["V"] // 2)
-            pitch = held + (held - 1) // 32 * pad | 1
-            total += ceil_div(pitch * words * word * itemsize, VECTOR_BYTES) * VECTOR_BYTES
-    return total
+    columns = config["BC"] + halo(config, itemsize)
+    pitch = config["BR"] + (config["BR"] - 1) // 32 * min(4, config["V"] // 2) | 1
+    one = ceil_div(pitch * columns * itemsize, VECTOR_BYTES) * VECTOR_BYTES
+    return one * sum(config[f"{name}_MODE"] in {CROSSED, MOVED, SINGLE} for name in "XY")
 
 
 def blocks(problem: Geam, config: Config) -> int:
     """Blocks of one matrix."""
-    reach = config["V"] - config["SHIFTED"] if config["SHIFTED"] else 0
+    reach = config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
     return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach, config["BC"])
 
 
@@ -189,8 +183,8 @@ def _wrong_loads(problem: Geam, config: Config) -> str | None:
 def kernel(entry: str, package: str) -> Kernel[Geam]:
     """A kernel of this tile; its constants come from :func:`tiles`."""
     config = Config.of(
-        V=4, BR=32, BC=32, THREADS=128, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=CROSSED, X_WIDTH=4, Y_MODE=ALONG, Y_WIDTH=4,
-        SHARED_BYTES=4224, BLOCKS_PER_SM=8,
+        V=4, BR=32, BC=32, THREADS=128, START=4, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=CROSSED, X_WIDTH=4, Y_MODE=ALONG,
+        Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,
     )  # fmt: skip
     return Kernel(entry, package, config, _geometry, _arguments, against)
 

@@ -52,7 +52,13 @@ def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
 def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
     """``torch.mm`` of copies of ``a`` and ``b`` on the GPU."""
     torch: Any = importlib.import_module("torch")
-    return TorchProduct(name, torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda(), a.dtype)
+
+    def on_gpu(matrix: Array) -> Any:
+        # As bits: torch knows nothing of NumPy's bfloat16.
+        bits = torch.from_numpy(matrix.view(f"i{matrix.itemsize}"))
+        return bits.cuda().view(getattr(torch, matrix.dtype.name))
+
+    return TorchProduct(name, on_gpu(a), on_gpu(b), a.dtype)
 
 
 class TorchProduct:

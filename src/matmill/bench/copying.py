@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Self
 
 from matmill.bench.clock import StreamHandle
-from matmill.bench.probe_runs import resident
 from matmill.compile import compile_source
 from matmill.dtypes import F32
 from matmill.gpu import GPU
 from matmill.kernels.probe import buffers
-from matmill.kernels.probe.stream import COPY, VECTOR, Stream
+from matmill.kernels.probe.stream import COPY, VECTOR, orderly
 from matmill.source import generate
 
 COPY_NAME = "copy"
@@ -36,8 +35,7 @@ class Copying:
         self._buffers = [gpu.empty(one), gpu.empty(one)]
         source, target = (buffer.pointer(name) for buffer, name in zip(self._buffers, ("read", "written"), strict=True))
         self._buffers[0].fill_bytes(0x5A)  # memory that nobody wrote may not be backed by pages of its own
-        problem = Stream(one // VECTOR, resident(gpu.arch, COPY, self._binary))
-        self._launch = COPY.launch(problem, buffers(source, target))
+        self._launch = COPY.launch(orderly(one // VECTOR), buffers(source, target))
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues one copy."""

@@ -25,7 +25,7 @@ from matmill.kernels.probe.fma import CHAINS, OUTER, MultiplyAdds
 from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
-from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream
+from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream, orderly
 
 #: Bytes of a buffer whose reading is timed, where a quarter of the free memory is not less.
 _LONG_BUFFER = 4 * 2**30
@@ -101,7 +101,7 @@ def level2_reads(runs: Runs) -> Spread:
 
 def reads(runs: Runs) -> Spread:
     """``read_bytes_per_s`` of memory."""
-    problem = _long_stream(runs, READ)
+    problem = Stream(_long_vectors(runs), runs.resident(READ))
     with _filled(runs, problem) as buffer:
         found = sampled(
             "read_bytes_per_s", lambda _turn: problem.nbytes / runs.seconds(READ, problem, buffer, cold=True)
@@ -112,7 +112,7 @@ def reads(runs: Runs) -> Spread:
 
 def copies(runs: Runs) -> Spread:
     """``copy_bytes_per_s`` of memory, read and written bytes together."""
-    problem = _long_stream(runs, COPY)
+    problem = orderly(_long_vectors(runs))
     with _filled(runs, problem) as source, runs.gpu.empty(problem.nbytes) as target:
 
         def sample(_turn: int) -> float:
@@ -123,7 +123,7 @@ def copies(runs: Runs) -> Spread:
 
 def writes(runs: Runs) -> Spread:
     """``write_bytes_per_s`` of memory."""
-    problem = _long_stream(runs, WRITE)
+    problem = orderly(_long_vectors(runs))
     with runs.gpu.empty(problem.nbytes) as target:
 
         def sample(_turn: int) -> float:
@@ -205,10 +205,10 @@ class _Row:
                 self._gpu.leave()
 
 
-def _long_stream(runs: Runs, kernel: Kernel[Stream]) -> Stream:
+def _long_vectors(runs: Runs) -> int:
     runs.gpu.synchronize()
     free = int(runs.gpu.call("cuMemGetInfo"))
-    return Stream(min(_LONG_BUFFER, free // 4) // VECTOR, runs.resident(kernel))
+    return min(_LONG_BUFFER, free // 4) // VECTOR
 
 
 def _filled(runs: Runs, problem: Stream) -> Allocation:

@@ -19,7 +19,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Geam
-from matmill.turns import ALONG, MOVED, VECTOR_BYTES
+from matmill.turns import ALONG, MOVED, SINGLE, VECTOR_BYTES
 from matmill.turns import blocks as tiles
 
 _LANES = 32
@@ -136,7 +136,7 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
         modes = [config[f"{name}_MODE"] for name in "XY"[: operands - 1]]
         lines = config["BR"] + sum(config["BR" if mode == ALONG else "BC"] for mode in modes)
         vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in "XY"[: operands - 1])
-        moved = elements * modes.count(MOVED)
+        moved = elements * sum(mode in {MOVED, SINGLE} for mode in modes)
         starts = ceil_div(count, arch.sms)
     busiest = ceil_div(count, arch.sms)
     resident = min(per_sm, busiest)

@@ -59,7 +59,8 @@ class Addresses:
     ) -> None:
         self.lanes = lanes
         self.among = among
-        self.row = row if row.dtype != np.uint64 else row.view(np.int64)
+        # An address of shared memory has 32 bits: the compiler may leave it below 0 for an offset to bring it back.
+        self.row = row.view({8: np.int64, 4: np.int32}[row.itemsize])
         self.guard = guard
         self.negated = negated
         self.space = space

