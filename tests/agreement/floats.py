@@ -52,7 +52,7 @@ def _signs_and_extrema() -> Case:
 
 
 def _flushing() -> Case:
-    """Products beside the smallest normal number, which decide whether .ftz looks before or after rounding."""
+    """Results beside the smallest normal number, which decide whether .ftz looks before or after rounding."""
     rng = np.random.default_rng(5)
     near = rng.integers(0x3F7FFF00, 0x3F800100, 2048).astype(np.uint32)
     tiny = rng.integers(0x00800000, 0x00800010, 2048).astype(np.uint32)
@@ -63,7 +63,18 @@ def _flushing() -> Case:
     ops = [Op(f"mul.{mode}.ftz.f32 %0, %1, %2;", "f4") for mode in MODES]
     ops += [Op(f"fma.{mode}.ftz.f32 %0, %1, %2, 0f00000000;", "f4") for mode in MODES]
     ops += [Op(f"mul.{mode}.f32 %0, %1, %2;", "f4") for mode in MODES]
-    return table("flushing at the boundary", [("f4", near), ("f4", tiny)], ops)
+    ops += [Op(f"div.{mode}.ftz.f32 %0, %2, %1;", "f4") for mode in MODES]
+    ops += [Op(f"rcp.{mode}.ftz.f32 %0, %3;", "f4") for mode in MODES]
+    ops += [Op(f"cvt.{mode}.ftz.f32.f64 %0, %4;", "f4") for mode in MODES]
+    ops.append(Op("mul.rn.ftz.f16 %0, %5, %6;", "f2"))
+    ops.append(Op("{.reg .b16 z; mov.b16 z, 0; fma.rn.ftz.f16 %0, %5, %6, z;}", "f2"))
+    # Numbers about 2**126, quarters of float32's last place below 2**-126 and their neighbours, and the same in f16.
+    large = rng.integers(0x7E7FFFF0, 0x7E800010, 2048).astype(np.uint32)
+    steps = rng.integers(-16, 8, 2048) * (1 << 26) + rng.integers(-1, 2, 2048) + (0x3810 << 48)
+    double = steps.astype(np.uint64) | rng.integers(0, 2, 2048).astype(np.uint64) << np.uint64(63)
+    half = [rng.integers(*ends, 2048).astype(np.uint16) for ends in ((0x3BE0, 0x3C10), (0x0400, 0x0410))]
+    operands = [("f4", near), ("f4", tiny), ("f4", large), ("f8", double), *(("f2", x) for x in half)]
+    return table("flushing at the boundary", operands, ops)
 
 
 def _halves(kind: str) -> Case:

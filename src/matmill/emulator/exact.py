@@ -73,6 +73,19 @@ def fma32_wide(a: Row, b: Row, c: Row) -> F8:
     return sum_to_odd(product, np.asarray(c, np.float64))
 
 
+def product_wide(a: Row, b: Row) -> F8:
+    """``a * b`` of float32 (or narrower) values, which float64 holds."""
+    return np.asarray(np.multiply(a, b, dtype=np.float64))
+
+
+def quotient_wide(a: Row, b: Row) -> F8:
+    """``a / b`` of float32 (or narrower) values as float64 rounded to odd."""
+    wide = np.divide(a, b, dtype=np.float64)
+    back = wide * np.asarray(b, np.float64)
+    error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
+    return to_odd(wide, error)
+
+
 def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
     """``a * b + c`` of float64 values, rounded once to nearest."""
     a, b, c = np.broadcast_arrays(a, b, c)
@@ -86,7 +99,8 @@ def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
     zero = (a == 0) | (b == 0)
     easy = zero | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
     if easy.any():
-        result = np.where(easy, p + c, result)
+        # The product of finite factors is finite, however large: an infinite c decides alone.
+        result = np.where(easy, np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, p + c), result)
     for i in np.flatnonzero(extreme & ~easy):
         result[i] = fma_exact(float(a[i]), float(b[i]), float(c[i]))
     out[...] = result
@@ -179,15 +193,46 @@ def repair_subnormals(result: F4, a: Row, b: Row, c: Row) -> None:
     result[tiny] = fma32_wide(a, b, c).astype(np.float32)
 
 
-def flushed(call: Callable[..., object]) -> Callable[..., object]:
-    """``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``)."""
+def flushed(
+    call: Callable[..., object], exactly: Callable[..., F8] | None = None, mode: str = "rn"
+) -> Callable[..., object]:
+    """``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``).
+
+    ``exactly`` computes what ``call`` rounds in ``mode``: for operations whose result may be rounded up to the smallest
+    normal number, see :func:`is_tiny`. Sums cannot: below it they are exact.
+    """
 
     def wrapped(*rows: Row) -> None:
         *sources, out = rows
-        call(*(flush(x) for x in sources), out)
-        out[...] = flush(out)
+        sources = [flush(x) for x in sources]
+        call(*sources, out)
+        out[...] = flush(out) if exactly is None else flush_rounded(out, lambda: exactly(*sources), mode)
 
     return wrapped
+
+
+def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
+    """:func:`flush`, and zeros too where ``result`` is the smallest normal number, but ``exactly()`` is tiny."""
+    smallest = _MIN_NORMAL.get(result.dtype.str[1:])
+    if smallest is None:
+        return result
+    lowest = np.abs(result) == smallest
+    if lowest.any():
+        zero = np.copysign(result.dtype.type(0), result)
+        result = np.where(lowest & is_tiny(exactly(), result.dtype.type, mode), zero, result)
+    return flush(result)
+
+
+def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bool_]:
+    """Where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
+
+    GPUs look after rounding, as if exponents had no end: of ``dtype``'s bits, and in ``mode``. So 2**-126 (1 - 2**-24)
+    is flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
+    (IEEE 754, section 7.5; measured on an H200: docs/emulator.md).
+    """
+    # Times 256 nothing near that number is subnormal.
+    smallest = 256.0 * float(np.finfo(dtype).smallest_normal)
+    return np.asarray(np.abs(narrow(wide * 256.0, dtype, mode)) < smallest)
 
 
 def flush(row: Row) -> Row:

@@ -127,6 +127,16 @@ def funnel_shift(i: Instruction) -> Action:
     return computed(i, call, [(a, "u4"), (b, "u4"), (n, "u4")], [(d, "u4")], in_place=True)
 
 
+def _field(position: Row, length: Row, bits: int) -> tuple[Row, Row]:
+    """A field's position and length as the GPU reads them, at most 255.
+
+    PTX ISA has both operands "restricted to 0..255", and 32-bit instructions take their lowest byte. Those of 64 bits
+    ptxas makes of shifts, which take all 32 bits: 256 there lies beyond the word (measured on an H200).
+    """
+    top = np.uint32(0xFF)
+    return (position & top, length & top) if bits == 32 else (np.minimum(position, top), np.minimum(length, top))
+
+
 def _masks(length: Row, word: type[np.unsignedinteger[Any]]) -> Row:
     """Ones in the lowest ``length`` bits (0 to 255; at most the width counts)."""
     bits = 8 * np.dtype(word).itemsize
@@ -145,7 +155,7 @@ def extract_field(i: Instruction) -> Action:
     bits = 8 * int(kind[1])
 
     def call(a: Row, position: Row, length: Row, out: Row) -> None:
-        position, length = position & np.uint32(0xFF), length & np.uint32(0xFF)
+        position, length = _field(position, length, bits)
         ones = _masks(length, word)
         ua = a.view(word)
         start = np.minimum(position, np.uint32(bits - 1)).astype(word)
@@ -172,7 +182,7 @@ def insert_field(i: Instruction) -> Action:
     bits = 8 * int(kind[1])
 
     def call(a: Row, b: Row, position: Row, length: Row, out: Row) -> None:
-        position, length = position & np.uint32(0xFF), length & np.uint32(0xFF)
+        position, length = _field(position, length, bits)
         start = np.minimum(position, np.uint32(bits - 1)).astype(word)
         field = np.where(position < bits, _masks(length, word) << start, word(0))
         out[...] = (b & ~field) | ((a << start) & field)

@@ -46,7 +46,8 @@ def convert(i: Instruction) -> Action:
     ):
         raise i.unsupported("these types")
     d, a = i.operands
-    read = _reader(source, ftz=ftz)
+    # PTX ISA has .ftz flush float32 on either side; the instruction that GPUs have for f16 results flushes nothing.
+    read = _reader(source, ftz=ftz and to != "f16")
     write = _writer(to, rounding, source, sat=sat, relu=relu, satfinite=satfinite, ftz=ftz)
 
     def call(a: Row, out: Row) -> None:
@@ -109,7 +110,7 @@ def _float_to_integer(kind: str, rounding: str) -> Callable[[Row], Row]:
     def call(row: Row) -> Row:
         wide = integral(row.astype(np.float64))
         # Clamped to what float64 can say, then to the type: 2**63 - 1 is no float64.
-        result = np.where(wide >= float(limits.max), limits.max, 0).astype(target)
+        result = np.where(wide >= float(limits.max), target.type(limits.max), target.type(0))
         inside = (wide > float(limits.min)) & (wide < float(limits.max))
         result = np.where(inside, np.where(inside, wide, 0.0).astype(target), result)
         result = np.where(wide <= float(limits.min), target.type(limits.min), result)
@@ -183,7 +184,9 @@ def _float_to_float(
         if satfinite:
             largest = np.finfo(target).max
             result = np.clip(result, -largest, largest)
-        return exact.flush(result) if ftz and to == "f32" else result
+        if ftz and to == "f32":
+            return exact.flush_rounded(result, lambda: row.astype(np.float64), rounding or "rn")
+        return result
 
     return call
 
@@ -212,7 +215,11 @@ def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinit
 
 
 def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even): ten bits of significand remain."""
+    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even): ten bits of significand remain.
+
+    .rna is no instruction of its own on sm_90: ptxas adds and masks, so that NaN loses low bits like any number, and a
+    NaN that has no others becomes infinity.
+    """
 
     def call(a: Row, out: Row) -> None:
         value = exact.not_negative(a) if relu else np.array(a)
@@ -225,7 +232,8 @@ def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> A
         else:
             rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
         finite = np.isfinite(value)
-        result = np.where(finite, rounded & ~low, np.where(np.isnan(value), np.uint32(0x7FFFFFFF), bits))
+        nan = bits & ~low if rounding == "rna" else np.uint32(0x7FFFFFFF)
+        result = np.where(finite, rounded & ~low, np.where(np.isnan(value), nan, bits))
         infinite = satfinite & (result & np.uint32(0x7FFFFFFF) == np.uint32(0x7F800000))
         out[...] = np.where(infinite, result - low - np.uint32(1), result)
 

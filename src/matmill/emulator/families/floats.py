@@ -86,10 +86,12 @@ class _Form:
         """Nothing but rounding to nearest."""
         return self.rounding == "rn" and not (self.ftz or self.sat or self.relu)
 
-    def finish(self, call: Callable[..., object]) -> Callable[..., object]:
-        """``call`` with flushing, saturation and relu around it."""
+    def finish(
+        self, call: Callable[..., object], exactly: Callable[..., exact.F8] | None = None
+    ) -> Callable[..., object]:
+        """``call`` with flushing, saturation and relu around it; ``exactly`` as :func:`exact.flushed` takes it."""
         if self.ftz:
-            call = exact.flushed(call)
+            call = exact.flushed(call, exactly, self.rounding)
         if not (self.sat or self.relu):
             return call
         inner, bf16, clamp = call, is_bf16(self.type), exact.unit if self.sat else exact.not_negative
@@ -137,7 +139,7 @@ def _directed_product(mode: str) -> Callable[..., object]:
         if out.dtype == np.float64:
             out[...] = directed.product(a, b, mode)
         else:
-            out[...] = exact.narrow(np.multiply(a, b, dtype=np.float64), out.dtype.type, mode)
+            out[...] = exact.narrow(exact.product_wide(a, b), out.dtype.type, mode)
 
     return call
 
@@ -153,7 +155,8 @@ def multiply(i: Instruction) -> Action:
     elif form.rounding != "rn":
         call = _directed_product(form.rounding)
     kind = form.kind
-    return computed(i, form.finish(call), [(a, kind), (b, kind)], [(d, kind)], tally=form.tally("mul"), in_place=True)
+    call = form.finish(call, exact.product_wide)
+    return computed(i, call, [(a, kind), (b, kind)], [(d, kind)], tally=form.tally("mul"), in_place=True)
 
 
 def fma_half(a: Row, b: Row, c: Row, out: Row) -> None:
@@ -205,7 +208,7 @@ def fused(i: Instruction) -> Action:
         call = fma_bf16
     else:
         call = fma_half
-    return computed(i, form.finish(call), values, results, tally=tally, in_place=True)
+    return computed(i, form.finish(call, exact.fma32_wide), values, results, tally=tally, in_place=True)
 
 
 def _directed_quotient(mode: str) -> Callable[..., object]:
@@ -213,10 +216,7 @@ def _directed_quotient(mode: str) -> Callable[..., object]:
         if out.dtype == np.float64:
             out[...] = directed.quotient(a, b, mode)
         else:
-            wide = np.divide(a, b, dtype=np.float64)
-            back = wide * np.asarray(b, np.float64)
-            error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
-            out[...] = exact.narrow(exact.to_odd(wide, error), out.dtype.type, mode)
+            out[...] = exact.narrow(exact.quotient_wide(a, b), out.dtype.type, mode)
 
     return call
 
@@ -240,7 +240,7 @@ def division(i: Instruction) -> Action:
     call: Callable[..., object] = np.divide if rounding == "rn" else _directed_quotient(rounding)
     call = _approximate_quotient if approximate else call
     d, a, b = i.operands
-    call = exact.flushed(call) if ftz else call
+    call = exact.flushed(call, None if approximate else exact.quotient_wide, rounding) if ftz else call
     return computed(i, call, [(a, kind), (b, kind)], [(d, kind)], tally="special", in_place=not approximate)
 
 

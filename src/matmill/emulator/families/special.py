@@ -50,10 +50,14 @@ def _rounded(name: str, mode: str) -> Callable[..., object]:
         if out.dtype == np.float64:
             out[...] = _DIRECTED[name](a, mode)
         else:
-            # 53 bits of a root or reciprocal of 24 bits never lie on a float32 that the exact value does not.
-            out[...] = exact.narrow(_FUNCTIONS[name](np.asarray(a, np.float64)), out.dtype.type, mode)
+            out[...] = exact.narrow(_wide(name)(a), out.dtype.type, mode)
 
     return call
+
+
+def _wide(name: str) -> Callable[..., exact.F8]:
+    """``sqrt`` or rcp in float64: 53 bits of one of 24 bits never lie on a float32 that the exact value does not."""
+    return lambda a: np.asarray(_FUNCTIONS[name](np.asarray(a, np.float64)))
 
 
 @instructions(*_FUNCTIONS)
@@ -77,7 +81,7 @@ def special_function(i: Instruction) -> Action:
     else:
         call = through_f64
     d, a = i.operands
-    call = exact.flushed(call) if ftz else call
+    call = exact.flushed(call, _wide(i.name) if i.name in _DIRECTED else None, rounding) if ftz else call
     return computed(i, call, [(a, kind)], [(d, kind)], tally="special", in_place=True)
 
 
@@ -86,7 +90,8 @@ _TESTS: dict[str, Callable[[Row], Row]] = {
     "infinite": np.isinf,
     "number": lambda x: ~np.isnan(x),
     "notanumber": np.isnan,
-    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny),
+    # PTX ISA, "testp": zero counts as normal.
+    "normal": lambda x: np.isfinite(x) & ((np.abs(x) >= np.finfo(x.dtype).tiny) | (x == 0)),
     "subnormal": lambda x: (np.abs(x) < np.finfo(x.dtype).tiny) & (x != 0),
 }
 
