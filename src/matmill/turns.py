@@ -27,7 +27,7 @@ _THREADS = (128, 256, 512)
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row meet every bank once.
 _DEPTHS, _LINES = (4, 8, 16), (128, 256)
 #: Bytes on which a block's parts of rows start where rows are not aligned: a vector, a sector, a line.
-_STARTS = (16, 32, 128)
+_STARTS = (16, 32, 64, 128)
 #: Registers that what a thread has under way takes at most.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: so many, and for each one under way this many more, in single
@@ -36,8 +36,13 @@ _OTHERS, _SINGLE, _WHOLE = 25, 3.0, 1.2
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering for ``problem`` on ``arch``, with 16-byte vectors wherever lines start."""
-    return tiles(problem, arch, layout(problem))
+    """Every configuration worth considering for ``problem`` on ``arch``.
+
+    Vectors have 16 bytes, wherever lines start, or as many as the alignment of every line allows: with elements of 4 and
+    8 bytes, narrow ones are cheaper than moving wide ones.
+    """
+    layouts = {tuple(layout(problem, shifted=shifted).items()): None for shifted in (True, False)}
+    return tuple(config for made in layouts for config in tiles(problem, arch, dict(made)))
 
 
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:

@@ -13,7 +13,7 @@ from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.turns import space
+from matmill.turns import layout, space, tiles
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -59,6 +59,17 @@ def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     config = draw(st.sampled_from(space(trial.problem, H200)))
     trial.kernel = TRANSPOSE_ADD.with_config(config.replace(FAR=draw(st.sampled_from([0, 0, 1]))))
     check(trial)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_tile_without_shifts(name: str) -> None:
+    trial = SumTrial((1, 67, 261), ELEMENTWISE[name], (ACROSS, ROWS, ROWS))
+    narrow = tiles(trial.problem, H200, layout(trial.problem, shifted=False))
+    assert {config["V"] for config in narrow} == {1}
+    for config in narrow:
+        trial.kernel = TRANSPOSE_ADD.with_config(config)
+        trial.d[...] = 7
+        check(trial)
 
 
 def test_strides_that_take_64_bits_are_told_apart() -> None:

@@ -185,7 +185,8 @@ struct Turn {
   struct Turned : Sheet {
     using Sheet::COLUMNS;
     static constexpr int GROUPS = COLUMNS / W, DEEP = BR / V;  // of columns; vectors down one
-    static constexpr int DOWN = DEEP < LINE ? DEEP : LINE < 32 ? LINE : 32, BELOW = DEEP / DOWN, PASS = THREADS / DEEP;
+    static constexpr int DOWN = DEEP < LINE && DEEP < 32 ? DEEP : LINE < 32 ? LINE : 32, BELOW = DEEP / DOWN;
+    static constexpr int PASS = THREADS / DEEP;
     static constexpr int ROUNDS = (GROUPS + PASS - 1) / PASS;
     static_assert(BR % V == 0 && BELOW * DOWN == DEEP && PASS * DEEP == THREADS && WARPS % BELOW == 0, "whole warps");
     Vector values[ROUNDS][W][LOADS];
