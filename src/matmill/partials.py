@@ -20,6 +20,8 @@ from matmill.problem import Gemm
 
 _CLEAR = 256  # threads of a block of `clear`
 _OUTPUTS, _WAYS = 32, 16  # of a block of `finish` and `carry`; the header says the same
+_JOINED = 256  # outputs of a block of `join`; the header says the same
+_FEW = 16  # parts
 
 Needed = Callable[[Gemm, Config], bool]
 
@@ -127,8 +129,21 @@ def _carry_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> t
     return (workspace(operands), np.int32(config["GS"]), operands.d, np.int32(problem.m * problem.n))
 
 
-#: After a kernel that makes D itself where k is whole.
-FINISH_SPLIT = finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1)
+def _join_geometry(problem: Gemm, _config: Config) -> Geometry:
+    return Geometry(grid=(ceil_div(problem.m * problem.n, _JOINED), problem.batch, 1), block=(_JOINED, 1, 1))
+
+
+def _join_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    *arguments, _mirrored = FINISH_PARTIALS.arguments(problem, config, operands)
+    return tuple(arguments)
+
+
+#: After a kernel that makes D itself where k is whole: few partial sums of an output are one thread's work, many are
+#: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 parts take longer than the product saves.
+JOINED: tuple[Stage[Gemm], ...] = (
+    Stage("join", _join_geometry, _join_arguments, lambda _problem, config: 1 < config["GS"] <= _FEW),
+    finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > _FEW),
+)
 #: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
 #: packed, and of the accumulator's type. One product, no batch.
 CARRY: Stage[Gemm] = Stage("carry", _by_outputs, _carry_arguments)

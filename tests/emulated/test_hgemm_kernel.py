@@ -253,7 +253,7 @@ def test_padded_batches_with_c_beside_parts_of_k(pads: str, parts: int) -> None:
     assert product.right()
     # A plan aims pointers by their names, so there is none between.
     launches = product.kernel.launches(product.problem, SOMEWHERE)
-    assert [launch.entry for launch in launches] == ["pad", "hgemm", "finish"][: 2 + (parts > 1)]
+    assert [launch.entry for launch in launches] == ["pad", "hgemm", "join"][: 2 + (parts > 1)]
     pointers = {arg for launch in launches for arg in launch.args if isinstance(arg, Pointer)}
     assert pointers <= {*POINTERS, Pointer("no workspace", 0)}
 

@@ -23,4 +23,4 @@ def test_some_of_each_are_launched_and_checked(
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"
     assert all(line.endswith("WRONG") == damaged for line in lines)
-    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "finish"}
+    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "join"}

@@ -11,7 +11,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.partials import FINISH_SPLIT, split_bytes, splits, uncounted, workspace
+from matmill.partials import JOINED, split_bytes, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import TILES, against, arguments, threads, tiles, with_copies
 from matmill.tiles import space as shapes
@@ -57,6 +57,6 @@ GEMM: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_legality,
-    after=(FINISH_SPLIT,),
+    after=JOINED,
     scratch=split_bytes,
 )

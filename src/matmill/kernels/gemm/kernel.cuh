@@ -2,7 +2,7 @@
 // One block per BM x BN tile of D (grid.x), product of the batch (grid.y) and part of k (grid.z).
 //
 //   one part of k:   gemm ─▶ D
-//   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ finish ─▶ D
+//   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ join or finish ─▶ D
 #include "matmill/inner/outputs.cuh"
 #include "matmill/tile/parts.cuh"
 #include "matmill/tile/simt_gemm.cuh"

@@ -19,7 +19,7 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.kernels.hgemm.padding import PAD, copied_bytes, scratch, seen
 from matmill.mma_tiles import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
 from matmill.mma_tiles import space as shapes
-from matmill.partials import FINISH_SPLIT, splits, uncounted, workspace
+from matmill.partials import JOINED, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import arguments, tiles
 
@@ -99,7 +99,7 @@ HGEMM: Kernel[Gemm] = Kernel(
     arguments=_arguments,
     legality=_legality,
     before=(PAD,),
-    after=(FINISH_SPLIT,),
+    after=JOINED,
     scratch=scratch,
     seen=seen,
 )

@@ -19,6 +19,7 @@ namespace matmill {
 constexpr int FINISH_OUTPUTS = 32;  // outputs of one block of `finish` and `carry`
 constexpr int FINISH_WAYS = 16;     // threads that share the partial sums of one output
 constexpr int FINISH_THREADS = FINISH_OUTPUTS * FINISH_WAYS;
+constexpr int JOIN_THREADS = 256;  // of a block of `join`, an output each
 
 // The sum of an output's `count` partial sums, always added in the same order: way by way in steps of FINISH_WAYS, then
 // the ways in turn. Every thread of the block calls it; those of way 0 get the sum of the output that they name.
@@ -69,6 +70,24 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
     if (beta != 0) d += beta * Number::up(C[batch * c_batch + row * c_row + column * c_column]);
     D[batch * d_batch + row * d_row + column * d_column] = Number::down(d);
   }
+}
+
+// What finish does, for many outputs and few partial sums of each: a thread to an output, without shared memory.
+extern "C" __global__ void __launch_bounds__(matmill::JOIN_THREADS)
+    join(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
+         Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta) {
+  const int outputs = m * n, output = blockIdx.x * matmill::JOIN_THREADS + threadIdx.x;
+  if (output >= outputs) return;
+  const int row = output / n, column = output - row * n;
+  const Index batch = blockIdx.y;
+  const Acc* const own = sums + batch * count * outputs + output;
+  Acc sum = own[0];
+#pragma unroll 4
+  for (int i = 1; i < count; ++i) sum += own[Index(i) * outputs];
+  Acc d = alpha * sum;
+  // Else C may hold NaN, or not exist.
+  if (beta != 0) d += beta * Number::up(C[batch * c_batch + row * c_row + column * c_column]);
+  D[batch * d_batch + row * d_row + column * d_column] = Number::down(d);
 }
 
 // total += the partial sums of one piece of k.

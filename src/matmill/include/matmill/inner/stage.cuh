@@ -105,8 +105,13 @@ struct Stage {
 
   // Copies the first `there` elements of a copy, and zeros for the rest.
   static __device__ __forceinline__ void copy_part(unsigned to, const T* from, int there) {
-    const int count = there < 0 ? 0 : there < WIDTH ? there : WIDTH;
-    ptx::cp_async_part<WIDTH * SIZE>(to, aligned(from), count * SIZE);
+    if (there <= 0 || there >= WIDTH) {
+      ptx::cp_async_or_zero<WIDTH * SIZE>(to, aligned(from), there > 0);
+      return;
+    }
+    // cp.async would take a part as well, but by asking memory for all of it, which may end here.
+    T* const element = static_cast<T*>(__cvta_shared_to_generic(to));
+    for (int i = 0; i < WIDTH; ++i) element[i] = i < there ? aligned(from)[i] : T{};
   }
 
   // The vector in which SHIFTED lines' `from` lies. By its bits: from - misplaced(from) takes four instructions.
