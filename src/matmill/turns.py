@@ -38,11 +38,14 @@ _OTHERS, _SINGLE, _WHOLE = 25, 3.0, 1.2
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``.
 
-    Vectors have 16 bytes, wherever lines start, or as many as the alignment of every line allows: with elements of 4
-    and 8 bytes, narrow ones are cheaper than moving wide ones.
+    Vectors have 16 bytes, wherever lines start, or as many as the alignment of every line allows, where that is a word:
+    with elements of 4 and 8 bytes, narrow ones are cheaper than moving wide ones.
     """
-    layouts = {tuple(layout(problem, shifted=shifted).items()): None for shifted in (True, False)}
-    return tuple(config for made in layouts for config in tiles(problem, arch, dict(made)))
+    wide, narrow = (layout(problem, shifted=shifted) for shifted in (True, False))
+    found = tiles(problem, arch, wide)
+    if narrow != wide and narrow["V"] * problem.dtype.itemsize >= WORD_BYTES:
+        found += tiles(problem, arch, narrow)
+    return found
 
 
 def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from matmill.arch import Arch
+from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import inspect
 from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
@@ -37,7 +37,7 @@ from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.layout import lower_sum
 from matmill.problem import Geam
 from matmill.registry import SUMS
-from matmill.turns import layout, tiles
+from matmill.turns import layout, space, tiles
 
 _KIND = Kind("transpose_add search", "benchmarks/transpose_add_search.py")
 #: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.
@@ -166,7 +166,7 @@ class Record:
 
 
 def read(paths: Sequence[Path]) -> list[Found[Geam]]:
-    """The sums of several records, each once; every third of them is one to judge by.
+    """The sums of several records, each once, with what is chosen from today; every third of them is one to judge by.
 
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none.
     """
@@ -176,9 +176,10 @@ def read(paths: Sequence[Path]) -> list[Found[Geam]]:
 
 def _found(line: dict[str, Any], part: str) -> Found[Geam]:
     shape = Shape.restored(line["shape"])
-    configs = tuple(Config.of(**row["config"]) for row in line["rows"])
-    seconds = tuple(row["seconds"] for row in line["rows"])
     problem = transposed_sum(shape.m, shape.n, shape.dtype)
+    considered = set(space(problem, get(DEFAULT)))
+    rows = [(Config.of(**row["config"]), row["seconds"]) for row in line["rows"]]
+    configs, seconds = zip(*(row for row in rows if row[0] in considered), strict=True)
     return Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=line[EAGER])
 
 

@@ -14,6 +14,7 @@ The defaults are estimates that have not been fitted to a GPU yet; each says whe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from matmill.arch import Arch
 from matmill.config import Config
@@ -32,26 +33,26 @@ class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
     #: Share of the data sheet's bandwidth that a copy reaches: 4.28 of 4.8 TB/s, measured on an H200.
-    copy_share: float = 0.892
+    copy_share: float = 0.872
     #: From a request under load to its data. Of the inner model.
-    latency: float = 0.7e-6
+    latency: float = 2.19e-07
     #: From launch to the first instruction and from the last to the end of the kernel. Of the GEMM model.
-    launch: float = 3.57e-6
+    launch: float = 5.68e-06
     #: Of a block besides its loads: barrier, turning, stores.
-    block: float = 0.3e-6
+    block: float = 1e-08
     #: Bytes that each line of a tile costs besides its own: an estimate.
-    line_bytes: float = 4.0
+    line_bytes: float = 1.01
     #: Slots of a thread before it loads, of a vector that it loads or stores, of an element that it makes of both
     #: operands, and what an element costs more whose column starts anywhere. Fitted to the machine code of 84
     #: configurations for sm_90a without that of the edges, which they are 11% away from in the median.
-    thread_slots: float = 116.0
-    vector_slots: float = 11.0
-    element_slots: float = 4.5
-    moved_slots: float = 5.8
+    thread_slots: float = 25.9
+    vector_slots: float = 25.0
+    element_slots: float = 16.5
+    moved_slots: float = 305.0
     #: Share of the slots that are filled: an estimate.
-    issue_share: float = 0.7
+    issue_share: float = 0.929
     #: The times overlap in part: the p-norm of them with this p. Of the inner model.
-    overlap: float = 4.0
+    overlap: float = 8.16
 
 
 DEFAULT = Constants()
@@ -136,7 +137,8 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
         modes = [config[f"{name}_MODE"] for name in "XY"[: operands - 1]]
         lines = config["BR"] + sum(config["BR" if mode == ALONG else "BC"] for mode in modes)
         vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in "XY"[: operands - 1])
-        moved = elements * sum(mode in {MOVED, SINGLE} for mode in modes)
+        # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
+        moved = sum(elements / {MOVED: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes)
         starts = ceil_div(count, arch.sms)
     busiest = ceil_div(count, arch.sms)
     resident = min(per_sm, busiest)

@@ -130,7 +130,7 @@ struct Turn {
             copy<WIDTH>(reinterpret_cast<Scalar*>(values[s].words) + i, from);
           }
         } else {
-#pragma unroll 1
+#pragma unroll 4
           for (int i = 0; i < V; ++i) {
             values[s].push(c + i >= 0 && c + i < n ? *X.at(r, c + i) : Scalar{});
           }
@@ -210,7 +210,7 @@ struct Turn {
           } else {
 #pragma unroll
             for (int l = 0; l < LOADS; ++l) {
-#pragma unroll 1
+#pragma unroll 4
               for (int i = l * V; i < l * V + V; ++i) {
                 values[s][w][l].push(first + i >= 0 && first + i < m ? from[i] : Scalar{});
               }

@@ -29,7 +29,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
     }
   }
   // Every element one place down, and `next` into the last. Vectors that stick out of a matrix are put together and
-  // taken apart by loops of this: unrolled, these would be most of the code.
+  // taken apart by loops of this, four loads at a time: unrolled as a whole, they would be most of the code.
   __device__ __forceinline__ void push(Scalar next) {
 #pragma unroll
     for (int j = 0; j < WORDS; ++j) {
