@@ -26,13 +26,15 @@ _NEAR = 2**31
 _THREADS = (128, 256, 512)
 #: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row meet every bank once.
 _DEPTHS, _LINES = (4, 8, 16), (128, 256)
+#: Vectors down a tile that holds a matrix of few rows whole, and bytes of its rows where it holds few columns whole.
+_FLAT, _SHORT = (1, 2), (16, 32, 64)
 #: Bytes on which a block's parts of rows start where rows are not aligned: a vector, a sector, a line.
 _STARTS = (16, 32, 64, 128)
 #: Registers that what a thread has under way takes at most.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: so many, and for each one under way this many more, in single
 #: elements, which have addresses of their own, and in vectors.
-_OTHERS, _SINGLE, _WHOLE = 25, 3.0, 1.2
+_OTHERS, _SINGLE, _WHOLE = 18, 3.2, 1.15
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -53,19 +55,32 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
     found = []
     v, size = layout["V"], problem.dtype.itemsize
     starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
-    for depth, line, threads, start in product(_DEPTHS, _LINES, _THREADS, starts):
+    for depth, line, threads, start in product((*_FLAT, *_DEPTHS), (*_SHORT, *_LINES), _THREADS, starts):
         # Single elements are dealt like fours of them, so that tiles are not tiny.
         rows = depth * (v if v > 1 else 4)
+        if (depth in _FLAT and rows < problem.m) or (line in _SHORT and line // size < problem.n):
+            continue
         config = Config.of(BR=rows, BC=line // size, THREADS=threads, START=start // size, **layout)
         loaded = _loaded(config, size)
         vectors = config["BC"] // v  # of a row
-        if vectors > threads or config["BR"] * vectors % threads or loaded > _MOST_LOADED:
+        if (
+            config["BC"] % config["START"]
+            or vectors > threads
+            or config["BR"] * vectors % threads
+            or loaded > _MOST_LOADED
+        ):
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
         registers = min(255, round(_OTHERS + (_SINGLE if v == 1 else _WHOLE) * loaded))
         resident, _limits = arch.resident(threads, registers, config["SHARED_BYTES"])
         found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
-    return tuple(found)
+    return tuple(_fitting(_fitting(found, "BR", problem.m), "BC", problem.n))
+
+
+def _fitting(found: list[Config], name: str, extent: int) -> list[Config]:
+    """Those of ``found`` less than twice as large as ``extent`` in a dimension, or the smallest: padding is work."""
+    least = min((config[name] for config in found), default=0)
+    return [config for config in found if config[name] < max(least + 1, 2 * extent)]
 
 
 def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:

@@ -44,6 +44,12 @@ def test_every_type(dtype: str, r: int, c: int) -> None:
     assert matmill.transpose(x, executor="emulator").tobytes() == np.ascontiguousarray(x.T).tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize(("r", "c"), [(8, 1200), (17, 777), (3, 1001), (30, 640), (1, 500), (900, 3), (1201, 7)])
+def test_few_rows_or_columns(dtype: str, r: int, c: int) -> None:
+    _agree(_random(0, c, r, dtype=dtype), _random(1, r, c, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("alpha", [1, -1, 0.3, 1e-30])
 def test_scalars_round_where_the_cpu_rounds(dtype: str, alpha: float) -> None:

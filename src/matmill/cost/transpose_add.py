@@ -1,14 +1,13 @@
 """How long a transpose+add takes on the kernels of ``kernels/transpose_add`` and ``kernels/transpose_small``.
 
-A block loads all that it needs, waits for it, turns it and stores it: a fixed time passes besides that of its bytes,
-in which it asks for nothing. That is hidden by the other blocks on its multiprocessor, if there are others. So there
-are three limits, of which the slowest decides: all bytes at the rate of a copy; the instructions of loading, turning
-and storing; and the blocks' own time, over as many as are resident. Lines of a tile that are short cost more than their
-bytes: the memory's pages are opened for less.
+A block loads all that it needs, waits for it, turns it and stores it, and asks for nothing while it waits. That is
+hidden by the other threads on its multiprocessor, as far as there are others. So there are three limits, of which the
+slowest decides: all bytes at the rate of a copy; the instructions of loading, turning and storing; and the waiting, the
+longer the fewer threads are beside each other. Lines of a tile that are short cost more than their bytes: the memory's
+pages are opened for less. So do lines that start inside a sector, which two blocks then write.
 
 What a sum demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/transpose_add_search.py``.
-The defaults are estimates that have not been fitted to a GPU yet; each says where it comes from.
 """
 
 from __future__ import annotations
@@ -23,36 +22,43 @@ from matmill.problem import Geam
 from matmill.turns import ALONG, MOVED, SINGLE, VECTOR_BYTES
 from matmill.turns import blocks as tiles
 
-_LANES = 32
-#: Elements moved that finding the place of one costs. Counted in machine code for sm_90a: 14 instructions.
-_PLACE = 2.4
+_LANES, _SECTOR = 32, 32
+#: Vectors moved that finding the place of an element costs. Counted in machine code for sm_90a: 14 instructions.
+_PLACE = 0.06
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+    """What the model does not derive. Times in seconds; slots are instructions of one thread.
 
-    #: Share of the data sheet's bandwidth that a copy reaches: 4.28 of 4.8 TB/s, measured on an H200.
-    copy_share: float = 0.872
-    #: From a request under load to its data. Of the inner model.
-    latency: float = 2.19e-07
-    #: From launch to the first instruction and from the last to the end of the kernel. Of the GEMM model.
-    launch: float = 5.68e-06
-    #: Of a block besides its loads: barrier, turning, stores.
-    block: float = 1e-08
-    #: Bytes that each line of a tile costs besides its own: an estimate.
-    line_bytes: float = 1.01
+    Fitted to ``benchmarks/results/transpose_add_search_h200.jsonl``: 61 sums, of which those of more than 64 MB counted
+    twice and the article's six times, since large ones are what a choice is made for.
+    """
+
+    #: Share of the data sheet's bandwidth that a sum reaches at best.
+    copy_share: float = 0.882
+    #: From a request under load to its data, beyond what other blocks hide: none is left.
+    latency: float = 2.19e-09
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 6.3e-06
+    #: Of a block besides its loads, beyond what other blocks hide.
+    block: float = 1.11e-11
+    #: Bytes that each line of a tile costs besides its own.
+    line_bytes: float = 1.45
+    #: Bytes that it costs more where a part of a row ends inside a sector, which two blocks then write.
+    split_bytes: float = 3.09
+    #: Threads of a multiprocessor with which waiting takes as long as moving the bytes; with more it takes less.
+    alone: float = 388.0
     #: Slots of a thread before it loads, of a vector that it loads or stores, of an element that it makes of both
-    #: operands, and what an element costs more whose column starts anywhere. Fitted to the machine code of 84
-    #: configurations for sm_90a without that of the edges, which they are 11% away from in the median.
-    thread_slots: float = 25.9
-    vector_slots: float = 25.0
-    element_slots: float = 16.5
-    moved_slots: float = 305.0
-    #: Share of the slots that are filled: an estimate.
-    issue_share: float = 0.929
-    #: The times overlap in part: the p-norm of them with this p. Of the inner model.
-    overlap: float = 8.16
+    #: operands, and of a vector that is taken out of two.
+    thread_slots: float = 106.0
+    vector_slots: float = 17.7
+    element_slots: float = 9.03
+    moved_slots: float = 237.0
+    #: Share of the slots that are filled.
+    issue_share: float = 0.845
+    #: The times overlap in part: the p-norm of them with this p.
+    overlap: float = 6.03
 
 
 DEFAULT = Constants()
@@ -62,19 +68,20 @@ DEFAULT = Constants()
 class Demand:
     """What a sum demands of a GPU with a configuration, whatever that costs.
 
-    ``bytes`` that move and ``lines`` of tiles, of all operands, are of the whole GPU; ``threads`` that start, and
-    ``vectors``, ``elements`` and ``moved`` elements of them all, are of the busiest multiprocessor, padding included.
-    ``resident`` is how many blocks, or runs of small matrices, that one has under way at once, ``rounds`` how often it
-    is filled with so many.
+    ``bytes`` that move, ``lines`` of tiles, of all operands, and those that ``split`` a sector with another block's,
+    are of the whole GPU; ``threads`` that start, and ``vectors``, ``elements`` and ``moved`` vectors of them all, are
+    of the busiest multiprocessor, padding included. ``beside`` is how many threads that one holds at once, ``rounds``
+    how often it is filled with so many.
     """
 
     bytes: float
     lines: float
+    split: float
     threads: float
     vectors: float
     elements: float
     moved: float
-    resident: float
+    beside: float
     rounds: float
     bytes_per_s: float
     hz: float
@@ -82,7 +89,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds in all, those of moving bytes, of instructions, and of the blocks, one after the other."""
+    """Seconds in all, those of moving bytes, of instructions, and of what blocks wait for."""
 
     seconds: float
     memory: float
@@ -110,11 +117,11 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     """What ``asked`` costs. The fields of ``asked`` may also be arrays of one shape; those of the result then are."""
     c = constants
     most = c.copy_share * asked.bytes_per_s
-    memory = (asked.bytes + c.line_bytes * asked.lines) / most
+    memory = (asked.bytes + c.line_bytes * asked.lines + c.split_bytes * asked.split) / most
     slots = c.thread_slots * asked.threads + c.vector_slots * asked.vectors
     slots += c.element_slots * asked.elements + c.moved_slots * asked.moved
     issue = slots / (4 * _LANES * c.issue_share) / asked.hz
-    blocks = asked.rounds * (c.latency + c.block) + memory / asked.resident
+    blocks = asked.rounds * (c.latency + c.block) + memory * c.alone / asked.beside
     p = c.overlap
     together = (memory**p + issue**p + blocks**p) ** (1 / p)
     return Prediction(c.launch + together, memory, issue, blocks)
@@ -128,7 +135,7 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
         # Runs of small matrices that are packed one behind the other, of which a block does many. Where an element of
         # a run lies is worked out once by each block, if vectors differ in that.
         count, elements = ceil_div(problem.batch, config["G"]), config["G"] * problem.m * problem.n
-        lines, vectors = operands, operands * elements * size / VECTOR_BYTES
+        lines, split, vectors = operands, 0, operands * elements * size / VECTOR_BYTES
         moved = 0 if config["STEADY"] else _PLACE * elements
         starts = min(per_sm, ceil_div(count, arch.sms))
         per_sm *= 2  # the next run of each block is under way while it does one
@@ -137,6 +144,7 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
         modes = [config[f"{name}_MODE"] for name in "XY"[: operands - 1]]
         lines = config["BR"] + sum(config["BR" if mode == ALONG else "BC"] for mode in modes)
         vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in "XY"[: operands - 1])
+        split = (operands - 1) * config["BR"] if config["SHIFTED"] and config["START"] * size < _SECTOR else 0
         # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
         moved = sum(elements / {MOVED: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes)
         starts = ceil_div(count, arch.sms)
@@ -145,11 +153,12 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
     return Demand(
         bytes=float(problem.least_bytes),
         lines=float(count * lines),
+        split=float(count * split),
         threads=float(starts * config["THREADS"]),
         vectors=float(busiest * vectors),
         elements=float(busiest * elements),
         moved=float(starts * moved),
-        resident=float(resident),
+        beside=float(resident * config["THREADS"]),
         rounds=float(ceil_div(busiest, resident)),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
