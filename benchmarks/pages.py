@@ -22,10 +22,11 @@ def main() -> None:
     """Writes every page."""
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
+    halves = hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results), remarks(results, "hgemm"))
     sums = transpose_add_page(TRANSPOSE_ADD, recorded(results, "transpose_add"), recorded_comparisons(results))
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
-        ROOT / "docs" / "ladder-hgemm.md": hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results)),
+        ROOT / "docs" / "ladder-hgemm.md": halves,
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "docs" / "ladder-transpose_add.md": sums,

@@ -90,7 +90,7 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     records = recorded(RESULTS, ladder)
     made = {
         "sgemm": lambda: sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")),
-        "hgemm": lambda: hgemm_page(HGEMM, records, recorded_pictures(RESULTS)),
+        "hgemm": lambda: hgemm_page(HGEMM, records, recorded_pictures(RESULTS), remarks(RESULTS, "hgemm")),
         "memory": lambda: memory_page(MEMORY, records),
         "inner": lambda: inner_page(INNER, records),
         "transpose_add": lambda: transpose_add_page(TRANSPOSE_ADD, records, recorded_comparisons(RESULTS)),

@@ -20,8 +20,14 @@ _UNITS = (
 )
 
 
-def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], pictures: Sequence[str] = ()) -> str:
-    """``docs/ladder-hgemm.md``; ``pictures`` are names of files beside the records, see :func:`recorded_pictures`."""
+def hgemm_page(
+    rungs: Sequence[Step], records: Sequence[Record], pictures: Sequence[str] = (), remarked: str = ""
+) -> str:
+    """``docs/ladder-hgemm.md``.
+
+    ``pictures`` are names of files beside the records, see :func:`recorded_pictures`, ``remarked`` is Markdown that
+    follows the counters, see :func:`matmill.bench.pages.remarks`.
+    """
     # float16 before bfloat16.
     emulated, measured = (
         [r for r in sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True) if r["on"] == on]
@@ -33,6 +39,7 @@ def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], pictures: Seque
         *(_measured(measured) if measured else [UNMEASURED]),
         *(f"![TFLOP/s over the size](../benchmarks/results/{name})\n" for name in pictures),
         *([_counted(emulated)] if emulated else []),
+        *([remarked] if remarked else []),
         "## The rungs\n",
         *(family([rung], _largest(measured), emulated[0] if emulated else None) for rung in rungs),
     ]

@@ -8,8 +8,8 @@ issue; and the latency of the copies under way passes. Filling the pipeline and 
 launch that packs matrices first, where there is one, and the one that adds the parts of k, where it is split.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/gemm_tiles.py``. The
-defaults are estimates that have not been fitted to a GPU yet; each says where it comes from.
+:class:`Constants`, which ``benchmarks/fit_model.py`` fitted to times that ``benchmarks/gemm_tiles.py`` measured on an
+H200: to the fit half, 66 products, of ``benchmarks/results/hgemm_tiles_h200.json``.
 """
 
 from __future__ import annotations
@@ -36,45 +36,48 @@ TURING_SHARE = 0.76
 
 @dataclass(frozen=True)
 class Constants:
-    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+    """What the model does not derive. Times in seconds; slots are instructions of one thread.
 
-    #: From launch to the first instruction and from the last to the end of the kernel. Of the FMA pipeline's model.
-    launch: float = 3.57e-6
-    #: What a launch right before or behind adds, without its own work. Of the inner model.
-    second: float = 1.5e-6
-    #: Of each step of the last launch, in which its threads add 64 parts of k. Of the inner model.
-    second_step: float = 0.3e-6
-    #: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
-    read_share: float = 0.906
-    #: The same of a copy, reading and writing added up: 4.28 of 4.8 TB/s, measured on an H200.
-    copy_share: float = 0.892
-    #: Share of Hopper's multiply-adds that mma.sync reaches: the rest takes wgmma (Luo et al., "Benchmarking and
-    #: Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024).
-    mma_share: float = 0.62
-    #: Bytes that L2 delivers to each multiprocessor per clock: an estimate, as in the inner model.
-    l2_bytes: float = 32.0
-    #: Cycles per 128-byte line that a load looks up: one, if nothing else used L1.
-    line_cycles: float = 1.0
-    #: Cycles that the STAGES - 1 copies under way take together, from issue to the barrier that publishes them: fitted
-    #: to the FMA pipeline on an H200, whose copies are of the same kind.
-    latency_cycles: float = 1460.0
-    #: Cycles per k-tile and block that nothing of the same block hides, the barrier and the loop: an estimate.
-    barrier_cycles: float = 60.0
+    All are fitted, together: each also takes up what the model leaves out and goes along with it.
+    """
+
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 4.28e-06
+    #: What a launch right before or behind adds, without its own work.
+    second: float = 4.72e-06
+    #: Of each step of the last launch, in which its threads add 64 parts of k.
+    second_step: float = 1.29e-06
+    #: Share of the data sheet's bandwidth that a product's reading reaches.
+    read_share: float = 0.604
+    #: The same of packing, reading and writing added up.
+    copy_share: float = 0.775
+    #: Share of Hopper's multiply-adds at the boost clock that mma.sync reaches, at the clock that power leaves it. Luo
+    #: et al. measured 62%; the rest takes wgmma ("Benchmarking and Dissecting the Nvidia Hopper GPU
+    #: Architecture via Microbenchmarking", 2024).
+    mma_share: float = 0.539
+    #: Bytes that L2 delivers to each multiprocessor per clock.
+    l2_bytes: float = 47.9
+    #: Cycles per 128-byte line that a load looks up: the least that the fit allows, so lookups hardly show.
+    line_cycles: float = 0.25
+    #: Cycles that the STAGES - 1 copies under way take together, from issue to the barrier that publishes them.
+    latency_cycles: float = 2060.0
+    #: Cycles per k-tile and block that nothing of the same block hides: the barrier and the loop.
+    barrier_cycles: float = 8.76
     #: Cycles of a block outside its main loop besides storing D: the first copies' latency, and the block's launch.
-    fill_cycles: float = 2000.0
-    #: Slots per copy (its bounds check and pointer with it), of the FMA pipeline's model; per element that goes through
-    #: registers, whose place in a word costs two more; and per warp and k-tile for addresses and the loop.
-    copy_slots: float = 4.0
-    element_slots: float = 6.0
-    tile_slots: float = 72.0
-    #: Slots per output that is stored by itself, per 8 that are stored at once, and per sum of a part of k: counted.
-    store_slots: float = 16.0
-    piece_slots: float = 40.0
-    keep_slots: float = 2.0
-    #: The parts of a k-tile overlap in part: the p-norm of their cycles with this p. An estimate.
-    pace_overlap: float = 12.0
-    #: So do memory and multiprocessors. Of the inner model.
-    overlap: float = 4.0
+    fill_cycles: float = 1060.0
+    #: Slots per copy, its bounds check and pointer with it; per element that goes through registers, waiting for it
+    #: included; and per warp and k-tile for addresses and the loop.
+    copy_slots: float = 4.07
+    element_slots: float = 67.0
+    tile_slots: float = 35.4
+    #: Slots per output that is stored by itself, per 8 that are stored at once, and per sum of a part of k.
+    store_slots: float = 58.6
+    piece_slots: float = 256.0
+    keep_slots: float = 60.0
+    #: The parts of a k-tile overlap in part: the p-norm of their cycles with this p.
+    pace_overlap: float = 4.85
+    #: So do memory and multiprocessors.
+    overlap: float = 10.9
 
 
 DEFAULT = Constants()
