@@ -37,8 +37,8 @@ TRUTH = replace(
     second=2.6e-6,
     fma_share=0.9,
     copy_slots=9.0,
-    load_slots=2.2,
-    stage_slots=190.0,
+    load_slots=1.2,
+    stage_slots=5.0,
     warps_half=2.5,
     overlap=2.5,
 )
@@ -86,7 +86,7 @@ def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "overlap"])
 def test_every_constant_matters_to_some_configuration_in_the_direction_it_should(name: str) -> None:
-    better = name in {"read_share", "fma_share", "l2_bytes"}  # more of it is faster
+    better = name in {"read_share", "fma_share", "l2_bytes", "crowded", "shared_full"}  # more of it is faster
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     problems = [inner_product(3, 3, 30_000), inner_product(40, 40, 10**6), inner_product(12, 12, 10**7, BF16)]
     changes = [
@@ -116,7 +116,7 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     grid = fit_grid(1)
     samples = Samples(INNER, _measured(grid[:48], "fit"), H200)
     found = fit(samples, seed=1, starts=1)
-    assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.15 * samples.loss(cost.DEFAULT)
+    assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "launch", "latency", "fma_share"):
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
     others = judge(INNER, _measured(judge_grid(1, grid)[:30], "judge"), H200, found)

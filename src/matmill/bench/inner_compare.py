@@ -16,21 +16,15 @@ from matmill.arch import Arch
 from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.calls import graph_timer, in_turns, loop_timer
 from matmill.bench.clock import Competitor, StreamHandle
-from matmill.bench.enqueue import enqueuer
+from matmill.bench.inner_clock import READ_NAME, CleanClock, Reading
 from matmill.bench.inner_entry import LIBRARY, OURS, WAYS
 from matmill.bench.probe_runs import Runs
 from matmill.bench.products import described
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.choose import choose
 from matmill.errors import ArgumentError
-from matmill.execute import Pointer
-from matmill.gpu import Allocation
-from matmill.kernels.probe import buffers
-from matmill.kernels.probe.stream import READ, VECTOR, Stream
 from matmill.ops import inner
 from matmill.problem import Gemm
-
-READ_NAME = "read"
 
 
 class OwnProduct:
@@ -56,28 +50,6 @@ class OwnProduct:
         """The product, on the host."""
         self._matrices.synchronize()
         return self._matrices.result()
-
-
-class Reading:
-    """A long buffer and the kernel that reads it: the bandwidth that percentages refer to."""
-
-    name = READ_NAME
-    #: Bytes that are read.
-    nbytes = 4 * 2**30
-
-    def __init__(self, runs: Runs) -> None:
-        self._buffer: Allocation = runs.gpu.empty(self.nbytes)
-        self._sums = runs.gpu.empty(4 * runs.arch.sms * runs.arch.threads_per_sm)
-        problem = Stream(self.nbytes // VECTOR, runs.resident(READ))
-        operands = buffers(self._buffer.pointer("read"), Pointer("sums", self._sums.address))
-        self.run: Callable[[StreamHandle], None] = enqueuer(
-            runs.gpu, runs.binary(READ), READ.launches(problem, operands)
-        )
-
-    def close(self) -> None:
-        """Frees the buffer."""
-        self._buffer.close()
-        self._sums.close()
 
 
 def products(matrices: TorchMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
@@ -112,13 +84,13 @@ def _cupy(e: Any, f: Any) -> CupyProduct:
 
 
 def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seconds_each: float) -> dict[str, Any]:
-    """Events around single calls, cold L2, in turns with ``reading``; gives the product's entry of a record."""
-    clock = runs.cold
+    """Events around single calls, cold and clean L2, in turns with ``reading``; gives the entry of a record."""
     matrices = TorchMatrices(problem, seed)
-    made, absent = products(matrices, clock.stream)
-    competitors = [Competitor(one.name, one.run) for one in made]
-    competitors.append(Competitor(READ_NAME, reading.run))
-    timings = clock.compare(competitors, seconds_each=seconds_each, most_rounds=15, settle=0.05, seed=seed)
+    with CleanClock(runs.gpu, reading.run) as clock:
+        made, absent = products(matrices, clock.stream)
+        competitors = [Competitor(one.name, one.run) for one in made]
+        competitors.append(Competitor(READ_NAME, reading.run))
+        timings = clock.compare(competitors, seconds_each=seconds_each, most_rounds=15, settle=0.05, seed=seed)
     rate = reading.nbytes / timings[-1].median
     rows = []
     for one, timing in zip(made, timings, strict=False):

@@ -8,8 +8,9 @@ short. Launching, the first loads' latency, the block's own sum and, with more t
 top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/inner_search.py``. The
-defaults are first estimates that have not been fitted to a GPU yet; each says where it comes from.
+:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 67 products on an H200 that
+``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``). They are what fits
+together, not what each would be measured alone: those that hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
@@ -18,56 +19,65 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, Reads
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
 _LANES, _SECTOR_LINE = 32, 128
+#: How steeply memory slows down where too much is in flight.
+_CROWDING = 4
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
-_WAYS, _UNROLLED = 16, 4
+_WAYS, _UNROLLED = 16, 16
 
 
 @dataclass(frozen=True)
 class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
-    #: Share of the data sheet's bandwidth that reading reaches: 4.35 of 4.8 TB/s, measured on an H200.
-    read_share: float = 0.906
-    #: From a request under load to its data. 23 KB in flight on each of an H200's SMs are then bandwidth times latency,
-    #: with which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 0.7e-6
-    #: From launch to the first instruction and from the last to the end of the kernel: of the GEMM model.
-    launch: float = 3.57e-6
-    #: What a second launch right behind the first adds, without its own work: an estimate.
-    second: float = 1.5e-6
-    #: Of each step of the second launch, in which a thread adds four partial sums: L2's latency.
-    second_step: float = 0.3e-6
-    #: Share of the data sheet's multiply-adds that are reached: 51 of 67 TFLOP/s, by cuBLAS on an H200.
-    fma_share: float = 0.76
-    #: Slots per copy and per load straight from memory, either with the 64-bit addition for its address; per load from
-    #: a stage, whose address is part of the instruction; per element of 16 bits that is widened. These four, and the
-    #: next two, were counted in the machine code of 115 configurations for sm_90a (``benchmarks/inner_sass.py``): they
-    #: give the instructions of a pass through the main loop to 15% in four cases of five.
-    copy_slots: float = 2.5
-    read_slots: float = 3.0
-    load_slots: float = 1.1
-    widen_slots: float = 1.1
-    #: Slots of a thread per portion of k besides: loop, bounds, places.
-    portion_slots: float = 20.0
-    #: The same where there is a barrier: 30, and as an estimate half as much while warps wait for each other.
-    stage_slots: float = 45.0
-    #: Cycles per 128-byte line that a load touches in L1: one, if nothing else used it.
-    line_cycles: float = 1.0
+    #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
+    read_share: float = 0.994
+    #: From a request under load to its data. Bandwidth times latency is 21 KB in flight on each of an H200's SMs, with
+    #: which 71% of the bandwidth is reached; 95% take three times as much.
+    latency: float = 5.74e-07
+    #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
+    #: 130 KB it takes 8% to 20% longer, as measured on an H200.
+    crowded: float = 259000.0
+    #: Shared memory of each multiprocessor, in bytes, with which memory takes twice as long: what it has is not L1's.
+    shared_full: float = 470000.0
+    #: Share of bytes moved in vain where rows are read in runs of a line of 128 bytes; less where they are longer.
+    scatter: float = 0.00768
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 3.29e-06
+    #: What a second launch right behind the first adds, without its own work.
+    second: float = 4.24e-06
+    #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
+    second_step: float = 1.44e-07
+    #: Share of the data sheet's multiply-adds that are reached.
+    fma_share: float = 0.675
+    #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
+    #: 16 bits that is widened. In machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
+    copy_slots: float = 8.48
+    read_slots: float = 13.9
+    load_slots: float = 0.404
+    widen_slots: float = 0.995
+    #: Slots of a thread per portion of k besides: loop, bounds, places. Times do not tell it from 0.
+    portion_slots: float = 0.1
+    #: The same where there is a barrier, apart from the wait.
+    stage_slots: float = 0.241
+    #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
+    barrier_cycles: float = 69.4
+    #: Cycles per 128-byte line that a load straight from memory touches in L1.
+    line_cycles: float = 0.299
     #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
     shared_cycles: float = 1.1
     #: Cycles per output and thread of the sum over a block.
-    sum_cycles: float = 4.0
-    #: Warps per multiprocessor that would fill half of its issue slots. Of the GEMM model.
-    warps_half: float = 0.90
+    sum_cycles: float = 1.51
+    #: Warps per multiprocessor that would fill half of its issue slots.
+    warps_half: float = 1.58
     #: The four times overlap in part: the p-norm of them with this p.
-    overlap: float = 4.0
+    overlap: float = 4.04
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-    l2_bytes: float = 32.0
+    l2_bytes: float = 4.01
 
 
 DEFAULT = Constants()
@@ -86,6 +96,9 @@ class Demand:
 
     bytes: float
     flight: float
+    shared: float
+    scatter: float
+    barriers: float
     multiply_seconds: float
     multiplies: float
     reads: float
@@ -139,13 +152,15 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     c = constants
     most = c.read_share * asked.read_bytes_per_s
     memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
+    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING + (asked.shared / c.shared_full) ** _CROWDING
+    memory *= 1 + c.scatter * asked.scatter
     arithmetic = asked.multiply_seconds / c.fma_share
 
     slots = asked.multiplies + c.read_slots * asked.reads + c.load_slots * asked.loads
     slots += c.widen_slots * asked.widened + c.copy_slots * asked.copies
     slots += c.portion_slots * asked.portions + c.stage_slots * asked.stages
     filled = asked.warps / (asked.warps + c.warps_half)
-    issue = slots / (4 * _LANES * filled) / asked.hz
+    issue = (slots / (4 * _LANES * filled) + c.barrier_cycles * asked.barriers) / asked.hz
     operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.passes) / asked.hz
 
     p = c.overlap
@@ -159,7 +174,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
     staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["GS"]
-    portion = config["BK"] if staged else v * (bs // s) * config["U"]
+    portion = config["BK"] if staged else v * (bs // s)
     blocks = gs * problem.batch
     slots = arch.sms * config["BLOCKS_PER_SM"]
     portions = ceil_div(ceil_div(problem.k, portion), gs) * ceil_div(blocks, slots)
@@ -169,7 +184,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
     size = problem.dtype.itemsize
     row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
-    under_way = config["STAGES"] - 1 if staged else 1
+    under_way = min(portions, config["STAGES"] - 1 if staged else config["U"])
     alone = bool(config["GRAM"]) and config["DOWN"] == 1
     tm, tn = config["TM"], 0 if alone else config["TN"]
     products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
@@ -178,7 +193,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
         copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
-        lines = passes = row_bytes / _SECTOR_LINE
+        passes = row_bytes / _SECTOR_LINE
         for name, whole, count in (("E", problem.m, tm), ("F", problem.n, tn)):
             read = Reads.of(config, name, whole, size)
             loads += s * count / read.width
@@ -193,13 +208,16 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(under_way * portion * row_bytes * resident * busy),
+        shared=float(resident * (config["SHARED_BYTES"] + arch.shared_reserved)),
+        scatter=_scatter(problem, config),
+        barriers=portions / resident if staged else 0.0,
         multiply_seconds=terms * s * products / lanes / arch.boost_hz,
         multiplies=terms * s * products,
         reads=terms * reads,
         loads=terms * loads,
         widened=float(terms * s * (tm + tn)) if problem.dtype.wider is not None else 0.0,
         copies=terms * copied,
-        portions=0.0 if staged else float(rounds),
+        portions=0.0 if staged else rounds / config["U"],
         stages=float(rounds) if staged else 0.0,
         warps=resident * bs / _LANES,
         lines=terms * lines,
@@ -212,6 +230,15 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
+
+
+def _scatter(problem: Gemm, config: Config) -> float:
+    """Lines of 128 bytes over the runs that are read at a time of matrices whose lines lie along k, by their share."""
+    pieces = _LANES // min(config["S"], _LANES)
+    run = (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
+    lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
+    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED})
+    return along / sum(lines.values()) * _SECTOR_LINE / run
 
 
 def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) -> float:

@@ -36,6 +36,10 @@ _THREADS = (128, 256)
 _GRAM_DOWN = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 22)
 #: Bytes of a stage that is worth a barrier and still leaves room for others, and of a line's part of it.
 _STAGE, _LINE = (4096, 32768), 64
+#: Threads of a warp, bytes of a line of L1, and more rows than a warp should read in shorter runs.
+_WARP, _L1_LINE, _MANY = 32, 128, 32
+#: Lines of a whole Gram matrix, in one thread's hands, that are read from a stage although they are aligned.
+_MOST_PLACES = 12
 #: Threads per multiprocessor, two warps for each of its schedulers: else one that waits for a stage leaves it idle.
 _LEAST_RESIDENT = 256
 #: Pieces that a thread takes of a stage, and copies that it issues, at most.
@@ -96,7 +100,11 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     e, f = layouts(problem)
     found: dict[Config, None] = {}
     for tile in _tiles(problem):
-        for config in (*_direct(problem, arch, tile, e, f), *_staged(problem, arch, tile, e, f)):
+        staged = tuple(_staged(problem, arch, tile, e, f))
+        direct = _direct(problem, arch, tile, e, f)
+        if staged:
+            direct = (config for config in direct if not _scattered(config, problem))
+        for config in (*direct, *staged):
             for gs in _grids(problem, config, arch):
                 found[config.launched(GS=gs)] = None
     return tuple(found)
@@ -157,6 +165,13 @@ def _direct(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
                 yield _resident(config, problem, arch, u * loaded)
 
 
+def _scattered(config: Config, problem: Gemm) -> bool:
+    """Whether a warp reads less than a line of L1 of each of many rows: 128 of them take twice as long as staged."""
+    run = max(1, _WARP // config["S"]) * config["V"] * problem.dtype.itemsize
+    many = {"E": problem.m, "F": 0 if problem.gram else problem.n}
+    return run < _L1_LINE and any(n > _MANY and config[f"{name}_MODE"] == ALONG_K for name, n in many.items())
+
+
 def _lengths(tile: Config, e: Layout, f: Layout, full: int) -> set[int]:
     """How many k's a thread may take at a time where it loads them itself."""
     along = {layout.width for layout in (e, f) if layout.along_k}
@@ -214,6 +229,8 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
     f_copies = _copied_as("F", f, tile["TN"], size)
     if e_copies is None or f_copies is None:
         return
+    if _alone(tile) and tile["TM"] > _MOST_PLACES and e.width >= full:
+        return  # the places of so many lines go to local memory; loads of whole vectors need none
     shifted = SHIFTED in {e_copies["E_MODE"], f_copies["F_MODE"]}
     for v in {1} if shifted else sorted({full, max(1, full // 2)}):
         read = tile.replace(V=v, **e_copies, **f_copies)
@@ -263,10 +280,14 @@ def _needed(tile: Config, problem: Gemm) -> int:
 
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
-    """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for."""
+    """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
+
+    One or two for each multiprocessor may be faster than as many as fit: too many bytes in flight crowd memory.
+    """
     most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
-    counts = {1, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4)), resident}
+    counts = {1, resident, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4, 8))}
+    counts = {count for count in counts if count <= resident}
     yield from sorted({min(most, count) for count in counts})
 
 

@@ -19,6 +19,7 @@ namespace matmill {
 constexpr int FINISH_OUTPUTS = 32;  // outputs of one block of `finish` and `carry`
 constexpr int FINISH_WAYS = 16;     // threads that share the partial sums of one output
 constexpr int FINISH_THREADS = FINISH_OUTPUTS * FINISH_WAYS;
+constexpr int FINISH_AT_ONCE = 16;  // loads of a thread under way: those of 256 partial sums wait for L2 once
 constexpr int JOIN_THREADS = 256;  // of a block of `join`, an output each
 
 // The sum of an output's `count` partial sums, always added in the same order: way by way in steps of FINISH_WAYS, then
@@ -28,8 +29,18 @@ __device__ __forceinline__ Acc added(const Acc* __restrict__ sums, int count, in
   const int lane = threadIdx.x % FINISH_OUTPUTS, way = threadIdx.x / FINISH_OUTPUTS;
   Acc sum = 0;
   if (output < outputs) {
-#pragma unroll 4
-    for (int i = way; i < count; i += FINISH_WAYS) sum += sums[Index(i) * outputs + output];
+    for (int first = way; first < count; first += FINISH_WAYS * FINISH_AT_ONCE) {
+      Acc some[FINISH_AT_ONCE];
+#pragma unroll
+      for (int u = 0; u < FINISH_AT_ONCE; ++u) {
+        const int i = first + u * FINISH_WAYS;
+        if (i < count) some[u] = sums[Index(i) * outputs + output];
+      }
+#pragma unroll
+      for (int u = 0; u < FINISH_AT_ONCE; ++u) {
+        if (first + u * FINISH_WAYS < count) sum += some[u];
+      }
+    }
   }
   ways[way][lane] = sum;
   __syncthreads();

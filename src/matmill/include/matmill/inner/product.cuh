@@ -150,14 +150,20 @@ struct InnerProduct {
 #pragma unroll
       for (int u = 0; u < U; ++u) multiply<V>(e[u], f[TRIANGLE ? 0 : u]);
     }
-    if constexpr (U > 1) {
-      for (; piece < pieces; piece += step) {
-        LinesE e;
-        LinesF f;
-        e.template read<Config::E_WIDTH>(E.first + piece * V * E.k_stride, down, E.line_stride, E.k_stride);
+    if constexpr (U > 1) {  // what is left, at once as well: one by one each would wait for memory
+      LinesE e[U];
+      LinesF f[TRIANGLE ? 1 : U];
+#pragma unroll
+      for (int u = 0; u < U - 1; ++u) {
+        const Index at = (piece + u * step) * V;
+        if (piece + u * step >= pieces) continue;
+        e[u].template read<Config::E_WIDTH>(E.first + at * E.k_stride, down, E.line_stride, E.k_stride);
         if constexpr (!TRIANGLE)
-          f.template read<Config::F_WIDTH>(F.first + piece * V * F.k_stride, across, F.line_stride, F.k_stride);
-        multiply<V>(e, f);
+          f[u].template read<Config::F_WIDTH>(F.first + at * F.k_stride, across, F.line_stride, F.k_stride);
+      }
+#pragma unroll
+      for (int u = 0; u < U - 1; ++u) {
+        if (piece + u * step < pieces) multiply<V>(e[u], f[TRIANGLE ? 0 : u]);
       }
     }
     if constexpr (V > 1) {

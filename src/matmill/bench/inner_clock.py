@@ -1,0 +1,64 @@
+"""A clock that finds L2 cold and clean, and the kernel that reads a long buffer, which leaves it so.
+
+A flush that writes, as that of :class:`~matmill.bench.clock.Clock`, leaves L2 full of bytes that are still to be
+written back. A kernel that reads evicts them, and memory writes them while it should read. What only reads is timed
+after a flush that only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from matmill.bench.clock import Clock, StreamHandle
+from matmill.bench.enqueue import enqueuer
+from matmill.bench.probe_runs import Runs
+from matmill.execute import Pointer
+from matmill.gpu import GPU, Allocation
+from matmill.kernels.probe import buffers
+from matmill.kernels.probe.stream import READ, VECTOR, Stream
+
+READ_NAME = "read"
+
+
+class Reading:
+    """A long buffer and the kernel that reads it: the bandwidth that percentages refer to, and a flush."""
+
+    name = READ_NAME
+    #: Bytes that are read.
+    nbytes = 4 * 2**30
+
+    def __init__(self, runs: Runs) -> None:
+        self._buffer: Allocation = runs.gpu.empty(self.nbytes)
+        self._sums = runs.gpu.empty(4 * runs.arch.sms * runs.arch.threads_per_sm)
+        problem = Stream(self.nbytes // VECTOR, runs.resident(READ))
+        operands = buffers(self._buffer.pointer("read"), Pointer("sums", self._sums.address))
+        self.run: Callable[[StreamHandle], None] = enqueuer(
+            runs.gpu, runs.binary(READ), READ.launches(problem, operands)
+        )
+
+    def close(self) -> None:
+        """Frees the buffer."""
+        self._buffer.close()
+        self._sums.close()
+
+
+class CleanClock(Clock):
+    """A clock that reads a buffer before each timed run, by ``flush``, and so keeps the GPU busy meanwhile as well.
+
+    :meth:`Reading.run` is such a flush: a millisecond on an H200, 70 times its L2.
+    """
+
+    def __init__(self, gpu: GPU, flush: Callable[[StreamHandle], None]) -> None:
+        super().__init__(gpu, 0)
+        self._flush = flush
+
+    def once(self, run: Callable[[StreamHandle], None]) -> float:
+        """Seconds that one run takes on the GPU, after a flush."""
+        call = self._gpu.call
+        start, stop = self._events
+        self._flush(self.stream)
+        call("cuEventRecord", start, self._stream)
+        run(self.stream)
+        call("cuEventRecord", stop, self._stream)
+        call("cuEventSynchronize", stop)
+        return float(call("cuEventElapsedTime", start, stop)) / 1e3
