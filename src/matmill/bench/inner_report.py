@@ -33,7 +33,7 @@ test compares. Record them on a GPU, with torch installed:
 All libraries multiply the same tensors, in turns, in one run. Percentages of bandwidth are the least bytes that must
 move, over the time, over the bandwidth of a kernel that only reads, measured in turns with each product; percentages of
 arithmetic are the multiply-adds needed over the data sheet's peak. Errors are compared by the Frobenius norm of the
-difference from the product in float64.
+difference from the product in float64. That is torch.mm's own for float64: its error is 0, and ours over it infinite.
 """
 
 
