@@ -99,7 +99,7 @@ def test_interrupts_and_system_errors_end_without_a_traceback(
 def test_plots_without_matplotlib_say_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.plots.find_spec", lambda _name: None)
+    monkeypatch.setattr("matmill.cli.options.find_spec", lambda _name: None)
     assert main(["ladder", "sgemm", "--plot", "x.png"]) == cli.USAGE
     assert "pip install 'matmill[plots]'" in capsys.readouterr().err
 

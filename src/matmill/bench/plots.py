@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from matmill.bench import units
 from matmill.bench.results import Outcome, Row
 from matmill.bench.subject import TRAFFIC, subject_of
 from matmill.bench.traffic import read_over_least, sectors_per_load
-from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,17 +18,6 @@ if TYPE_CHECKING:
 _ROW_INCHES = 0.34
 _PHASE_HATCHES = ("", "///", "...", "xx")
 _PHASE_GREYS = ("0.85", "0.65", "0.4", "0.95")
-
-
-def drawable() -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where matplotlib, of the extra ``plots``, is not installed."""
-    if find_spec("matplotlib") is None:
-        raise ArgumentError(
-            argument="--plot",
-            got="no matplotlib on this machine",
-            wanted="matplotlib, of the extra 'plots'",
-            fix="Install it: pip install 'matmill[plots]'",
-        )
 
 
 def draw(outcome: Outcome, path: Path) -> None:

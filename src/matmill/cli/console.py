@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -84,6 +85,25 @@ def table(title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequenc
 def show_json(value: object) -> None:
     """One JSON document on stdout."""
     sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def answer(
+    document: object,
+    parts: Iterable[RenderableType],
+    *,
+    as_json: bool,
+    plot: Path | None,
+    draw: Callable[[Path], object],
+) -> None:
+    """Says what a command found: one JSON document, or ``parts``; then draws it into ``plot``, where one is named."""
+    if as_json:
+        show_json(document)
+    else:
+        show(parts)
+    if plot is not None:
+        draw(plot)
+        if not as_json:
+            show([Text(f"Plot: {plot}")])
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matmill.arch import DEFAULT, get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
 from matmill.bench.memory import emulate_transfers
-from matmill.bench.plots import draw, drawable
+from matmill.bench.plots import draw
 from matmill.bench.production import rows_of
 from matmill.bench.results import Outcome
 from matmill.bench.selection import pick
@@ -21,7 +22,7 @@ from matmill.bench.sweep import Sweep
 from matmill.bench.sweep_plot import draw_sweep
 from matmill.bench.transfers import measure_transfers
 from matmill.cli import ladder_hgemm, ladder_inner, ladder_sweep, ladder_transpose_add, tables
-from matmill.cli.console import output, progress, show, show_json
+from matmill.cli.console import answer, output, progress
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
@@ -84,19 +85,10 @@ def run(args: argparse.Namespace) -> int:
         output().print(tables.listing(LADDERS))
         return 0
     plot = plot_file(args.plot)
-    if plot is not None:
-        drawable()
     if args.sweep is not None:
         return _sweep(args, plot)
     outcome = _run(args)
-    if args.json:
-        show_json(outcome.as_dict())
-    else:
-        show(tables.report(outcome))
-    if plot is not None:
-        draw(outcome, plot)
-        if not args.json:
-            output().print(f"Plot: {plot}", soft_wrap=True)
+    answer(outcome.as_dict(), tables.report(outcome), as_json=args.json, plot=plot, draw=partial(draw, outcome))
     return 0 if outcome.ok else 1
 
 
@@ -106,14 +98,7 @@ def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
     sizes = ladder_sweep.sizes(args.sweep)
     ladder_sweep.check(args, _on(args.on))
     sweep = Sweep(tuple(_run(argparse.Namespace(**{**vars(args), "n": n})) for n in sizes))
-    if args.json:
-        show_json(sweep.as_list())
-    else:
-        show(ladder_sweep.report(sweep))
-    if plot is not None:
-        draw_sweep(sweep, plot)
-        if not args.json:
-            output().print(f"Plot: {plot}", soft_wrap=True)
+    answer(sweep.as_list(), ladder_sweep.report(sweep), as_json=args.json, plot=plot, draw=partial(draw_sweep, sweep))
     return 0 if sweep.ok else 1
 
 

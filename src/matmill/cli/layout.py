@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from matmill.bench.layout_plot import draw, first_line, line_name
-from matmill.bench.plots import drawable
-from matmill.cli.console import output, show, show_json
+from matmill.cli.console import answer, output
 from matmill.cli.names import SHORT, element_type
 from matmill.cli.options import Subparsers, plot_file
 from matmill.errors import ArgumentError, unknown_name
@@ -53,8 +53,6 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Shows one layout: the one named or, with ``--search`` alone, the one found."""
     plot = plot_file(args.plot)
-    if plot is not None:
-        drawable()
     rows, columns = _shape(args.shape)
     dtype = element_type(args.dtype)
     access = args.access
@@ -73,14 +71,9 @@ def run(args: argparse.Namespace) -> int:
             made = found
     priced = cost(made, access)
     record = _record(made, access, priced) | record
-    if args.json:
-        show_json(record)
-    else:
-        show(_report(made, access, priced, record))
-    if plot is not None:
-        draw([plain] if made == plain else [plain, made], access, plot)
-        if not args.json:
-            show([Text(f"Plot: {plot}")])
+    drawn = [plain] if made == plain else [plain, made]
+    parts = _report(made, access, priced, record)
+    answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, drawn, access))
     return 0
 
 

@@ -18,9 +18,8 @@ from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.phvm_curve import Curve, draw_curve, read_measured
-from matmill.bench.plots import drawable
 from matmill.choose import choose_from
-from matmill.cli.console import show, show_json, table
+from matmill.cli.console import answer, show, show_json, table
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
@@ -92,8 +91,6 @@ def _run_phvm(args: argparse.Namespace) -> int:
     if args.reading not in phvm_cost.READINGS:
         raise unknown_name("--reading", args.reading, phvm_cost.READINGS)
     plot = plot_file(args.plot)
-    if plot is not None:
-        drawable()
     measured = {} if args.measured is None else read_measured(args.measured)
     m, n, k = args.m, args.n or args.m, args.k
     readings = {name: phvm_cost.predictions(parameters, m, n, k, name) for name in phvm_cost.READINGS}
@@ -119,15 +116,14 @@ def _run_phvm(args: argparse.Namespace) -> int:
         "best": {"GS": found.gs, "BS": found.bs},
         "rows": rows,
     }
-    if plot is not None:
-        title = f"PHVM, m={m} n={n} k={k} float32, {arch.title}"
-        draw_curve(plot, title, arch, readings, measured)
-    if args.json:
-        show_json(record)
-    else:
-        show(_phvm_report(record, arch, measured))
-        if plot is not None:
-            show([Text(f"Plot: {plot}")])
+    title = f"PHVM, m={m} n={n} k={k} float32, {arch.title}"
+    answer(
+        record,
+        _phvm_report(record, arch, measured),
+        as_json=args.json,
+        plot=plot,
+        draw=lambda path: draw_curve(path, title, arch, readings, measured),
+    )
     return 0
 
 

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import secrets
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
@@ -63,6 +64,13 @@ def plot_file(text: str | None) -> Path | None:
             fix="The suffix decides the format.",
         )
     writable(path, "--plot")
+    if find_spec("matplotlib") is None:
+        raise ArgumentError(
+            argument="--plot",
+            got="no matplotlib on this machine",
+            wanted="matplotlib, of the extra 'plots'",
+            fix="Install it: pip install 'matmill[plots]'",
+        )
     return path
 
 

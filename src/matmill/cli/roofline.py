@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,10 +13,9 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.plots import drawable
 from matmill.bench.roofline_plot import Point, draw, rate
 from matmill.choose import choose
-from matmill.cli.console import show, show_json, table
+from matmill.cli.console import answer, table
 from matmill.cli.names import SHORT
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.config import Config
@@ -58,8 +58,6 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Shows the roofline and what the product and the tile named meet."""
     plot = plot_file(args.plot)
-    if plot is not None:
-        drawable()
     arch = arches.get(args.arch, "--arch")
     made = cost.roofs(arch, arches.measured(arch))
     name = _dtype(args.dtype, made)
@@ -94,14 +92,7 @@ def run(args: argparse.Namespace) -> int:
         points.append(Point(f"tile {tile.bm}x{tile.bn}, L2 hits {args.l2_hit_rate:g}", found.block, found.flops_per_s))
         parts += _tile_said(tile, name, unit, found, made, args.l2_hit_rate)
         parts += _occupancy_said(held)
-    if args.json:
-        show_json(record)
-    else:
-        show(parts)
-    if plot is not None:
-        draw(made, unit, points, plot)
-        if not args.json:
-            show([Text(f"Plot: {plot}")])
+    answer(record, parts, as_json=args.json, plot=plot, draw=partial(draw, made, unit, points))
     return 0
 
 
