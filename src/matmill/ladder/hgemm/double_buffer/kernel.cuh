@@ -4,6 +4,7 @@
 //
 // The one barrier does two jobs: it publishes tile t, and it proves that all have finished with tile t-1, whose buffer
 // is written next.
+#include "matmill/tile/next_tiles.cuh"
 #include "matmill/tile/swizzle.cuh"
 #include "matmill/tile/warp_tile.cuh"
 
@@ -28,45 +29,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const unsigned b_lane = matmill::ptx::shared_address(b) + matmill::swizzled<B_ROW>(lane % 16, column / V + lane / 16);
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
-  uint4 next_a[BM * BK / (THREADS * V)], next_b[BK * BN / (THREADS * V)];
-  // This thread's first vectors; its others lie a pass of all threads further down.
-  constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
-  const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
-  const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];
-  auto fetch = [&] {
-    const Scalar* from = a_from;
-#pragma unroll
-    for (int s = 0; s < BM / A_PASS; ++s, from += size_t(A_PASS) * k)
-      next_a[s] = *reinterpret_cast<const uint4*>(from);
-    from = b_from;
-#pragma unroll
-    for (int s = 0; s < BK / B_PASS; ++s, from += size_t(B_PASS) * n)
-      next_b[s] = *reinterpret_cast<const uint4*>(from);
-    a_from += BK;
-    b_from += size_t(BK) * n;
-  };
-  auto put = [&](int stage) {
-#pragma unroll
-    for (int s = 0; s < BM * BK / (THREADS * V); ++s) {
-      const int i = (s * THREADS + thread) * V;
-      *reinterpret_cast<uint4*>(&a[stage + matmill::swizzled<A_ROW>(i / BK, i % BK / V)]) = next_a[s];
-    }
-#pragma unroll
-    for (int s = 0; s < BK * BN / (THREADS * V); ++s) {
-      const int i = (s * THREADS + thread) * V;
-      *reinterpret_cast<uint4*>(&b[stage + matmill::swizzled<B_ROW>(i / BN, i % BN / V)]) = next_b[s];
-    }
-  };
-
+  matmill::NextTiles<Scalar, BM, BN, BK, THREADS> next(A, B, row0, column0, n, k);
   Tile tile;
   if (k > 0) {
-    fetch();
-    put(0);
+    next.fetch(n, k);
+    next.put(a, b);
   }
   int stage = 0;
   for (int k0 = 0; k0 < k; k0 += BK) {
     __syncthreads();
-    if (k0 + BK < k) fetch();
+    if (k0 + BK < k) next.fetch(n, k);
 #pragma unroll
     for (int kk = 0; kk < BK; kk += 16) {
       Tile::Fragment f;
@@ -79,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       tile.multiply(f);
     }
     stage = STAGE - stage;
-    if (k0 + BK < k) put(stage);
+    if (k0 + BK < k) next.put(a + stage, b + stage);
   }
   tile.store_pairs(C, D, (row0 + row) * n + column0 + column, n, alpha, beta);
 }

@@ -7,6 +7,7 @@
 // are 0 in the lane's first piece), stepping down by 16 rows changes none of the row's bits that count. So all
 // addresses of a lane are its first one, XORed with a constant or plus a constant: base ^ (step * 32), + i * 16 rows.
 // Rows of a are now 64 bytes long, two of them to a pass over the banks: CuTe's Swizzle<2, 3, 3>.
+#include "matmill/tile/next_tiles.cuh"
 #include "matmill/tile/swizzle.cuh"
 #include "matmill/tile/warp_tile.cuh"
 
@@ -30,44 +31,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const unsigned b_lane = matmill::ptx::shared_address(b) + matmill::swizzled<B_ROW>(lane % 16, column / V + lane / 16);
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
-  uint4 next_a[BM * BK / (THREADS * V)], next_b[BK * BN / (THREADS * V)];
-  // This thread's first vectors; its others lie a pass of all threads further down.
-  constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
-  const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
-  const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];
-  auto fetch = [&] {
-    const Scalar* from = a_from;
-#pragma unroll
-    for (int s = 0; s < BM / A_PASS; ++s, from += size_t(A_PASS) * k)
-      next_a[s] = *reinterpret_cast<const uint4*>(from);
-    from = b_from;
-#pragma unroll
-    for (int s = 0; s < BK / B_PASS; ++s, from += size_t(B_PASS) * n)
-      next_b[s] = *reinterpret_cast<const uint4*>(from);
-    a_from += BK;
-    b_from += size_t(BK) * n;
-  };
-  auto put = [&] {
-#pragma unroll
-    for (int s = 0; s < BM * BK / (THREADS * V); ++s) {
-      const int i = (s * THREADS + thread) * V;
-      *reinterpret_cast<uint4*>(&a[matmill::swizzled<A_ROW>(i / BK, i % BK / V)]) = next_a[s];
-    }
-#pragma unroll
-    for (int s = 0; s < BK * BN / (THREADS * V); ++s) {
-      const int i = (s * THREADS + thread) * V;
-      *reinterpret_cast<uint4*>(&b[matmill::swizzled<B_ROW>(i / BN, i % BN / V)]) = next_b[s];
-    }
-  };
-
+  matmill::NextTiles<Scalar, BM, BN, BK, THREADS> next(A, B, row0, column0, n, k);
   Tile tile;
   if (k > 0) {
-    fetch();
-    put();
+    next.fetch(n, k);
+    next.put(a, b);
   }
   for (int k0 = 0; k0 < k; k0 += BK) {
     __syncthreads();
-    if (k0 + BK < k) fetch();
+    if (k0 + BK < k) next.fetch(n, k);
 #pragma unroll
     for (int kk = 0; kk < BK; kk += 16) {
       Tile::Fragment f;
@@ -80,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       tile.multiply(f);
     }
     __syncthreads();
-    if (k0 + BK < k) put();
+    if (k0 + BK < k) next.put(a, b);
   }
   tile.store_pairs(C, D, (row0 + row) * n + column0 + column, n, alpha, beta);
 }
