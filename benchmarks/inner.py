@@ -9,7 +9,6 @@ leaves what it has. Prints a table; ``make docs`` makes ``docs/inner-results.md`
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from matmill.bench.inner_entry import LIBRARY
 from matmill.bench.inner_groups import GROUPS, Group
 from matmill.bench.inner_report import HEADINGS, KIND, NOISE, cells, entries, lines, said
 from matmill.bench.probe_runs import Runs
-from matmill.bench.results import finite
+from matmill.bench.records import by_line
 from matmill.choose import choose
 from matmill.cli.console import output, table
 from matmill.gpu import GPU
@@ -101,17 +100,10 @@ def _measure(group: Group, problems: list[Gemm], tools: _Tools, args: argparse.N
         else:
             found = compare_long(runs, reading, problem, args.seed, seconds_each=args.seconds_each)
         record["products"].append(found)
-        path.write_text(_pretty(record), encoding="utf-8")
+        path.write_text(by_line(record, "products"), encoding="utf-8")
     if reading is not None:
         reading.close()
     _show(group, record)
-
-
-def _pretty(record: dict[str, Any]) -> str:
-    """JSON with one line per product."""
-    head = {key: value for key, value in record.items() if key != "products"}
-    products = ",\n  ".join(json.dumps(finite(product)) for product in record["products"])
-    return f'{json.dumps(head)[:-1]},\n "products": [\n  {products}\n]}}\n'
 
 
 def _show(group: Group, record: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ host; ``shapes`` are forty others beside torch, eager and compiled. Prints a tab
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from matmill.bench.clock import Clock, flush_bytes
 from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import needs_torch
-from matmill.bench.results import finite
+from matmill.bench.records import by_line
 from matmill.bench.sum_compare import Copies, compare, host_costs
 from matmill.bench.sum_report import HEADINGS, KIND, LIBRARY_HEADINGS, cells, entries, library_cells, summary
 from matmill.bench.sum_shapes import CASE, GROUPS
@@ -88,15 +87,8 @@ def _measure(group: str, tools: _Tools, args: argparse.Namespace) -> dict[str, A
         until = tools.end - _UNCOMPILED
         found = compare(arch, tools.clock, tools.copies, shape, args.seed, everything=whole, compile_until=until)
         record["sums"].append(found)
-        path.write_text(_pretty(record), encoding="utf-8")
+        path.write_text(by_line(record, "sums"), encoding="utf-8")
     return record
-
-
-def _pretty(record: dict[str, Any]) -> str:
-    """JSON with one line per sum."""
-    head = {key: value for key, value in record.items() if key != "sums"}
-    sums = ",\n  ".join(json.dumps(finite(one)) for one in record["sums"])
-    return f'{json.dumps(finite(head))[:-1]},\n "sums": [\n  {sums}\n]}}\n'
 
 
 def _show(record: dict[str, Any]) -> None:

@@ -192,14 +192,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(copying, "LEAST", 4096)
-    monkeypatch.setattr(
-        measure,
-        "sum_peers",
-        lambda asked, _x, _y: (
-            [FakePeer(asked, EAGER), FakePeer(asked, "max-autotune")],
-            ["not compared with CuPy: no"],
-        ),
-    )
+    monkeypatch.setattr(measure, "sum_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 

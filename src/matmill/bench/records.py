@@ -62,6 +62,21 @@ class Kind:
         )
 
 
+def by_line(record: Mapping[str, Any], name: str) -> str:
+    """A record as one JSON document with a line for each entry of its last field, ``name``.
+
+    >>> print(by_line({"group": "few", "sums": [{"m": 1}, {"m": 2}]}, "sums"), end="")
+    {"group": "few",
+     "sums": [
+      {"m": 1},
+      {"m": 2}
+    ]}
+    """
+    head = {key: value for key, value in record.items() if key != name}
+    entries = ",\n  ".join(json.dumps(finite(entry)) for entry in record[name])
+    return f'{json.dumps(finite(head))[:-1]},\n "{name}": [\n  {entries}\n]}}\n'
+
+
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Adds a line."""
     with path.open("a", encoding="utf-8") as file:
