@@ -8,7 +8,8 @@ so code that knows nothing of matmill still catches it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class MatmillError(Exception):
@@ -23,6 +24,11 @@ class MatmillError(Exception):
         self.wanted = wanted
         self.fix = fix
         super().__init__(f"{argument}: got {got}; wanted {wanted}. {fix}")
+
+    def __reduce__(self) -> tuple[Callable[..., MatmillError], tuple[Any, ...], dict[str, Any]]:
+        # What pickle does by itself would call the class with the message; pools of processes then break without a word.
+        facts = {name: value for name, value in vars(self).items() if name != "__notes__"}
+        return _made_again, (type(self), facts), vars(self)
 
 
 class ShapeError(MatmillError, ValueError):
@@ -79,6 +85,10 @@ class IllegalConfigError(MatmillError, ValueError):
 
 class EmulationError(MatmillError, RuntimeError):
     """PTX that the emulator cannot read or does not implement; nothing was run past it."""
+
+
+def _made_again(kind: type[MatmillError], facts: dict[str, Any]) -> MatmillError:
+    return kind(**facts)
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:

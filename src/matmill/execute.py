@@ -29,6 +29,8 @@ class Launch:
     """One kernel launch: grid and block in blocks and threads, shared memory in bytes.
 
     ``args`` follow the entry point's parameters in order: pointers, and NumPy scalars of the parameter's exact type.
+    ``early`` says that it may start while the launch before it on the stream still runs, whose end it waits for itself
+    (``ptx/order.cuh``).
     """
 
     kernel: str
@@ -37,6 +39,7 @@ class Launch:
     block: Dim3
     args: tuple[Argument, ...]
     dynamic_shared: int = 0
+    early: bool = False
 
     @property
     def threads_per_block(self) -> int:

@@ -9,10 +9,17 @@ from struct import Struct
 from matmill.execute import Launch, Pointer
 
 _SLOT = 8  # bytes of a value's place: no kernel of ours takes larger parameters
+_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute`` of the CUDA driver API: an id, and a number at the start of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint), ("rest", ctypes.c_uint * 15))
 
 
 class _LaunchConfig(ctypes.Structure):
-    """``CUlaunchConfig`` of the CUDA driver API, without attributes."""
+    """``CUlaunchConfig`` of the CUDA driver API."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -29,19 +36,25 @@ class Frame:
 
     Every value has a place, and every launch an array of the places of its parameters, in their order. Pointers with
     one of ``names`` share one place by name, which :meth:`aim` writes; all else is written once. ``calls`` has, for
-    each launch, the addresses of its ``CUlaunchConfig`` and of its array.
+    each launch, the addresses of its ``CUlaunchConfig`` and of its array. ``early`` says whether launches that may
+    start early are to do so, for which a GPU of compute capability 9.0 is needed.
 
     A frame serves one launch at a time: threads that launch at the same time need one each. The driver has read it
     when the launch returns.
     """
 
-    def __init__(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> None:
+    def __init__(self, launches: Sequence[Launch], names: Sequence[str] = (), *, early: bool = False) -> None:
         count = len(names) + sum(len(launch.args) for launch in launches)
         self._values = ctypes.create_string_buffer(max(1, count) * _SLOT)
         first = ctypes.addressof(self._values)
         shared = {name: first + place * _SLOT for place, name in enumerate(names)}
         self._write = Struct(f"={len(names)}Q").pack_into
         self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
+        self._stream = 0
+        self._attribute = _Attribute(id=_EARLY, value=1)
+        for launch, config in zip(launches, self._configs, strict=True):
+            if early and launch.early:
+                config.attributes, config.attribute_count = ctypes.addressof(self._attribute), 1
         self._arrays = []
         free = first + len(names) * _SLOT
         for launch in launches:
@@ -63,5 +76,7 @@ class Frame:
     def aim(self, addresses: Sequence[int], stream: int) -> None:
         """Sets what the pointers of ``names`` point to, in their order, and the stream with that handle."""
         self._write(self._values, 0, *addresses)
-        for config in self._configs:
-            config.stream = stream
+        if stream != self._stream:
+            self._stream = stream
+            for config in self._configs:
+                config.stream = stream

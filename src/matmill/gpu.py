@@ -12,6 +12,7 @@ import re
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Self
@@ -30,6 +31,7 @@ from matmill.frame import Frame
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
+_STARTS_EARLY = (9, 0)  # programmatic dependent launch (CUDA programming guide)
 #: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
 _SHARED_BY_DEFAULT = 48 * 1024
 #: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
@@ -232,12 +234,16 @@ class GPU:
                     found = self._prepared[key] = Prepared(self, *key)
         return found
 
+    def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
+        """A frame of launches for this GPU, which start early where they may and it can."""
+        return Frame(launches, names, early=self.arch.capability >= _STARTS_EARLY)
+
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
         """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
 
         Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
         """
-        prepared, frame = self.prepare(binary, launch), Frame((launch,))
+        prepared, frame = self.prepare(binary, launch), self.frame((launch,))
         frame.aim((), resolve_stream(stream) or 0)
         entered = self.enter()
         try:

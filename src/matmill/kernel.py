@@ -48,13 +48,14 @@ class Geometry:
 class Stage(Generic[P]):
     """One more launch that a kernel needs before or after its own: another entry point of the same source.
 
-    ``needed`` says for which problems and constants it is made; None means always.
+    ``needed`` says for which problems and constants it is made; None means always. ``early`` is that of its launches.
     """
 
     entry: str
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     needed: Callable[[P, Config], bool] | None = None
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,12 @@ class Kernel(Generic[P]):
         own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen))
         before, after = (
             tuple(
-                self._launch(stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands))
+                replace(
+                    self._launch(
+                        stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands)
+                    ),
+                    early=stage.early,
+                )
                 for stage in self._made(stages, problem)
             )
             for stages in (self.before, self.after)

@@ -99,7 +99,7 @@ def finish(count: Callable[[Config], int], *, mirrored: bool = False, needed: Ne
             np.int32(mirrored),
         )
 
-    return Stage("finish", _by_outputs, arguments, needed)
+    return Stage("finish", _by_outputs, arguments, needed, early=True)
 
 
 def c_strides(problem: Gemm) -> tuple[Argument, ...]:
@@ -141,7 +141,7 @@ def _join_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tu
 #: After a kernel that makes D itself where k is whole: few partial sums of an output are one thread's work, many are
 #: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 parts take longer than the product saves.
 JOINED: tuple[Stage[Gemm], ...] = (
-    Stage("join", _join_geometry, _join_arguments, lambda _problem, config: 1 < config["GS"] <= _FEW),
+    Stage("join", _join_geometry, _join_arguments, lambda _problem, config: 1 < config["GS"] <= _FEW, early=True),
     finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > _FEW),
 )
 #: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,

@@ -87,7 +87,7 @@ class _Step:
     """One stage of a plan: its kernels, loaded, and frames to launch them from for the latest alpha and beta."""
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
-        self._ready = ready
+        self._gpu, self._ready = gpu, ready
         binary = ready.binary
         self.offsets = ready.stage.offsets
         self.kernels = tuple(gpu.prepare(binary, launch) for launch in ready.launches(_NOWHERE))
@@ -103,7 +103,7 @@ class _Step:
 
     def frame(self, alpha: float, beta: float) -> Frame:
         """One more frame with these scalars."""
-        return Frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
+        return self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
 
 
 class Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,15 @@ def test_kernels_without_parameters() -> None:
     frame = Frame((launch,), NAMES)
     frame.aim((1, 2, 3), 0)
     assert read_launch(*frame.calls[0], launch) == (launch, 0)
+
+
+@pytest.mark.parametrize("able", [False, True])
+def test_launches_start_early_where_they_may_and_the_gpu_can(able: bool) -> None:
+    launches = (FIRST, replace(SECOND, early=True))
+    frame = Frame(launches, NAMES, early=able)
+    frame.aim((1, 2, 3), 4)
+    found = [read_launch(*call, like)[0].early for call, like in zip(frame.calls, launches, strict=True)]
+    assert found == [False, able]
 
 
 @pytest.mark.parametrize("addresses", [(1, 2), (1, 2, 3, 4)])

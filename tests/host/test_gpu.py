@@ -172,6 +172,7 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
 
     facts: dict[str, Any] = {
         "last": None,
+        "arch": arch.get("h200"),
         "enqueue": enqueue,
         "kernel": lambda _binary, _launch: SimpleNamespace(handle=99),
         "_driver": driver,

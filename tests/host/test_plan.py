@@ -18,6 +18,7 @@ from matmill.choose import Choice
 from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.execute import Argument, Launch, Pointer
+from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, always
 from matmill.layout import lower
 from matmill.plan import Plan, Ready, recall
@@ -43,6 +44,8 @@ class Recorder:
     def leave(self) -> None:
         """Back to the other one."""
         self.entered.remove(threading.get_ident())
+
+    frame = GPU.frame
 
     def prepare(self, _binary: Any, like: Launch) -> Any:
         """Notes its launches."""

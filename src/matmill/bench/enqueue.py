@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from matmill.bench.clock import StreamHandle
 from matmill.compile import Binary
 from matmill.execute import Launch
-from matmill.frame import Frame
 from matmill.gpu import GPU
 
 
 def enqueuer(gpu: GPU, binary: Binary, launches: Sequence[Launch]) -> Callable[[StreamHandle], None]:
     """A function that enqueues ``launches``, whose entry points are all in ``binary``, on the stream it is given."""
     prepared = [gpu.prepare(binary, launch) for launch in launches]
-    frame = Frame(launches)
+    frame = gpu.frame(launches)
 
     def run(stream: StreamHandle) -> None:
         frame.aim((), stream.address)

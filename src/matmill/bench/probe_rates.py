@@ -16,7 +16,6 @@ import numpy as np
 from matmill.bench.clock import StreamHandle
 from matmill.bench.probe_runs import Runs, Spread, fitted, nonsense, per_difference, sampled
 from matmill.dtypes import F32, F64, DType
-from matmill.frame import Frame
 from matmill.gpu import Allocation
 from matmill.kernel import Kernel
 from matmill.kernels.probe import buffers, lengths, per_lane
@@ -190,7 +189,7 @@ class _Row:
         launch = EMPTY.launch(None, buffers())
         self._gpu = runs.gpu
         self._prepared = runs.gpu.prepare(runs.binary(EMPTY), launch)
-        self._frame = Frame((launch,))
+        self._frame = runs.gpu.frame((launch,))
 
     def enqueue(self, stream: StreamHandle, count: int) -> None:
         """Launches ``count`` of them on the stream, and does not wait."""

@@ -15,6 +15,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
          Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
          Index c_batch, Index d_row, Index d_col, Index d_batch, Scalar alpha, Scalar beta,
          Scalar* __restrict__ parts) {
+  matmill::ptx::let_next_start();
   extern __shared__ __align__(16) unsigned char shared[];
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;

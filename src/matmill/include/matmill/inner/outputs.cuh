@@ -5,9 +5,12 @@
 //                         (a kernel writes partials) ─▶ carry, for each piece of a long k ─▶ finish with count = 1
 //
 // Partial sums lie block by block, the outputs of a block side by side: blocks write, and this reads, whole sectors.
+//
+// finish and join are launched early: on their multiprocessors already, they wait for the sums to be there.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
+#include "matmill/ptx/order.cuh"
 
 // Offsets and k: E may hold more than 2^31 elements.
 using Index = long long;
@@ -69,6 +72,7 @@ extern "C" __global__ void clear(Acc* __restrict__ sums, int count) {
 extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
     finish(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch,
            Scalar* D, Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta, int mirrored) {
+  matmill::ptx::wait_for_previous();
   const int outputs = m * n, output = matmill::own_output();
   const int row = output / n, column = output % n;
   const int from = mirrored && row > column ? column * n + row : output;
@@ -87,6 +91,7 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
 extern "C" __global__ void __launch_bounds__(matmill::JOIN_THREADS)
     join(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
          Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta) {
+  matmill::ptx::wait_for_previous();
   const int outputs = m * n, output = blockIdx.x * matmill::JOIN_THREADS + threadIdx.x;
   if (output >= outputs) return;
   const int row = output / n, column = output - row * n;
