@@ -46,6 +46,10 @@ class StandInTensor:
         self._strides = (shape[1], 1) if len(shape) > 1 else (1,)
         self._address = next(_ADDRESSES)
 
+    def is_contiguous(self) -> bool:
+        """Always."""
+        return True
+
     def stride(self) -> tuple[int, ...]:
         """In elements."""
         return self._strides
@@ -76,6 +80,7 @@ def _stand_in_torch() -> ModuleType:
     for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
         setattr(torch, name, name)
     torch.is_grad_enabled = lambda: False
+    torch.Tensor, torch.nn = StandInTensor, SimpleNamespace(Parameter=StandInTensor)
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: 0)  # noqa: SLF001 — what matmill asks
     made: ModuleType = torch
     return made

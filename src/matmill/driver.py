@@ -24,9 +24,9 @@ def launcher(library: ctypes.CDLL) -> Callable[[int, int, int, None], int]:
     return _function(library, "cuLaunchKernelEx", address, address, address, address)
 
 
-def current_context(library: ctypes.CDLL) -> Callable[[Any], int]:
-    """``cuCtxGetCurrent`` (CUDA driver API): writes the address of the calling thread's context to what it is given."""
-    return _function(library, "cuCtxGetCurrent", ctypes.POINTER(ctypes.c_void_p))
+def current_context(library: ctypes.CDLL) -> Callable[[int], int]:
+    """``cuCtxGetCurrent`` (CUDA driver API): writes the address of the calling thread's context to an address."""
+    return _function(library, "cuCtxGetCurrent", ctypes.c_void_p)
 
 
 def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Callable[..., int]:

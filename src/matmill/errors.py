@@ -26,7 +26,7 @@ class MatmillError(Exception):
         super().__init__(f"{argument}: got {got}; wanted {wanted}. {fix}")
 
     def __reduce__(self) -> tuple[Callable[..., MatmillError], tuple[Any, ...], dict[str, Any]]:
-        # What pickle does by itself would call the class with the message; pools of processes then break without a word.
+        # What pickle does by itself would call the class with the message, and a pool of processes would break.
         facts = {name: value for name, value in vars(self).items() if name != "__notes__"}
         return _made_again, (type(self), facts), vars(self)
 

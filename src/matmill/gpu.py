@@ -164,7 +164,7 @@ class _Cell(threading.local):
 
     def __init__(self) -> None:
         self.found = ctypes.c_void_p()
-        self.reference = ctypes.byref(self.found)
+        self.address = ctypes.addressof(self.found)
 
 
 class GPU:
@@ -337,7 +337,7 @@ class GPU:
 
     def _focus(self) -> bool:
         cell = self._cell
-        self._current(cell.reference)
+        self._current(cell.address)
         if cell.found.value == self._context_address:
             return False
         self._demand(self._driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")

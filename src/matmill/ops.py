@@ -10,6 +10,7 @@ from matmill.dtypes import ALL
 from matmill.products import INNER, MATMUL
 from matmill.requests import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
 from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
+from matmill.shortcuts import remember, repeat
 from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 
 
@@ -139,6 +140,11 @@ def transpose_add(
            [11, 41],
            [21, 51]], dtype=int8)
     """
+    # Other numbers than floats are for `factor` to judge.
+    if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
+        again = repeat(TRANSPOSE_ADD, x, y, out)
+        if again is not None:
+            return again
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     b = inspect(y, "y", named)
@@ -155,7 +161,7 @@ def transpose_add(
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    return _delivered(request, verdict, named)
+    return _delivered(request, verdict, named, y)
 
 
 def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str | None = None) -> Any:
@@ -168,6 +174,10 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     >>> transpose(np.arange(6.0).reshape(2, 3), executor="cpu").flags.c_contiguous
     True
     """
+    if stream is None and executor is None:
+        again = repeat(TRANSPOSE, x, x, out)
+        if again is not None:
+            return again
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
@@ -175,7 +185,7 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     verdict = judge(request, executor, named)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named)
+    return _delivered(request, verdict, named, x)
 
 
 def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
@@ -190,6 +200,11 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
+    # Other numbers than floats are for `scalar` to judge.
+    if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
+        again = repeat(operation, first, second, out)
+        if again is not None:
+            return again
     named = None if stream is None else resolve_stream(stream)
     a = inspect(first, operation.first, named, ALL)
     b = inspect(second, operation.second, named, ALL)
@@ -205,16 +220,22 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         request = request._replace(c=None)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named, progress)
+    return _delivered(request, verdict, named, second, progress)
 
 
 def _delivered(
-    request: Request, verdict: Verdict, stream: int | None, progress: Callable[[int, int], None] | None = None
+    request: Request,
+    verdict: Verdict,
+    stream: int | None,
+    second: Any,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """The result, by the route that was found."""
+    """The result, by the route that was found; ``second`` is what the operation was given as its second array."""
     shape = verdict.shape
     if verdict.plain:
-        return in_place(request, shape, verdict.plans)
+        result = in_place(request, shape, verdict.plans)
+        remember(request, shape, verdict.plans, second)
+        return result
     if verdict.route == "gpu":
         if request.home.device[0] == "cuda":
             return on_gpu(request, shape, stream)

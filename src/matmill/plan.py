@@ -7,7 +7,7 @@ whether the inputs start at one address; never by the addresses themselves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
@@ -17,7 +17,7 @@ from matmill.choose import Choice, choose, choose_sum
 from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.execute import Launch, Pointer
 from matmill.frame import Frame
-from matmill.gpu import GPU
+from matmill.gpu import GPU, Prepared
 from matmill.kernel import GemmOperands, P
 from matmill.layout import Offsets, Stage
 from matmill.problem import Geam
@@ -81,6 +81,8 @@ def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
 
 
 _NOWHERE: Addresses = (0, 0, 0, 0, 0)
+#: A frame, and its launches with their kernels.
+_Aimed: TypeAlias = tuple[Frame, tuple[tuple[Prepared, int, int], ...]]
 
 
 class _Step:
@@ -91,19 +93,34 @@ class _Step:
         binary = ready.binary
         self.offsets = ready.stage.offsets
         self.kernels = tuple(gpu.prepare(binary, launch) for launch in ready.launches(_NOWHERE))
-        self._latest: tuple[float, float, deque[Frame]] = (1.0, 0.0, deque())
+        self._latest: tuple[float, float, deque[_Aimed]] = (1.0, 0.0, deque())
+        self._once = self.offsets == ((0, 0, 0, 0),)
 
-    def frames(self, alpha: float, beta: float) -> deque[Frame]:
-        """Frames with these scalars that nobody is launching from."""
-        known_alpha, known_beta, frames = self._latest
+    def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
+        """Enqueues the launches of all places."""
+        known_alpha, known_beta, frames = self._latest  # frames with these scalars that nobody is launching from
         if alpha != known_alpha or beta != known_beta:
             frames = deque()
             self._latest = (alpha, beta, frames)  # one assignment, so that two threads cannot mix theirs
-        return frames
+        try:
+            aimed = frames.pop()
+        except IndexError:
+            aimed = self._aimed(alpha, beta)
+        frame, calls = aimed
+        for place in (addresses,) if self._once else self._places(addresses):
+            frame.aim(place, stream)
+            for kernel, config, parameters in calls:
+                kernel(config, parameters)
+        frames.append(aimed)
 
-    def frame(self, alpha: float, beta: float) -> Frame:
-        """One more frame with these scalars."""
-        return self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
+    def _places(self, addresses: Addresses) -> Iterator[Addresses]:
+        a, b, c, d, workspace = addresses
+        for to_a, to_b, to_c, to_d in self.offsets:
+            yield a + to_a, b + to_b, c + to_c, d + to_d, workspace
+
+    def _aimed(self, alpha: float, beta: float) -> _Aimed:
+        frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
+        return frame, tuple((kernel, *call) for kernel, call in zip(self.kernels, frame.calls, strict=True))
 
 
 class Plan:
@@ -123,20 +140,10 @@ class Plan:
 
         The workspace may be used again by what comes later on the same stream.
         """
-        a, b, c, d, workspace = addresses
         entered = self._gpu.enter()
         try:
             for step in self._steps:
-                frames = step.frames(alpha, beta)
-                try:
-                    frame = frames.pop()
-                except IndexError:
-                    frame = step.frame(alpha, beta)
-                for to_a, to_b, to_c, to_d in step.offsets:
-                    frame.aim((a + to_a, b + to_b, c + to_c, d + to_d, workspace), stream)
-                    for kernel, (config, parameters) in zip(step.kernels, frame.calls, strict=True):
-                        kernel(config, parameters)
-                frames.append(frame)
+                step.run(addresses, alpha, beta, stream)
         finally:
             if entered:
                 self._gpu.leave()

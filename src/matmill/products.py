@@ -137,5 +137,5 @@ def _mirror(square: Array) -> None:
         np.copyto(square[..., start:stop, :stop], above, where=np.tri(stop - start, stop, start - 1, dtype=bool))
 
 
-MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, streams=True)
-INNER = Operation("e", "f", "c", _narrow_shape, _variant, _lower, _compute, streams=True)
+MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, beta=0.0, streams=True)
+INNER = Operation("e", "f", "c", _narrow_shape, _variant, _lower, _compute, beta=0.0, streams=True)

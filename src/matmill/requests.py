@@ -58,7 +58,7 @@ class Operation:
     ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` is the result's, where the
     operands have shapes and types that fit. ``variant`` is all of a request but layouts that its stages depend on, and
     ``lower`` gives those for a result D. ``compute`` is the answer on the host, which may be ``out`` itself, written.
-    ``streams`` says that long narrow requests go through a GPU in pieces.
+    ``beta`` is the one of calls without it. ``streams`` says that long narrow requests go through a GPU in pieces.
     """
 
     first: str
@@ -68,6 +68,7 @@ class Operation:
     variant: Callable[[Request], Hashable]
     lower: Callable[[Request, Operand], tuple[Stage[Any], ...]]
     compute: Callable[[Request, Shape], NDArray[Any]]
+    beta: float
     streams: bool = False
 
 

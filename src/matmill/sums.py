@@ -147,6 +147,6 @@ def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     return result
 
 
-TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _variant, _lower, _compute)
+TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=1.0)
 #: The same without y: a name of its own, so that what is remembered of both is kept apart.
-TRANSPOSE = Operation("x", "y", "y", _shape, _variant, _lower, _compute)
+TRANSPOSE = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=0.0)

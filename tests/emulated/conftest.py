@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulated.stand_ins import EmulatedGPU, Tensors
-from matmill import gpu, plan, requests
+from emulated.stand_ins import EmulatedGPU, Tensor, Tensors
+from matmill import gpu, plan, requests, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
 
@@ -29,6 +29,10 @@ def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
     stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**names, _C=stream, is_grad_enabled=lambda: False))
+    classes = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Tensor)}
+    fake = SimpleNamespace(**names, **classes, _C=stream, is_grad_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
+    monkeypatch.setattr(shortcuts, "_ways", {})
+    monkeypatch.setattr(shortcuts, "_classes", set())
     return Tensors(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from matmill.compile import Binary
 from matmill.dtypes import ELEMENTWISE
 from matmill.emulator import Memory, run
 from matmill.execute import Launch
+from matmill.gpu import GPU
 
 Array = NDArray[Any]
 
@@ -68,6 +70,8 @@ class EmulatedGPU:
         """A packed copy."""
         self.uploaded.append(array.nbytes)
         return Buffer(self.memory, np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
+
+    frame = GPU.frame
 
     def prepare(self, binary: Binary, launch: Launch) -> Any:
         """A launch that is emulated at once."""
@@ -137,12 +141,21 @@ class Tensor:
 
     def __init__(self, device: EmulatedGPU, array: Array, made: list[tuple[int, str]]) -> None:
         self.device, self.made, self.requires_grad = device, made, False
-        self.dtype = array.dtype.name
+        self.dtype = sys.intern(array.dtype.name)  # torch's are one object each
         self.shape = array.shape
         self.steps = tuple(stride // array.itemsize for stride in array.strides)
         self.base = array if array.base is None else array.base
         offset = array.__array_interface__["data"][0] - self.base.__array_interface__["data"][0]
         self.address: int = device.home(self.base) + offset
+
+    def is_contiguous(self) -> bool:
+        """Whether it is packed row by row; strides of dimensions with one element do not matter."""
+        reach = 1
+        for extent, step in zip(self.shape[::-1], self.steps[::-1], strict=True):
+            if extent != 1 and step != reach:
+                return 0 in self.shape
+            reach *= extent
+        return True
 
     def stride(self) -> tuple[int, ...]:
         """In elements."""

@@ -1,0 +1,165 @@
+"""Calls like earlier ones skip the checks, and only those: results, refusals and memory are as on the checked way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import matmill
+from emulated.stand_ins import EmulatedGPU, Tensors
+from matmill import arrays, ops, shortcuts
+from matmill.errors import AliasError, ArgumentError, DTypeError, ShapeError
+
+Array = NDArray[Any]
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the arrays that the checked way has read."""
+    seen: list[str] = []
+
+    def inspect(x: object, argument: str, *others: Any) -> Any:
+        seen.append(argument)
+        return arrays.inspect(x, argument, *others)
+
+    monkeypatch.setattr(ops, "inspect", inspect)
+    return seen
+
+
+def _matrix(seed: int, m: int, n: int) -> Array:
+    return np.random.default_rng(seed).integers(-9, 9, (m, n)).astype(np.float32)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[int, int], tuple[int, int]]] = {
+    "matmul": (matmill.matmul, np.matmul, (20, 12), (12, 24)),
+    "inner": (matmill.inner, np.matmul, (3, 900), (900, 5)),
+    "transpose_add": (matmill.transpose_add, lambda x, y: x.T + y, (20, 12), (12, 20)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_second_call_of_a_kind_is_not_checked_again(name: str, tensors: Tensors, checked: list[str]) -> None:
+    call, numpy_call, x_shape, y_shape = CALLS[name]
+    for turn in range(3):
+        x, y = _matrix(turn, *x_shape), _matrix(turn + 10, *y_shape)
+        assert (call(tensors(x), tensors(y)).base == numpy_call(x, y)).all()
+        assert len(checked) == 2
+    for turn in range(3):
+        x, y, out = _matrix(turn, *x_shape), _matrix(turn + 10, *y_shape), numpy_call(x, y) * np.nan
+        target = tensors(out)
+        assert call(tensors(x), tensors(y), out=target) is target
+        assert (out == numpy_call(x, y)).all()
+        assert len(checked) == 5
+
+
+def test_transposes_too(tensors: Tensors, checked: list[str]) -> None:
+    for turn in range(3):
+        x = _matrix(turn, 30, 20)
+        assert (matmill.transpose(tensors(x)).base == x.T).all()
+        assert checked == ["x"]
+
+
+def test_whatever_differs_in_more_than_addresses_is_another_kind(tensors: Tensors, checked: list[str]) -> None:
+    pool = np.random.default_rng(0).integers(-9, 9, 9000).astype(np.float32)
+    square, other = pool[:900].reshape(30, 30), pool[904:1804].reshape(30, 30)
+    kinds: list[tuple[Array, Array]] = [
+        (square, other),
+        (square.T, other),
+        (square, other.T),
+        (square, pool[905:1805].reshape(30, 30)),  # starts on 4 bytes
+        (square, square),
+        (square, square.T),
+        (square.astype(np.float64), other.astype(np.float64)),
+        (square[:, :29], other[:29]),
+        (square[::2], other),
+    ]
+    for turn in range(2):
+        for a, b in kinds:
+            assert (matmill.matmul(tensors(a), tensors(b)).base == a @ b).all()
+        assert len(checked) == 2 * len(kinds), turn
+    assert len(shortcuts._ways) == len(kinds)
+
+
+def test_one_row_may_have_any_stride(tensors: Tensors, checked: list[str]) -> None:
+    pool, b = _matrix(0, 4, 40), _matrix(1, 40, 8)
+    for row in (pool[:1], pool[1:2], np.ascontiguousarray(pool[2:3])):
+        assert (matmill.matmul(tensors(row), tensors(b)).base == row @ b).all()
+    assert len(checked) == 2
+
+
+def test_scalars_and_other_arguments_are_for_the_checked_way(tensors: Tensors, checked: list[str]) -> None:
+    x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
+    for _ in range(2):
+        assert (matmill.transpose_add(tensors(x), tensors(y), alpha=2.0).base == 2 * x.T + y).all()
+        assert (matmill.transpose_add(tensors(x), tensors(y), beta=1).base == x.T + y).all()
+        assert (matmill.matmul(tensors(x), tensors(y), tensors(_matrix(2, 20, 20)), beta=1.0).base[0, 0]) is not None
+    assert len(checked) == 2 * (2 + 2 + 3)
+    with pytest.raises(ArgumentError, match="beta"):
+        matmill.matmul(tensors(x), tensors(y), beta=1.0)
+
+
+def test_results_may_lie_where_y_is_and_nowhere_else(tensors: Tensors, checked: list[str]) -> None:
+    pool = _matrix(0, 60, 30)
+    x = _matrix(1, 30, 30)
+    for _ in range(3):
+        y = _matrix(2, 30, 30)
+        expected = x.T + y
+        assert matmill.transpose_add(tensors(x), tensors(y), out=tensors(y)).base is y
+        assert (y == expected).all()
+    assert len(checked) == 3
+    apart = tensors(pool[:30]), tensors(pool[30:])
+    matmill.transpose_add(tensors(x), apart[0], out=apart[1])  # of the same kind
+    for out in (pool[4:34], pool[28:58]):
+        with pytest.raises(AliasError, match="overlaps y"):
+            matmill.transpose_add(tensors(x), tensors(pool[16:46]), out=tensors(out))
+    with pytest.raises(AliasError, match="overlaps x"):
+        matmill.transpose_add(tensors(x), apart[0], out=tensors(x))
+    for _ in range(2):
+        with pytest.raises(AliasError, match="overlaps a"):
+            matmill.matmul(tensors(x), tensors(pool[:30]), out=tensors(x))
+
+
+def test_what_needs_a_word_gets_it(device: EmulatedGPU, tensors: Tensors) -> None:
+    x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
+    for _ in range(2):
+        matmill.transpose_add(tensors(x), tensors(y))
+    launched = len(device.launches)
+    graded, negated = tensors(x), tensors(y)
+    graded.requires_grad = True
+    negated.is_neg = lambda: True  # type: ignore[method-assign]
+    for first, second, error, words in (
+        (graded, tensors(y), ArgumentError, "requires grad"),
+        (tensors(x), negated, ArgumentError, "negated"),
+        (tensors(x), y, Exception, "one on GPU 0"),
+        (tensors(x), tensors(y.astype(np.float64)), DTypeError, "float64"),
+        (tensors(x), tensors(x), ShapeError, "shape"),
+        (tensors(x), None, DTypeError, "NoneType"),
+    ):
+        with pytest.raises(error, match=words):
+            matmill.transpose_add(first, second)
+    assert len(device.launches) == launched
+
+
+def test_a_tensor_without_memory_is_for_the_checked_way(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
+    matmill.transpose_add(tensors(x), tensors(y))
+    sparse = tensors(y)
+    sparse.layout = "sparse_coo"
+
+    def none() -> int:
+        raise NotImplementedError("no storage")
+
+    monkeypatch.setattr(sparse, "data_ptr", none)
+    with pytest.raises(ArgumentError, match="sparse_coo"):
+        matmill.transpose_add(tensors(x), sparse)
+
+
+def test_only_so_many_kinds_are_remembered(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortcuts, "_MOST_WAYS", 2)
+    for n in range(1, 6):
+        matmill.transpose(tensors(_matrix(0, 3, n)))
+        assert len(shortcuts._ways) <= 2
