@@ -37,9 +37,11 @@ COPY_SLOTS = 4.0
 WARPS_HALF = 0.90
 #: Cycles per output and slice beyond the first to merge the slices' sums.
 MERGE_CYCLES = 0.133
-#: Share of the data sheet's memory bandwidth that a launch reaches where memory decides: its store of D follows its
-#: arithmetic and is not overlapped with it, so this is far below what a copy reaches.
-MEMORY_SHARE = 0.239
+#: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and is not
+#: overlapped with it, so this is far below what a copy reaches.
+STORE_SHARE = 0.239
+#: The same for A and B, which arrive while earlier tiles are multiplied. An estimate: it decides where k is very long.
+LOAD_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), parts)
     cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds * _outside(config)
     compute = cycles / arch.boost_hz
-    memory = problem.least_bytes / (MEMORY_SHARE * arch.dram_bytes_per_s)
+    outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
+    loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
+    memory = (outside / STORE_SHARE + loaded / LOAD_SHARE) / arch.dram_bytes_per_s
     added = second(problem, parts, arch)
     return Prediction(LAUNCH + max(compute, memory) + added, compute, memory, added, rounds)
 

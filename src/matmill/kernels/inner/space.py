@@ -208,42 +208,47 @@ def _packed(layout: Layout, takers: int) -> bool:
     return layout.mode == PACKED and takers == 1
 
 
-def _copied_as(name: str, layout: Layout, count: int, size: int) -> dict[str, int] | None:
-    """Mode, width and group of copies to stages from which a thread takes ``count`` lines; None where none is legal."""
+def _copied_as(name: str, layout: Layout, count: int, size: int) -> list[dict[str, int]]:
+    """Mode, width and group of copies to stages from which a thread takes ``count`` lines, in every legal way."""
     full = VECTOR_BYTES // size
     mode, width = layout.mode, layout.width
-    if width * size < _LEAST_COPY:
-        if not layout.shifts:
-            return None
-        mode, width = SHIFTED, full
-    elif mode == PACKED and width >= full and layout.lines in {full << i for i in range(6)}:
+    if mode == PACKED and width >= full and layout.lines in {full << i for i in range(6)}:
         mode, width = STRIDED, full  # k's of whole vectors, which a pitch spreads over the banks
+    ways = [(mode, width)] if width * size >= _LEAST_COPY else []
+    if layout.along_k and layout.shifts and width < full:
+        ways.append((SHIFTED, full))
     group = 1 if layout.along_k else gcd(full, count, layout.lines)
-    return {f"{name}_MODE": mode, f"{name}_WIDTH": width, f"{name}_GROUP": group}
+    return [{f"{name}_MODE": mode, f"{name}_WIDTH": width, f"{name}_GROUP": group} for mode, width in ways]
 
 
 def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> Iterator[Config]:
     size = problem.dtype.itemsize
     full = VECTOR_BYTES // size
-    e_copies = _copied_as("E", e, tile["TM"], size)
-    f_copies = _copied_as("F", f, tile["TN"], size)
-    if e_copies is None or f_copies is None:
-        return
     if _alone(tile) and tile["TM"] > _MOST_PLACES and e.width >= full:
         return  # the places of so many lines go to local memory; loads of whole vectors need none
-    shifted = SHIFTED in {e_copies["E_MODE"], f_copies["F_MODE"]}
-    for v in {1} if shifted else sorted({full, max(1, full // 2)}):
-        read = tile.replace(V=v, **e_copies, **f_copies)
-        loaded = _registers(tile["TM"] * v, Reads.of(read, "E", problem.m, size).width, size)
-        loaded += 0 if _alone(tile) else _registers(tile["TN"] * v, Reads.of(read, "F", problem.n, size).width, size)
-        if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(tile, problem)):
-            continue
-        for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
-            config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
-            if _worth_a_stage(config, problem):
-                config = _resident(config, problem, arch, loaded)
-                if bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
-                    yield config
+    e_ways, f_ways = _copied_as("E", e, tile["TM"], size), _copied_as("F", f, tile["TN"], size)
+    if not e_ways or not f_ways:
+        return
+    # Both as they lie, or whatever can be shifted.
+    for copies in ({**e_ways[0], **f_ways[0]}, {**e_ways[-1], **f_ways[-1]})[: max(len(e_ways), len(f_ways))]:
+        shifted = SHIFTED in {copies["E_MODE"], copies["F_MODE"]}
+        for v in {1} if shifted else sorted({full, max(1, full // 2)}):
+            yield from _copied(problem, arch, tile.replace(V=v, **copies))
+
+
+def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
+    """Stages from which ``read`` says how threads read."""
+    size, v = problem.dtype.itemsize, read["V"]
+    loaded = _registers(read["TM"] * v, Reads.of(read, "E", problem.m, size).width, size)
+    loaded += 0 if _alone(read) else _registers(read["TN"] * v, Reads.of(read, "F", problem.n, size).width, size)
+    if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(read, problem)):
+        return
+    for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
+        config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
+        if _worth_a_stage(config, problem):
+            config = _resident(config, problem, arch, loaded)
+            if bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
+                yield config
 
 
 def _worth_a_stage(config: Config, problem: Gemm) -> bool:
