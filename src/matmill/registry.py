@@ -16,8 +16,7 @@ from matmill.cost import hgemm as hgemm_cost
 from matmill.cost import inner as inner_cost
 from matmill.cost import transpose_add as transpose_add_cost
 from matmill.kernel import Kernel, P, Rung
-from matmill.kernels.gemm import GEMM
-from matmill.kernels.gemm import space as gemm_space
+from matmill.kernels.gemm import GEMM, space_where_wide
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER as INNER_KERNEL
@@ -64,7 +63,7 @@ class Production(Generic[P]):
 
 #: Kernels of products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
-    Production(GEMM, gemm_space, gemm_cost.explain),
+    Production(GEMM, space_where_wide, gemm_cost.explain),
     Production(HGEMM, hgemm_space, hgemm_cost.explain),
     Production(INNER_KERNEL, space_where_long, inner_cost.explain),
 )

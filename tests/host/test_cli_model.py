@@ -18,8 +18,9 @@ from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
 from matmill.dtypes import DTYPES
 from matmill.errors import ArgumentError
+from matmill.kernels.gemm import GEMM, space
 from matmill.problem import Gemm
-from matmill.registry import PRODUCTION
+from matmill.registry import Production
 
 PHVM = ["model", "phvm", "--m", "5", "--k", "3e7"]
 MEASURED = [
@@ -232,8 +233,7 @@ def test_gemm_json_is_the_model_and_the_choice(
     words = ["model", "gemm", "--m", str(m), "--n", str(n), "--k", str(k), "--dtype", dtype, "--arch", "t4"]
     found = asked(words, capsys)
     problem = Gemm(m=m, n=n, k=k, dtype=DTYPES[dtype])
-    gemm = tuple(entry for entry in PRODUCTION if entry.explain is gemm_cost.explain)
-    choice = choose_from(gemm, problem, arch.get("t4"))
+    choice = choose_from((Production(GEMM, space, gemm_cost.explain),), problem, arch.get("t4"))
     assert found["best"] == dict((*choice.kernel.config.constants, *choice.kernel.config.launch))
     assert [row["config"] for row in found["rows"] if row["chosen"]] == [found["best"]]
     for row in found["rows"]:

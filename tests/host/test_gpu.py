@@ -166,8 +166,8 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
         seen.append((kernel, extra, *read_launch(config, parameters, LAUNCH), tuple(driver.calls)))
         return status
 
-    def current(cell: Any) -> int:
-        cell._obj.value = context
+    def current(cell: int) -> int:
+        ctypes.c_void_p.from_address(cell).value = context
         return 0
 
     facts: dict[str, Any] = {

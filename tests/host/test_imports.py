@@ -25,7 +25,7 @@ LAYERS = (
     ("choose", "source", "compile", "gpu", "emulator", "swizzle"),
     ("plan", "requests", "streaming"),
     ("products", "sums"),
-    ("routes",),
+    ("routes", "shortcuts"),
     ("ops",),
     ("torch",),
     ("bench",),

@@ -30,6 +30,7 @@ from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import ArgumentError
 from matmill.execute import Launch
+from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from torch_stand_in import product, stand_in
@@ -193,6 +194,8 @@ class SearchGPU(FakeGPU):
         self.matrices: Any = None
         self.blocks = 0
         self.names: list[str] = []
+
+    frame = GPU.frame
 
     def prepare(self, binary: Binary, launch: Launch) -> Callable[[int, int], None]:
         """A kernel that is ready."""

@@ -38,7 +38,7 @@ TRUTH = replace(
     fma_share=0.9,
     copy_slots=9.0,
     load_slots=1.2,
-    stage_slots=5.0,
+    code_cycles=4.0,
     warps_half=2.5,
     overlap=2.5,
 )
@@ -86,9 +86,9 @@ def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "overlap"])
 def test_every_constant_matters_to_some_configuration_in_the_direction_it_should(name: str) -> None:
-    better = name in {"read_share", "fma_share", "l2_bytes", "crowded", "shared_full"}  # more of it is faster
+    better = name in {"read_share", "fma_share", "l2_bytes", "crowded"}  # more of it is faster
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
-    problems = [inner_product(3, 3, 30_000), inner_product(40, 40, 10**6), inner_product(12, 12, 10**7, BF16)]
+    problems = [inner_product(3, 3, 30_001), inner_product(40, 40, 10**6), inner_product(12, 12, 10**7, BF16)]
     changes = [
         cost.predict(p, config, H200, more) - cost.predict(p, config, H200)
         for p in problems

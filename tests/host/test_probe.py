@@ -24,7 +24,7 @@ from matmill.compile import Binary, Resources
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError
 from matmill.execute import Launch, Pointer
-from matmill.gpu import Allocation
+from matmill.gpu import GPU, Allocation
 from matmill.kernel import Kernel
 
 ARCH = replace(get("h200"), l2_bytes=256 * 1024)
@@ -102,6 +102,8 @@ class FakeGPU:
     def enter(self) -> bool:
         """Its context is always the current one."""
         return False
+
+    frame = GPU.frame
 
     def prepare(self, _binary: Binary, launch: Launch) -> Callable[[int, int], None]:
         """The empty kernel, the only one that is launched so."""

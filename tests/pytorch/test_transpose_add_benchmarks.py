@@ -29,6 +29,7 @@ from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, 
 from matmill.bench.sum_shapes import CASE, Shape
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
+from matmill.gpu import GPU
 
 torch: Any = pytest.importorskip("torch")
 
@@ -191,6 +192,8 @@ def test_the_script_writes_records_that_the_page_shows(
 
 class SearchGPU(SumGPU):
     """A GPU on which prepared launches do what launches do."""
+
+    frame = GPU.frame
 
     def prepare(self, binary: Any, launch: Any) -> Any:
         """What enqueues the launch, whatever memory it is told that its parameters lie in."""

@@ -25,12 +25,16 @@ from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
 from matmill.dtypes import DTYPES
 from matmill.errors import ArgumentError, unknown_name
+from matmill.kernels.gemm import GEMM, space
 from matmill.problem import Gemm
-from matmill.registry import PRODUCTION, Production
+from matmill.registry import Production
 from matmill.tiles import tiles
 
 #: The arch of the paper that is still in wide use.
 PHVM_ARCH = "a100"
+
+#: The kernel for all products that it takes, those among them that others are chosen for.
+_GEMM = Production(GEMM, space, gemm_cost.explain)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -190,8 +194,7 @@ def _run_gemm(args: argparse.Namespace) -> int:
         raise unknown_name("--dtype", args.dtype, DTYPES)
     n = args.n
     problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[args.dtype])
-    production = next(entry for entry in PRODUCTION if entry.explain is gemm_cost.explain)
-    rows = _gemm_rows(production, problem, arch)
+    rows = _gemm_rows(problem, arch)
     record = {
         "model": "gemm",
         "arch": arch.name,
@@ -206,14 +209,14 @@ def _run_gemm(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
+def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
     """Every tile shape considered: its terms where it is legal, the reason against it where it is not.
 
     Raises :class:`~matmill.errors.ArgumentError`, with the reasons, where none is legal.
     """
     rows: list[dict[str, Any]] = []
-    for config in production.space(problem, arch):
-        against = production.kernel.with_config(config).why_not(problem, arch)
+    for config in _GEMM.space(problem, arch):
+        against = _GEMM.kernel.with_config(config).why_not(problem, arch)
         row = {
             "config": dict((*config.constants, *config.launch)),
             "tiles": tiles(problem, config),
@@ -239,7 +242,7 @@ def _gemm_rows(production: Production[Gemm], problem: Gemm, arch: Arch) -> list[
             wanted="a product that one of the tile shapes takes",
             fix=f"Ruled out: {'; '.join(reasons)}.",
         )
-    config = choose_from((production,), problem, arch).kernel.config
+    config = choose_from((_GEMM,), problem, arch).kernel.config
     chosen = dict((*config.constants, *config.launch))
     return [{**row, "chosen": row["config"] == chosen} for row in rows]
 

@@ -8,7 +8,7 @@ short. Launching, the first loads' latency, the block's own sum and, with more t
 top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 67 products on an H200 that
+:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
 ``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``). They are what fits
 together, not what each would be measured alone: those that hardly matter beside others lie anywhere.
 """
@@ -35,49 +35,47 @@ class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
     #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
-    read_share: float = 0.994
+    read_share: float = 1.0
     #: From a request under load to its data. Bandwidth times latency is 21 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 5.74e-07
+    latency: float = 5.01e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
     #: 130 KB it takes 8% to 20% longer, as measured on an H200.
-    crowded: float = 259000.0
-    #: Shared memory of each multiprocessor, in bytes, with which memory takes twice as long: what it has is not L1's.
-    shared_full: float = 470000.0
+    crowded: float = 196000.0
     #: Share of bytes moved in vain where rows are read in runs of a line of 128 bytes; less where they are longer.
-    scatter: float = 0.00768
+    scatter: float = 0.0151
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.29e-06
+    launch: float = 3.98e-06
     #: What a second launch right behind the first adds, without its own work.
-    second: float = 4.24e-06
+    second: float = 1.33e-06
+    #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
+    last_shifted: float = 1.58e-06
+    #: Cycles per instruction of the loops, which come from memory once.
+    code_cycles: float = 2.86
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float = 1.44e-07
+    second_step: float = 6.19e-07
     #: Share of the data sheet's multiply-adds that are reached.
-    fma_share: float = 0.675
+    fma_share: float = 0.764
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
     #: 16 bits that is widened. In machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
-    copy_slots: float = 8.48
-    read_slots: float = 13.9
-    load_slots: float = 0.404
-    widen_slots: float = 0.995
-    #: Slots of a thread per portion of k besides: loop, bounds, places. Times do not tell it from 0.
-    portion_slots: float = 0.1
-    #: The same where there is a barrier, apart from the wait.
-    stage_slots: float = 0.241
+    copy_slots: float = 8.28
+    read_slots: float = 17.3
+    load_slots: float = 0.401
+    widen_slots: float = 1.23
     #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
-    barrier_cycles: float = 69.4
+    barrier_cycles: float = 70.1
     #: Cycles per 128-byte line that a load straight from memory touches in L1.
-    line_cycles: float = 0.299
+    line_cycles: float = 0.354
     #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
-    shared_cycles: float = 1.1
+    shared_cycles: float = 1.23
     #: Cycles per output and thread of the sum over a block.
-    sum_cycles: float = 1.51
+    sum_cycles: float = 0.101
     #: Warps per multiprocessor that would fill half of its issue slots.
-    warps_half: float = 1.58
+    warps_half: float = 1.11
     #: The four times overlap in part: the p-norm of them with this p.
-    overlap: float = 4.04
+    overlap: float = 3.44
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-    l2_bytes: float = 4.01
+    l2_bytes: float = 3.83
 
 
 DEFAULT = Constants()
@@ -96,7 +94,6 @@ class Demand:
 
     bytes: float
     flight: float
-    shared: float
     scatter: float
     barriers: float
     multiply_seconds: float
@@ -105,13 +102,13 @@ class Demand:
     loads: float
     widened: float
     copies: float
-    portions: float
-    stages: float
     warps: float
     lines: float
     passes: float
     sums: float
     parted: float
+    shifted: float
+    code: float
     partial_bytes: float
     steps: float
     read_bytes_per_s: float
@@ -152,13 +149,12 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     c = constants
     most = c.read_share * asked.read_bytes_per_s
     memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
-    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING + (asked.shared / c.shared_full) ** _CROWDING
+    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * asked.scatter
     arithmetic = asked.multiply_seconds / c.fma_share
 
     slots = asked.multiplies + c.read_slots * asked.reads + c.load_slots * asked.loads
     slots += c.widen_slots * asked.widened + c.copy_slots * asked.copies
-    slots += c.portion_slots * asked.portions + c.stage_slots * asked.stages
     filled = asked.warps / (asked.warps + c.warps_half)
     issue = (slots / (4 * _LANES * filled) + c.barrier_cycles * asked.barriers) / asked.hz
     operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.passes) / asked.hz
@@ -166,6 +162,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
+    overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     overhead += asked.parted * (c.second + c.second_step * asked.steps + traffic)
     return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
@@ -204,11 +201,9 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
     parted = gs > 1
     sum_bytes = gs * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    rounds = portions * resident * bs
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(under_way * portion * row_bytes * resident * busy),
-        shared=float(resident * (config["SHARED_BYTES"] + arch.shared_reserved)),
         scatter=_scatter(problem, config),
         barriers=portions / resident if staged else 0.0,
         multiply_seconds=terms * s * products / lanes / arch.boost_hz,
@@ -217,19 +212,29 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         loads=terms * loads,
         widened=float(terms * s * (tm + tn)) if problem.dtype.wider is not None else 0.0,
         copies=terms * copied,
-        portions=0.0 if staged else rounds / config["U"],
-        stages=float(rounds) if staged else 0.0,
         warps=resident * bs / _LANES,
         lines=terms * lines,
         passes=terms * passes,
         sums=config["TM"] * config["TN"] * bs / _LANES,
         parted=float(parted),
+        code=_code(config, products),
+        shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if parted else 0.0,
         steps=float(ceil_div(gs, _WAYS * _UNROLLED)) if parted else 0.0,
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
+
+
+def _code(config: Config, products: float) -> float:
+    """Multiply-adds in the machine code of the loops, unrolled as ``product.cuh`` says."""
+    piece = config["V"] * products
+    if not config["BK"]:
+        return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
+    pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
+    most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))
+    return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
 
 
 def _scatter(problem: Gemm, config: Config) -> float:

@@ -11,6 +11,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.layout import is_long
 from matmill.partials import JOINED, split_bytes, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import TILES, against, arguments, threads, tiles, with_copies
@@ -18,6 +19,9 @@ from matmill.tiles import space as shapes
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 8
+#: Where k is long, tiles of 128 x 128 need more rows and columns than this to be well filled; smaller tiles, which copy
+#: two operands along k element by element, take a third longer than the inner kernel.
+_NARROWEST = 96
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -32,6 +36,11 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
             arch,
         )
     )
+
+
+def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """:func:`space`; none for products of few outputs and a long k, which are the inner kernel's but for the widest."""
+    return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
