@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import Arch
+from matmill.bench.clean_clock import Reading
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.environment import describe
-from matmill.bench.inner_clock import Reading
 from matmill.bench.inner_compare import compare_long, compare_short, needs_torch
 from matmill.bench.inner_entry import LIBRARY
 from matmill.bench.inner_groups import GROUPS, Group

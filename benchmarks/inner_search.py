@@ -12,19 +12,17 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from matmill import arch as arches
 from matmill.arch import DEFAULT
+from matmill.bench.clean_clock import clean_clock
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules
 from matmill.bench.environment import describe
-from matmill.bench.inner_clock import CleanClock, Reading
 from matmill.bench.inner_grids import fit_grid, judge_grid
 from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks
-from matmill.bench.probe_runs import Runs
 from matmill.config import Config
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
@@ -72,7 +70,7 @@ def main() -> None:
             return
         record = Record(args.out, args.seed, {**describe(gpu=True), "rounds": args.rounds})
         rules = Rules(rounds=args.rounds, deadline=end)
-        with Runs(gpu) as runs, closing(Reading(runs)) as reading, CleanClock(gpu, reading.run) as clock:
+        with clean_clock(gpu) as clock:
             tools = Tools(gpu, clock, compiler, rules, args.seed)
             _search(tools, record, [task for task in todo if task.key not in record.done])
 

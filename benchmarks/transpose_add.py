@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.clock import Clock, flush_bytes
+from matmill.bench.clean_clock import clean_clock
+from matmill.bench.clock import Clock
 from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import needs_torch
@@ -58,7 +59,7 @@ def main() -> None:
     end = time.monotonic() + args.seconds
     args.out.mkdir(parents=True, exist_ok=True)
     right = True
-    with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock, Copying(gpu, CASE.nbytes) as copying:
+    with clean_clock(gpu) as clock, Copying(gpu, CASE.nbytes) as copying:
         tools = _Tools(gpu, clock, Copies(copying), end)
         for group in GROUPS if args.group == "all" else (args.group,):
             record = _measure(group, tools, args)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.clock import Clock, flush_bytes
+from matmill.bench.clean_clock import clean_clock
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules
 from matmill.bench.copying import Copying
@@ -48,7 +48,7 @@ def main() -> None:
     begin, done, wrong = time.monotonic(), 0, 0
     with (
         KernelCompiler(gpu.arch.target, args.workers) as compiler,
-        Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock,
+        clean_clock(gpu) as clock,
         Copying(gpu, CASE.nbytes) as copying,
     ):
         tools = Tools(gpu, clock, compiler, copying, Rules(rounds=args.rounds, deadline=end), args.seed)

@@ -18,8 +18,8 @@ from host.test_cli_gpu import MILLISECONDS
 from host.test_inner_search import SearchGPU
 from matmill.arch import get
 from matmill.bench import inner_compare, probe_runs
+from matmill.bench.clean_clock import Reading
 from matmill.bench.clock import Clock
-from matmill.bench.inner_clock import Reading
 from matmill.bench.inner_entry import LIBRARY, OURS, Entry
 from matmill.bench.inner_groups import GROUPS, must_beat_library, problems, wanted
 from matmill.bench.inner_report import KIND, cells, entries, lines, page, recorded_groups, said

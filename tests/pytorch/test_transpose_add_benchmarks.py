@@ -162,7 +162,13 @@ def _run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> in
     return int(ended.value.code or 0)
 
 
-@pytest.mark.usefixtures("gpu")
+@pytest.fixture
+def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that flushes nothing: what flushes is a kernel that is not emulated."""
+    monkeypatch.setattr("matmill.bench.clean_clock.clean_clock", lambda gpu: Clock(gpu, 0))
+
+
+@pytest.mark.usefixtures("gpu", "any_clock")
 def test_the_script_writes_records_that_the_page_shows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,7 +257,7 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
         sum_search.Record(record.path, 6, {})
 
 
-@pytest.mark.usefixtures("search_gpu")
+@pytest.mark.usefixtures("search_gpu", "any_clock")
 def test_the_search_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
