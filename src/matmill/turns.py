@@ -17,8 +17,8 @@ from matmill.problem import Geam, View
 
 VECTOR_BYTES, WORD_BYTES = 16, 4
 #: How an operand lies, as in turn.cuh: along D's rows; across them with columns that start on whole vectors, or
-#: anywhere; or contiguous in neither dimension.
-ALONG, CROSSED, MOVED, SINGLE, ABSENT = range(5)
+#: anywhere; contiguous in neither dimension; not at all; or along D's rows, starting elsewhere than D's vectors.
+ALONG, CROSSED, MOVED, SINGLE, ABSENT, ASKEW = range(6)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
 #: Strides below so many bytes are 32-bit integers.
@@ -129,7 +129,10 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
         if row != 1:
             return SINGLE, 1
         return CROSSED if view.align // size >= v else MOVED, v
-    return ALONG, min(v, max(1, view.beside // size)) if column == 1 else 1
+    width = min(v, max(1, view.beside // size)) if column == 1 else 1
+    if column == 1 and width * size < WORD_BYTES and v * size == VECTOR_BYTES:
+        return ASKEW, v  # one element at a time would take more loads than memory has time for
+    return ALONG, width
 
 
 def halo(config: Config, itemsize: int) -> int:
@@ -150,8 +153,10 @@ def _loaded(config: Config, itemsize: int) -> int:
     v, threads, word = config["V"], config["THREADS"], _word(config, itemsize)
     columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
     of_lists = ceil_div(columns // word * (config["BR"] // v), threads) * word * registers
+    slots = config["BR"] * config["BC"] // v // threads
     loads = {
-        ALONG: config["BR"] * config["BC"] // v // threads * registers,
+        ALONG: slots * registers,
+        ASKEW: slots * (2 * registers + 1),
         CROSSED: of_lists,
         MOVED: 2 * of_lists,
         SINGLE: ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES),

@@ -13,7 +13,7 @@ from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.turns import layout, space, tiles
+from matmill.turns import ASKEW, layout, space, tiles
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -79,6 +79,51 @@ def test_strides_that_take_64_bits_are_told_apart() -> None:
         assert {config["FAR"] for config in space(asked, H200)} == {far}
     near = TRANSPOSE_ADD.with_config(space(asked, H200)[0].replace(FAR=0))
     assert near.why_not(asked, H200) == "FAR = 0 where strides take 64 bits"
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize(("pad", "before"), [(0, 1), (3, 0), (5, 7)])
+def test_rows_of_y_that_start_elsewhere_are_loaded_in_whole_vectors(name: str, pad: int, before: int) -> None:
+    dtype = ELEMENTWISE[name]
+    trial = SumTrial((2, 65, 200), dtype, (ACROSS, Placed(pad=pad, before=before), ROWS), (1.0, -2.0))
+    (mode,) = {config["Y_MODE"] for config in space(trial.problem, H200) if config["V"] * dtype.itemsize == 16}
+    assert mode == ASKEW
+    for config in space(trial.problem, H200)[::7]:
+        trial.kernel = TRANSPOSE_ADD.with_config(config)
+        trial.d[...] = 7
+        check(trial)
+
+
+def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
+    trial = SumTrial((1, 64, 2047), ELEMENTWISE["bfloat16"], (ACROSS, Placed(pad=3), ROWS))
+    assert trial.kernel.config["Y_MODE"] == ASKEW
+    # Two vectors of eight for each of X and of Y, and more at the ends of rows; single elements would be 8 and 2.
+    assert check(trial).counters.global_load_requests * 32 < 5 * 64 * 2047 / 8
+
+
+@pytest.mark.parametrize("name", ["float16", "int8"])
+def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
+    trial = SumTrial((1, 40, 150), ELEMENTWISE[name], (ACROSS, Placed(pad=1), ROWS))
+    assert trial.y is not None
+    assert trial.problem.y is not None
+    turned = trial.y[:, ::-1]
+    row, column = trial.problem.y.strides
+    trial.problem = replace(trial.problem, y=replace(trial.problem.y, strides=(-row, column)))
+    trial.y = turned
+    wide = [config for config in space(trial.problem, H200) if config["Y_MODE"] == ASKEW]
+    trial.kernel = TRANSPOSE_ADD.with_config(wide[len(wide) // 2])
+    check(trial)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_few_long_rows_are_made_down_their_columns(name: str) -> None:
+    trial = SumTrial((1, 70, 1500), ELEMENTWISE[name], (ACROSS, ROWS, ROWS))
+    found = sorted(space(trial.problem, H200), key=lambda config: config["BR"])
+    assert found[0]["BR"] < 70
+    for config in (found[0], found[1], found[-1]):
+        trial.kernel = TRANSPOSE_ADD.with_config(config)
+        trial.d[...] = 7
+        check(trial)
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])

@@ -19,7 +19,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Geam
-from matmill.turns import ALONG, MOVED, SINGLE, VECTOR_BYTES
+from matmill.turns import ALONG, ASKEW, MOVED, SINGLE, VECTOR_BYTES
 from matmill.turns import blocks as tiles
 
 _LANES, _SECTOR = 32, 32
@@ -142,11 +142,11 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
     else:
         count, elements = tiles(problem, config) * problem.batch, config["BR"] * config["BC"]
         modes = [config[f"{name}_MODE"] for name in "XY"[: operands - 1]]
-        lines = config["BR"] + sum(config["BR" if mode == ALONG else "BC"] for mode in modes)
+        lines = config["BR"] + sum(config["BR" if mode in {ALONG, ASKEW} else "BC"] for mode in modes)
         vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in "XY"[: operands - 1])
         split = (operands - 1) * config["BR"] if config["SHIFTED"] and config["START"] * size < _SECTOR else 0
         # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
-        moved = sum(elements / {MOVED: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes)
+        moved = sum(elements / {MOVED: config["V"], ASKEW: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes)
         starts = ceil_div(count, arch.sms)
     busiest = ceil_div(count, arch.sms)
     resident = min(per_sm, busiest)

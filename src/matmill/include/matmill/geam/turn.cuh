@@ -14,8 +14,9 @@
 // Rows need not be aligned. Where they are not (SHIFTED), a block's part of each row of D is moved to the left until it
 // starts on START elements, 16 bytes or more, so that D is stored, and Y loaded, in whole vectors whatever the pitch, and
 // sectors need not be shared between blocks; each block then needs HALO
-// columns of X more. Columns of X that are not aligned (MOVED) are loaded in pairs of whole vectors. Only vectors that stick out of a row of D, or out of all that lies between
-// X's first and last element, go element by element.
+// columns of X more. Columns of X that are not aligned (MOVED), and rows of an operand that start elsewhere than D's
+// vectors (ASKEW), are loaded in pairs of whole vectors. Only vectors that stick out of a row of D, or out of all that
+// lies between an operand's first and last element, go element by element.
 #pragma once
 
 #include "matmill/geam/vector.cuh"
@@ -25,7 +26,7 @@ using Index = long long;
 
 namespace matmill {
 
-enum { ALONG, CROSSED, MOVED, SINGLE, ABSENT };
+enum { ALONG, CROSSED, MOVED, SINGLE, ABSENT, ASKEW };
 
 template <bool, class A, class B>
 struct Either {
@@ -45,6 +46,10 @@ struct Turn {
   using Packed = typename Vector::Packed;
   using Word = typename Vector::Word;
   static constexpr int W = Vector::W, WORDS = Vector::WORDS;
+
+  // Elements of a vector that sticks out of a row are told apart at once; more than so many would be most of the code.
+  static constexpr bool FEW = V <= 8;
+  static constexpr unsigned MOST_FLAT = 8;  // rows of tiles
 
   // Rows of D start at multiples of SHIFTED elements behind a multiple of START; 0 where they start at one of V.
   static constexpr bool SHIFTED = Config::SHIFTED != 0, PLAIN = Config::PLAIN != 0;
@@ -129,6 +134,8 @@ struct Turn {
             const Scalar* const from = WIDTH > 1 ? X.in_row(r, c + i) : X.at(r, c + i);
             copy<WIDTH>(reinterpret_cast<Scalar*>(values[s].words) + i, from);
           }
+        } else if constexpr (FEW) {
+          values[s] = Vector::gathered([&](int i) { return c + i >= 0 && c + i < n ? *X.at(r, c + i) : Scalar{}; });
         } else {
 #pragma unroll 4
           for (int i = 0; i < V; ++i) {
@@ -139,6 +146,47 @@ struct Turn {
     }
     __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
     __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const { return values[s]; }
+  };
+
+  // The same where its elements lie side by side and none of D's vectors starts where one of its own does, as a rule: the
+  // two in which they lie are loaded. It reads what other threads are given, and so never lies where D does.
+  struct Askew {
+    static constexpr int BYTES = 0;
+    Vector values[SLOTS][2];
+    int behind[SLOTS];
+
+    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix& D, int row0, int column0, int m, int n) {
+      const Place place(row0, column0);
+      // All that lies between the first element and the last may be read: past a row's end lies another row.
+      const Scalar* const begin = X.in_row(X.row < 0 ? m - 1 : 0, 0);
+      const Scalar* const end = X.in_row(X.row > 0 ? m - 1 : 0, n);
+#pragma unroll
+      for (int s = 0; s < SLOTS; ++s) {
+        const int r = place.row + s * ROWS, c = place.column - Place::shift(D, r);
+        if (r >= m) continue;
+        behind[s] = X.template behind<V>(r, c);
+        const int first = c - behind[s];
+        const Scalar* const from = X.in_row(r, first);
+        if (from >= begin && from + 2 * V <= end) {
+#pragma unroll
+          for (int l = 0; l < 2; ++l) values[s][l].load(from + l * V);
+        } else {
+#pragma unroll
+          for (int l = 0; l < 2; ++l) {
+#pragma unroll 4
+            for (int i = l * V; i < l * V + V; ++i) {
+              values[s][l].push(first + i >= 0 && first + i < n ? from[i] : Scalar{});
+            }
+          }
+        }
+      }
+    }
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
+    __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const {
+      Vector v = values[s][0];
+      v.follow(values[s][1], behind[s]);
+      return v;
+    }
   };
 
   // A turned tile of COLUMNS columns. Its rows are those of D's part of the block, its columns the block's behind HALO
@@ -317,6 +365,10 @@ struct Turn {
     using Type = Turned<2>;
   };
   template <int WIDTH>
+  struct Operand<ASKEW, WIDTH> {
+    using Type = Askew;
+  };
+  template <int WIDTH>
   struct Operand<SINGLE, WIDTH> {
     using Type = Single;
   };
@@ -340,9 +392,12 @@ struct Turn {
     const Matrix mx(X + batch * x_batch, x_row, x_column), my(Y + batch * y_batch, y_row, y_column);
     const Matrix md(D + batch * d_batch, d_row, d_column);
 
-    // Along D's rows: blocks that run at the same time write neighbouring pieces of them.
-    const unsigned across = (n + REACH + BC - 1) / BC, down = blockIdx.x / across;
-    const int row0 = down * BR, column0 = (blockIdx.x - down * across) * BC;
+    // Along D's rows: blocks that run at the same time write neighbouring pieces of them. Where D has few rows and long
+    // ones, down its columns, whose parts lie side by side in X.
+    const unsigned across = (n + REACH + BC - 1) / BC, below = (m + BR - 1) / BR;
+    const bool flat = below <= MOST_FLAT && below < across;
+    const unsigned down = flat ? blockIdx.x % below : blockIdx.x / across;
+    const int row0 = down * BR, column0 = (flat ? blockIdx.x / below : blockIdx.x - down * across) * BC;
 
     OperandX x;
     OperandY y;
@@ -367,6 +422,10 @@ struct Turn {
       Scalar* const to = const_cast<Scalar*>(V == 1 ? md.at(r, c) : md.in_row(r, c));
       if (c >= 0 && c + V <= n) {
         out.store(to);
+      } else if constexpr (FEW) {
+#pragma unroll
+        for (int i = 0; i < V; ++i)
+          if (c + i >= 0 && c + i < n) to[i] = out.element(i);
       } else {
 #pragma unroll 1
         for (int i = 0; i < V; ++i) {
