@@ -25,7 +25,7 @@ _LINE_BYTES = 128
 #: Vectors of a portion, about.
 _VECTORS = (128, 256, 512, 1024)
 #: Registers of a vector, of where one begins in each operand, and of a thread besides its vectors and places.
-_VECTOR_REGISTERS, _SPOT, _OTHERS = 4, 3, 26
+_VECTOR_REGISTERS, _SPOT, _OTHERS = 4, 3, 23
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
