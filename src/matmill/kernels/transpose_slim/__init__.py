@@ -1,4 +1,4 @@
-"""Transpose+add of a matrix of few rows or few columns: where tiles would be mostly padding, portions are runs of it.
+"""Transpose+add of a matrix of few rows or few columns, in portions of its long side: tiles would be mostly padding.
 
 Two cases. Of few columns (tall), D and Y are packed, so that some rows of them are one run of memory; X consists of one
 long line for each column. Of few rows (wide), it is X that is packed, and Y and D consist of long lines.
@@ -77,8 +77,12 @@ def _steady(config: Config, size: int) -> bool:
 
 def held(config: Config, itemsize: int) -> int:
     """Vectors of X that a portion holds."""
-    room = (config["M"] if config["WIDE"] else config["N"]) if config["APART"] else 0
-    return config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES + room
+    return config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
+
+
+def _short(config: Config) -> int:
+    """The short side: rows or columns of D."""
+    return config["M"] if config["WIDE"] else config["N"]
 
 
 def slim(problem: Geam) -> str | None:
@@ -129,9 +133,8 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
     reason = slim(problem)
     if reason is not None:
         return reason
-    short = config["M"] if config["WIDE"] else config["N"]
-    if short != min(problem.m, problem.n):
-        return f"constants for a short side of {short}"
+    if _short(config) != min(problem.m, problem.n):
+        return f"constants for a short side of {_short(config)}"
     for name, value in _layout(problem).items():
         if config[name] != value:
             return f"{name} = {config[name]} where the operands need {value}"
