@@ -5,8 +5,8 @@
 
 Every element type; sizes that no tile divides, whose rows start on 16, 8, 4, 2 or single bytes; of the production
 kernels what is chosen for operands that lie along the result's rows and across them, for pitches and starts of their
-own, batches, factors, and moves without y. Prints a line per kernel; exits with 1 where a result is wrong. Kernels are
-compiled by other processes first.
+own, batches, short sides, factors, and moves without y. Prints a line per kernel; exits with 1 where a result is wrong.
+Kernels are compiled by other processes first.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _DEVICE_BYTE = 0xFF
 _RUNG_SIZES = ((96, 144), (67, 80), (133, 65), (130, 48))
 _SHAPES = ((1, 67, 133), (3, 40, 33), (1, 130, 250), (2, 5, 300), (1, 1, 3), (5, 129, 8))
 _SMALL = ((700, 12, 9), (65, 32, 33), (1001, 3, 5))
+#: Few rows or columns, with the elements between the lines of those operands that consist of long ones.
+_SLIM = ((3, 20480, 0), (17, 5000, 0), (17, 5001, 3), (40, 3000, 1))
 _FACTORS = ((1.0, 1.0), (2.0, -3.0))
 
 
@@ -125,7 +127,7 @@ def rungs(arch: Arch) -> Iterator[Case]:
 
 
 def production() -> Iterator[Case]:
-    """Sums whose operands lie in every way, with shapes, factors and starts taken in turns; and many small ones."""
+    """Sums whose operands lie in every way, with shapes, factors and starts in turns; many small ones; slim ones."""
     shapes, factors, starts = cycle(_SHAPES), cycle(_FACTORS), cycle((0, 1, 3, 8))
     crossed = (True, False)
     for dtype, x, y, pad in product(ELEMENTWISE.values(), crossed, (False, True, None), (0, 1, 2, 4)):
@@ -137,6 +139,14 @@ def production() -> Iterator[Case]:
     for shape, dtype, laid_y in product(_SMALL, ELEMENTWISE.values(), (Laid(), None)):
         used = next(factors) if laid_y else (1.0, 1.0)
         yield Case("production", shape, dtype, Laid(crossed=True), laid_y, Laid(), used)
+    added, pairs = cycle((True, True, False)), cycle(((0, 0), (3, 8), (0, 0), (8, 1), (1, 0)))
+    for (short, long, pad), dtype, wide in product(_SLIM, ELEMENTWISE.values(), (False, True)):
+        shape, (before_x, before_d) = (1, short, long) if wide else (1, long, short), next(pairs)
+        laid_x = Laid(crossed=True, before=before_x, pad=0 if wide else pad)
+        d = Laid(before=before_d, pad=pad if wide else 0)
+        laid_y = d if next(added) else None
+        used = next(factors) if laid_y else (1.0, 1.0)
+        yield Case("production", shape, dtype, laid_x, laid_y, d, used)
 
 
 def launch(gpu: GPU, compiler: KernelCompiler, case: Case, seed: int) -> tuple[str, int]:

@@ -2,7 +2,8 @@
 
     python benchmarks/transpose_add_search.py --out benchmarks/results/transpose_add_search_h200.jsonl --seconds 300
 
-Every element type and alignment at a few sizes, the article's sum first; each configuration is checked to the bit.
+Every element type and alignment at a few sizes, the article's sum first, or with ``--slim`` sums with one short side,
+which belong in a record of their own; each configuration is checked to the bit.
 Needs a GPU and torch. Stops by itself when ``--seconds`` are over, with all that was measured in the file; the same
 command then goes on where it stopped. Kernels are compiled by other processes. Ends with 1 where a result is wrong.
 """
@@ -22,7 +23,7 @@ from matmill.bench.contest import Rules
 from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import needs_torch
-from matmill.bench.sum_search import Record, Tools, grid, search
+from matmill.bench.sum_search import Record, Tools, grid, search, slim_grid
 from matmill.bench.sum_shapes import CASE, Shape
 from matmill.gpu import GPU
 
@@ -38,13 +39,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="when to stop (default: 300)")
     parser.add_argument("--rounds", type=int, default=5, help="of whatever is not far from the best (default: 5)")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that compile")
+    parser.add_argument("--slim", action="store_true", help="sums with one short side")
     parser.add_argument("--limit", type=int, help="take this many sums alone")
     args = parser.parse_args()
     needs_torch()
     gpu = GPU.get(0)
     end = time.monotonic() + args.seconds - _RESERVE
     record = Record(args.out, args.seed, {**describe(gpu=True), "rounds": args.rounds})
-    todo = list(record.left(grid()[: args.limit]))
+    todo = list(record.left((slim_grid() if args.slim else grid())[: args.limit]))
     begin, done, wrong = time.monotonic(), 0, 0
     with (
         KernelCompiler(gpu.arch.target, args.workers) as compiler,
@@ -69,7 +71,8 @@ def _said(shape: Shape, line: dict[str, Any]) -> str:
     rows = line["rows"]
     best = min(rows, key=lambda row: row["seconds"])
     share = line["bytes"] / best["seconds"] / line["copy_bytes_per_s"]
-    tile = "x".join(str(best["config"][name]) for name in ("BR", "BC", "THREADS") if name in best["config"])
+    sizes = (best["config"].get(name) for name in ("BR", "BC", "G", "M", "N", "THREADS"))
+    tile = "x".join(str(size) for size in sizes if size is not None)
     plain = min((row["seconds"] for row in rows if not row["config"].get("SHIFTED", 0)), default=0.0)
     beside = f"  unshifted/best {plain / best['seconds']:.3f}" if plain else ""
     wrong = f"  WRONG: {'; '.join(line['wrong'])}" if line["wrong"] else ""

@@ -22,6 +22,8 @@ from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
+from matmill.kernels.transpose_slim import space as slim_space
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
 from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
@@ -72,6 +74,7 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
 SUMS: tuple[Production[Geam], ...] = (
     Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.explain),
+    Production(TRANSPOSE_SLIM, slim_space, transpose_add_cost.explain),
 )
 
 LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from matmill.choose import choose_sum
 from matmill.compile import compile_ptx
 from matmill.dtypes import BITS, DType
 from matmill.emulator import Memory, Report, run
+from matmill.execute import Pointer
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Geam, View
 from matmill.source import Source, generate
@@ -47,7 +49,7 @@ def stored(shape: tuple[int, int, int], dtype: DType, how: Placed, rng: np.rando
 
 
 def view_of(x: Array, d: Array, how: Placed) -> View:
-    """The operand as the problem describes it; the emulator's buffers start on 16 bytes."""
+    """The operand as the problem describes it: it starts as many elements behind 16 bytes as there are before it."""
     size = x.itemsize
     batch, row, column = (stride // size for stride in x.strides)
     line = column if how.crossed else row
@@ -71,6 +73,7 @@ class SumTrial:
         rng = np.random.default_rng([*shape, dtype.itemsize])
         x, y, d = places
         self.scalars = scalars
+        self.before = {"X": x.before, "Y": y.before if y is not None else 0, "D": d.before}
         self.d = stored(shape, dtype, d, rng)
         self.x = stored(shape, dtype, x, rng)
         self.y = None if y is None else self.d if in_place else stored(shape, dtype, y, rng)
@@ -105,20 +108,42 @@ class SumTrial:
         """One launch."""
         assert self.kernel.why_not(self.problem, H200) is None
         memory = Memory()
-        d = memory.bind("D", self.d, access="rw")
+        d = self._bound(memory, "D", self.d, "rw")
         same = self.y is not None and self.y is self.d
-        y = d if same else memory.bind("Y", self.y, access="r")
-        operands = GemmOperands(memory.bind("X", self.x, access="r"), y, y, d, *self.scalars)
+        y = d if same else self._bound(memory, "Y", self.y, "r")
+        operands = GemmOperands(self._bound(memory, "X", self.x, "r"), y, y, d, *self.scalars)
         ptx = compile_ptx(source or self.source(), TARGET)
         return run(ptx, self.kernel.launch(self.problem, operands), memory, races=True)
 
+    def _bound(self, memory: Memory, name: str, array: Array | None, access: str) -> Pointer:
+        """The matrix where it lies in its own memory, of which there is no more than from 16 bytes before it on."""
+        if array is None:
+            return memory.bind(name, None, access=access)
+        size, before = array.itemsize, self.before[name]
+        span = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)) // size + 1
+        behind = before % (ALIGN // size)
+        pointer = memory.bind(name, memory_of(array)[before - behind : before + span], access=access)
+        return Pointer(name, pointer.address + behind * size)
+
+
+def memory_of(view: Any) -> Any:
+    """The array that a view is of."""
+    while getattr(view, "base", None) is not None:
+        view = view.base
+    return view
+
 
 def check(trial: SumTrial) -> Report:
-    """Runs and compares every element."""
-    expected = trial.expected()
+    """Runs and compares every element, and what of D's memory lies around them, which must not change."""
+    expected, memory = trial.expected(), memory_of(trial.d)
+    around, own = memory.copy(), trial.d.copy()
     report = trial.run()
     assert not report.hazards
     assert trial.d.tobytes() == expected.tobytes()
+    found = trial.d.copy()
+    trial.d[...] = own
+    assert memory.tobytes() == around.tobytes()
+    trial.d[...] = found
     return report
 
 

@@ -31,7 +31,7 @@ def test_some_of_each_are_launched_and_right(
     assert lines[-1] == f"{len(lines) - 1} sums, 0 wrong"
     assert len(lines) > 30
     assert {rung.kernel.entry for rung in TRANSPOSE_ADD} <= gpu.entries
-    assert {"transpose_add", "transpose_small"} <= gpu.entries
+    assert {"transpose_add", "transpose_small", "transpose_slim"} <= gpu.entries
     assert {line.split()[3] for line in lines[:-1]} == {"float32", "float64", "float16", "bfloat16", "int8", "int32"}
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from matmill import gaps
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
-from matmill.kernels.transpose_small import TRANSPOSE_SMALL, gaps, space
+from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
 
 
@@ -108,4 +109,4 @@ def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n:
 @pytest.mark.parametrize("missing", ["__syncthreads();", "half = SHEET - half;"])
 def test_a_missing_barrier_or_half_is_found(missing: str) -> None:
     trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    assert trial.run(without(trial.source(), "kernel.cuh", missing)).hazards
+    assert trial.run(without(trial.source(), "portion.cuh", missing)).hazards

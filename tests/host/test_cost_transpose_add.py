@@ -14,7 +14,7 @@ from matmill.bench.models import MODELS
 from matmill.bench.transposed import ARTICLE, transposed_sum
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
-from matmill.kernels import transpose_small
+from matmill.kernels import transpose_slim, transpose_small
 from matmill.problem import Geam, View
 
 H200 = get("h200")
@@ -117,6 +117,36 @@ def test_many_small_matrices_are_bound_by_memory_whatever_their_type() -> None:
             )
             assert best.bound == "memory"
             assert best.issue < 0.7 * best.memory
+
+
+@pytest.mark.parametrize(
+    ("m", "n"), [(3, 5_000_000), (17, 1_000_000), (30, 1_000_001), (1_000_001, 30), (2_000_000, 8)]
+)
+@pytest.mark.parametrize("dtype", [I8, BF16, F32])
+def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles(m: int, n: int, dtype: DType) -> None:
+    problem = transposed_sum(m, n, dtype)
+    slim = min(
+        (cost.explain(problem, config, H200) for config in transpose_slim.space(problem, H200)),
+        key=lambda found: found.seconds,
+    )
+    assert slim.bound == "memory"
+    assert slim.issue < 0.8 * slim.memory
+    assert slim.seconds < min(found.seconds for found in _all(problem))
+
+
+def test_portions_of_slim_sums_hold_no_padding_and_a_vector_more_for_each_line_that_starts_anywhere() -> None:
+    for m, n in ((17, 2**20), (2**20, 17)):
+        even, odd = (transposed_sum(m + (m > n) * more, n + (n > m) * more, BF16) for more in (0, 1))
+        config, apart = (
+            next(one for one in transpose_slim.space(problem, H200) if one["G"] * one["M"] * one["N"] * 2 == 17 * 384)
+            for problem in (even, odd)
+        )
+        whole, cut = cost.demand(even, config, H200), cost.demand(odd, apart, H200)
+        assert 17 * 2**20 / H200.sms <= whole.elements < 1.03 * 17 * 2**20 / H200.sms
+        assert cut.vectors - whole.vectors == 17 * whole.elements / (17 * 192)
+        # Of D and Y, whose rows are long ones where x has few columns; nobody else writes what is loaded twice of x.
+        assert whole.split == 0
+        assert cut.split == (2 * 17 * -(-(17 * (2**20 + 1)) // (17 * 192)) if m > n else 0)
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL.names if name != "overlap"])

@@ -19,7 +19,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "cache", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("execute", "frame", "kernel", "mma_tiles", "partials", "tiles", "turns", "layout", "cost"),
+    ("execute", "frame", "kernel", "mma_tiles", "partials", "tiles", "turns", "gaps", "portions", "layout", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "source", "compile", "gpu", "emulator", "swizzle"),

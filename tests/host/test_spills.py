@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import gcd
 
 import pytest
@@ -15,6 +16,8 @@ from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
+from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
+from matmill.kernels.transpose_slim import space as slim_space
 from matmill.problem import Geam, Gemm, View
 from matmill.registry import PRODUCTION
 from matmill.source import generate
@@ -52,6 +55,18 @@ def test_sums_do_not_spill(name: str) -> None:
             kernel = choose_sum(problem, H200).kernel
             found = compile_source(generate(kernel, dtype), H200.target).resources
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("short", [8, 30])
+def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
+    dtype = ELEMENTWISE[name]
+    for long, wide, has_y in product((100_000, 100_001), (False, True), (False, True)):
+        asked = transposed(*((short, long) if wide else (long, short)), dtype)
+        problem = asked if has_y else replace(asked, y=None)
+        for config in slim_space(problem, H200):
+            found = compile_source(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target).resources
+            assert (found.spill_stores, found.stack) == (0, 0), (str(problem), config)
 
 
 #: Strides of 1024 x 1024 matrices and the bytes that their lines are aligned to: packed either way, and odd starts.

@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,9 @@ from matmill.bench.enqueue import enqueuer
 from matmill.bench.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
 from matmill.bench.sum_peers import COMPILED, EAGER, TUNED
 from matmill.bench.sum_report import KIND, OURS, entries, page_part, recorded_comparisons
-from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search
+from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
 from matmill.bench.sum_shapes import CASE, Shape
+from matmill.bench.transposed import transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
 from matmill.gpu import GPU
@@ -226,6 +228,17 @@ def test_the_grid_has_every_type_and_alignment() -> None:
         pitches = {shape.m * dtype.itemsize % 16 for shape in shapes[1:] if shape.dtype is dtype}
         assert {0, dtype.itemsize} <= pitches
         assert {shape.m // 1000 for shape in shapes[1:] if shape.dtype is dtype} == {1, 4, 12}
+
+
+def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_start_anywhere() -> None:
+    shapes = slim_grid()
+    assert len(set(shapes)) == len(shapes)
+    for dtype, wide in product(ELEMENTWISE.values(), (False, True)):
+        own = [shape for shape in shapes if shape.dtype is dtype and (shape.m < shape.n) == wide]
+        assert {max(shape.m, shape.n) * dtype.itemsize % 16 > 0 for shape in own} == {False, True}
+        for shape in own:
+            entries = {one.kernel.entry for one in candidates(transposed_sum(shape.m, shape.n, dtype), get("h200"))}
+            assert entries == {"transpose_add", "transpose_slim"}
 
 
 def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How long a transpose+add takes on the kernels of ``kernels/transpose_add`` and ``kernels/transpose_small``.
+"""How long a transpose+add takes on its kernels: ``transpose_add``, ``transpose_small`` and ``transpose_slim``.
 
 A block loads all that it needs, waits for it, turns it and stores it, and asks for nothing while it waits. That is
 hidden by the other threads on its multiprocessor, as far as there are others. So there are three limits, of which the
@@ -22,7 +22,7 @@ from matmill.problem import Geam
 from matmill.turns import ALONG, ASKEW, MOVED, SINGLE, VECTOR_BYTES
 from matmill.turns import blocks as tiles
 
-_LANES, _SECTOR = 32, 32
+_LANES, _LINE = 32, 128
 #: Vectors moved that finding the place of an element costs. Counted in machine code for sm_90a: 14 instructions.
 _PLACE = 0.06
 
@@ -45,7 +45,7 @@ class Constants:
     block: float = 1.11e-11
     #: Bytes that each line of a tile costs besides its own.
     line_bytes: float = 1.45
-    #: Bytes that it costs more where a part of a row ends inside a sector, which two blocks then write.
+    #: Bytes that it costs more where a part of a row starts inside a line of 128, which two blocks then share.
     split_bytes: float = 3.09
     #: Threads of a multiprocessor with which waiting takes as long as moving the bytes; with more it takes less.
     alone: float = 388.0
@@ -68,7 +68,7 @@ DEFAULT = Constants()
 class Demand:
     """What a sum demands of a GPU with a configuration, whatever that costs.
 
-    ``bytes`` that move, ``lines`` of tiles, of all operands, and those that ``split`` a sector with another block's,
+    ``bytes`` that move, ``lines`` of tiles, of all operands, and those that ``split`` a line with another block's,
     are of the whole GPU; ``threads`` that start, and ``vectors``, ``elements`` and ``moved`` vectors of them all, are
     of the busiest multiprocessor, padding included. ``beside`` is how many threads that one holds at once, ``rounds``
     how often it is filled with so many.
@@ -104,7 +104,7 @@ class Prediction:
 
 
 def predict(problem: Geam, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config``, of either kernel, on ``arch``."""
+    """Seconds that ``problem`` takes with ``config``, of any of the kernels, on ``arch``."""
     return explain(problem, config, arch).seconds
 
 
@@ -129,37 +129,87 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    size, per_sm = problem.dtype.itemsize, config["BLOCKS_PER_SM"]
-    operands = 2 if problem.y is None else 3
-    if "G" in dict(config.constants):
-        # Runs of small matrices that are packed one behind the other, of which a block does many. Where an element of
-        # a run lies is worked out once by each block, if vectors differ in that.
-        count, elements = ceil_div(problem.batch, config["G"]), config["G"] * problem.m * problem.n
-        lines, split, vectors = operands, 0, operands * elements * size / VECTOR_BYTES
-        moved = 0 if config["STEADY"] else _PLACE * elements
-        starts = min(per_sm, ceil_div(count, arch.sms))
-        per_sm *= 2  # the next run of each block is under way while it does one
-    else:
-        count, elements = tiles(problem, config) * problem.batch, config["BR"] * config["BC"]
-        modes = [config[f"{name}_MODE"] for name in "XY"[: operands - 1]]
-        lines = config["BR"] + sum(config["BR" if mode in {ALONG, ASKEW} else "BC"] for mode in modes)
-        vectors = elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in "XY"[: operands - 1])
-        split = (operands - 1) * config["BR"] if config["SHIFTED"] and config["START"] * size < _SECTOR else 0
-        # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
-        moved = sum(elements / {MOVED: config["V"], ASKEW: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes)
-        starts = ceil_div(count, arch.sms)
-    busiest = ceil_div(count, arch.sms)
-    resident = min(per_sm, busiest)
+    work = _portion(problem, config) if "G" in dict(config.constants) else _tile(problem, config)
+    busiest = ceil_div(work.count, arch.sms)
+    resident = min(work.under_way, busiest)
+    starts = min(work.starts, busiest)
     return Demand(
         bytes=float(problem.least_bytes),
-        lines=float(count * lines),
-        split=float(count * split),
+        lines=float(work.count * work.lines),
+        split=float(work.count * work.split),
         threads=float(starts * config["THREADS"]),
-        vectors=float(busiest * vectors),
-        elements=float(busiest * elements),
-        moved=float(starts * moved),
+        vectors=float(busiest * work.vectors),
+        elements=float(busiest * work.elements),
+        moved=float(starts * work.moved),
         beside=float(resident * config["THREADS"]),
         rounds=float(ceil_div(busiest, resident)),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One of ``count`` pieces of work that a sum consists of, with the counts of :class:`Demand` for one of them.
+
+    A multiprocessor has so many ``under_way`` at once, and threads start for so many at most; ``moved`` is counted for
+    those alone.
+    """
+
+    count: int
+    elements: int
+    lines: int
+    split: float
+    vectors: float
+    moved: float
+    under_way: int
+    starts: float
+
+
+def _tile(problem: Geam, config: Config) -> _Work:
+    """A tile, which is one block's work."""
+    names = "X" if problem.y is None else "XY"
+    elements, shifted = config["BR"] * config["BC"], config["SHIFTED"]
+    modes = [config[f"{name}_MODE"] for name in names]
+    return _Work(
+        count=tiles(problem, config) * problem.batch,
+        elements=elements,
+        lines=config["BR"] + sum(config["BR" if mode in {ALONG, ASKEW} else "BC"] for mode in modes),
+        split=len(names) * config["BR"] * _inside(config["START"] * problem.dtype.itemsize) if shifted else 0.0,
+        vectors=elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in names),
+        # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
+        moved=sum(elements / {MOVED: config["V"], ASKEW: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes),
+        under_way=config["BLOCKS_PER_SM"],
+        starts=inf,
+    )
+
+
+def _inside(start: int) -> float:
+    """How often a part of a row that starts on so many bytes starts inside a line of 128."""
+    return 1 - start / _LINE
+
+
+def _portion(problem: Geam, config: Config) -> _Work:
+    """A portion of small matrices or of a slim one, of which a block does many.
+
+    Where an element of a portion lies is worked out once by each block, if vectors differ in that.
+    """
+    v = VECTOR_BYTES // problem.dtype.itemsize
+    elements = config["G"] * config["M"] * config["N"]
+    lines_x, lines_others, room, y_width = 1, 1, 0, v
+    if "WIDE" in dict(config.constants):
+        short = config["M"] if config["WIDE"] else config["N"]
+        lines_x, lines_others = (1, short) if config["WIDE"] else (short, 1)
+        room, y_width = short * config["APART"], config["Y_WIDTH"]
+    others = 1 if problem.y is None else 2
+    return _Work(
+        count=ceil_div(problem.batch * problem.m * problem.n, elements),
+        elements=elements,
+        lines=lines_x + others * lines_others,
+        # Lines that start anywhere are cut at whole vectors. What of X is loaded twice is in a cache.
+        split=room * others * _inside(VECTOR_BYTES) if lines_others > 1 else 0.0,
+        vectors=2 * elements / v + room + (elements / y_width if others > 1 else 0),
+        moved=0 if config["STEADY"] else _PLACE * elements,
+        under_way=2 * config["BLOCKS_PER_SM"],  # the next portion of each block while it does one
+        starts=config["BLOCKS_PER_SM"],
     )

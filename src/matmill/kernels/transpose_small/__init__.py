@@ -12,16 +12,14 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument, Pointer
+from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.transpose_small.gaps import VECTOR_BYTES, best, steady
 from matmill.layout import many_small
+from matmill.portions import dealt, shared_bytes
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
 _VECTORS = (128, 256)
-_WARP, _MOST_THREADS = 32, 1024
-#: Threads of a block that makes several vectors with each, about, at least.
-_ENOUGH = 256
 #: Registers of a vector, and of a thread besides its vectors and their places.
 _VECTOR_REGISTERS, _OTHERS = 4, 23
 
@@ -48,25 +46,12 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
         )
-        config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        dealt = _dealt(config, vectors, size, arch)
-        if dealt:
+        config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap))
+        ways = dealt(config, vectors, lambda one: _registers(one, size), arch)
+        if ways:
             # As many vectors under way as possible, by as many threads as possible.
-            found[max(dealt, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
+            found[max(ways, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
     return tuple(found)
-
-
-def _dealt(config: Config, vectors: int, itemsize: int, arch: Arch) -> list[Config]:
-    """``config`` with the vectors of a run dealt to threads in every way worth considering."""
-    found = []
-    fewest = ceil_div(vectors, _MOST_THREADS)
-    for each in range(fewest, max(fewest, vectors // _ENOUGH) + 1):
-        threads = ceil_div(vectors, each * _WARP) * _WARP
-        one = config.replace(THREADS=threads)
-        resident, _limits = arch.resident(threads, _registers(one, itemsize), config["SHARED_BYTES"])
-        if resident:
-            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms))
-    return found
 
 
 def slots(config: Config, itemsize: int) -> int:
@@ -82,12 +67,6 @@ def _registers(config: Config, itemsize: int) -> int:
     # Elements smaller than a register have one of their own each until they are joined.
     gathered = v // 2 if itemsize == 1 or (itemsize == 2 and each > 1) else 0
     return _OTHERS + each * (vectors + places) + gathered
-
-
-def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of one block: two runs of X with gaps. The device asserts the same."""
-    vectors = config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES
-    return 2 * (vectors + (vectors - 1) // config["EVERY"] * config["GAP"]) * VECTOR_BYTES
 
 
 def _against(problem: Geam, config: Config, arch: Arch) -> str | None:

@@ -16,13 +16,28 @@ struct alignas(V * sizeof(Scalar)) Vector {
   Word words[WORDS];
 
   __device__ __forceinline__ void load(const Scalar* from) { copy<WORDS>(words, reinterpret_cast<const Word*>(from)); }
-  // Into global memory.
+  // As above, WIDTH elements at a time, on which `from` is aligned.
+  template <int WIDTH>
+  __device__ __forceinline__ void load_by(const Scalar* from) {
+    if constexpr (WIDTH == V) {
+      load(from);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; i += WIDTH) copy<WIDTH>(reinterpret_cast<Scalar*>(words) + i, from + i);
+    }
+  }
+  // Into global memory; KEPT as the one instruction that it is. Where edges store the same first element, the compiler
+  // would else store 8 bytes and twice 4 of two numbers of 8, and may take any four words one by one.
+  // PTX ISA, "Data Movement and Conversion Instructions: st".
+  template <bool KEPT = SIZE == 8 && WORDS == 2>
   __device__ __forceinline__ void store(Scalar* to) const {
-    if constexpr (SIZE == 8 && WORDS == 2) {
-      // The compiler would store 8 bytes and twice 4, because edges store the same first element.
-      // PTX ISA, "Data Movement and Conversion Instructions: st".
+    if constexpr (KEPT && SIZE == 8) {
       asm volatile("st.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(long_bits(words[0])),
                    "l"(long_bits(words[1]))
+                   : "memory");
+    } else if constexpr (KEPT) {
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                   "r"(word_bits(words[0])), "r"(word_bits(words[1])), "r"(word_bits(words[2])), "r"(word_bits(words[3]))
                    : "memory");
     } else {
       copy<WORDS>(reinterpret_cast<Word*>(to), words);
@@ -108,6 +123,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
   }
 
  private:
+  static __device__ __forceinline__ unsigned word_bits(const Word& x) { return *reinterpret_cast<const unsigned*>(&x); }
   static __device__ __forceinline__ unsigned long long long_bits(const Scalar& x) {
     return *reinterpret_cast<const unsigned long long*>(&x);
   }

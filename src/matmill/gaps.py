@@ -1,8 +1,9 @@
-"""Gaps in the shared memory of a run, so that what a warp gathers from it lies in different banks.
+"""Gaps in the shared memory of a portion, so that what a warp gathers from it lies in different banks.
 
-A run is stored in vectors of 16 bytes, as it lies in memory; ``gap`` vectors are left out behind every ``every`` of
-them. A warp reads element i of 32 neighbouring vectors of D at a time, and where those lie in X depends on the
-matrices' shape alone: so the gaps that suit a shape are found by counting, not by a rule.
+A portion of ``include/matmill/geam/portion.cuh`` is stored in vectors of 16 bytes, column by column; ``gap`` vectors
+are left out behind every ``every`` of them. A warp reads element i of 32 neighbouring vectors of D at a time, and where
+those lie in X depends on the shape of a portion's matrices alone: so the gaps that suit a shape are found by counting,
+not by a rule.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ VECTOR_BYTES = 16
 _WARP, _BANKS, _WORD = 32, 32, 4
 #: Gaps, and vectors between two of them besides those that follow from the shape.
 _GAPS, _EVERY = (1, 2, 3), (4, 6, 7, 8, 12, 16, 24, 32)
-#: Vectors of D, from a run's first on, whose reads are counted.
+#: Vectors of D, from a portion's first on, whose reads are counted.
 _COUNTED = 256
 #: Wavefronts of a read that shared memory twice as large may save at least.
 _WORTH = 0.5
@@ -42,7 +43,7 @@ def steady(m: int, n: int, v: int, every: int) -> bool:
 
 
 def wavefronts(m: int, n: int, itemsize: int, vectors: int, gaps: tuple[int, int]) -> float:
-    """Wavefronts of one read by a warp, or half of one for 8 bytes, on average over a run of ``vectors``.
+    """Wavefronts of one read by a warp, or half of one for 8 bytes, on average over a portion of ``vectors``.
 
     ``gaps`` are ``every`` and ``gap``. Lanes that read the same word are served at once.
     """
@@ -63,7 +64,7 @@ def wavefronts(m: int, n: int, itemsize: int, vectors: int, gaps: tuple[int, int
 
 @lru_cache(maxsize=256)
 def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[int, int]:
-    """``every`` and ``gap`` for a run of ``vectors`` of D, which takes ``most_bytes`` of shared memory at the most.
+    """``every`` and ``gap`` for a portion of ``vectors`` of D, which takes ``most_bytes`` of shared memory at the most.
 
     Where vectors can be :func:`steady`, only such gaps are considered as leave them so.
 

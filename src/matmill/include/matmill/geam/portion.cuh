@@ -1,0 +1,170 @@
+// Transposed sums of which a block makes one portion after another, X turned on the way from shared memory to registers.
+//
+//   X ── 16-byte loads of a portion ──▶ 16-byte stores to shared memory, as it lies ──┐ barrier
+//   Y ── loads of D's vectors ──▶ registers ──▶ alpha * X gathered + beta * Y ◀───────┘
+//                                                   └─▶ 16-byte stores of D
+//
+// There are as many blocks as run at the same time. A thread makes the same SLOTS vectors of D of every portion, so that
+// where their elements lie in X is worked out once. The next portion's vectors are under way while one is gathered, and
+// go to the other half of shared memory: one barrier a portion.
+//
+// A portion is G matrices of M x N elements of D, whose vectors are numbered along rows, then down, then matrix by
+// matrix; M, N and G are compiled in. How the operands lie in global memory is the kernel's business.
+#pragma once
+
+#include "matmill/geam/vector.cuh"
+
+namespace matmill {
+
+using Index = long long;
+
+__device__ __forceinline__ bool on_vectors(const void* start) {
+  return reinterpret_cast<unsigned long long>(start) % 16 == 0;
+}
+
+// X's elements lie in shared memory column by column, LINE from one column of D to the next, and take HELD vectors in
+// all. A kernel whose X starts inside a vector leaves room for that in either.
+template <class Scalar, class Config, int LINE = Config::M, int MORE = 0>
+struct Portion {
+  static constexpr int M = Config::M, N = Config::N, G = Config::G, THREADS = Config::THREADS;
+  static constexpr int SIZE = sizeof(Scalar), V = 16 / SIZE, RUN = G * M * N, VECTORS = RUN / V, HELD = VECTORS + MORE;
+  static constexpr bool PLAIN = Config::PLAIN != 0, HAS_Y = Config::HAS_Y != 0;
+  using Vector = matmill::Vector<Scalar, V>;
+  using Acc = typename Vector::Acc;
+  static_assert(RUN % V == 0, "a portion is a whole number of vectors");
+  static_assert(LINE == M || G == 1, "room between columns is left within one matrix alone");
+
+  // `COUNT` vectors dealt to threads.
+  template <int COUNT>
+  struct Dealt {
+    static constexpr int SLOTS = (COUNT + THREADS - 1) / THREADS;
+    static __device__ __forceinline__ int vector(int s) { return threadIdx.x + s * THREADS; }
+    static __device__ __forceinline__ bool present(int s) { return (s + 1) * THREADS <= COUNT || vector(s) < COUNT; }
+  };
+  using Given = Dealt<HELD>;
+  using Made = Dealt<VECTORS>;
+
+  // Behind every EVERY vectors of X, GAP others are left out. With the gaps that suit M and N, what a warp gathers lies
+  // in different banks.
+  static constexpr int EVERY = Config::EVERY, GAP = Config::GAP, SHEET = (HELD + (HELD - 1) / EVERY * GAP) * 16;
+  static_assert(2 * SHEET == Config::SHARED_BYTES, "host and device must agree");
+
+  // The byte at which element `place` of X lies.
+  static __device__ __forceinline__ constexpr int byte_of(int place) {
+    return place * SIZE + place / (V * EVERY) * (GAP * 16);
+  }
+
+  // Where the elements of one vector of D lie, which begins at element `at` of the portion.
+  struct Places {
+    // No vector crosses from one matrix to another, and all of them cross rows at the same places, if at any; and as
+    // many gaps are between the elements of each.
+    static constexpr int COLUMNS = N < V ? N : V, LINES = EVERY * V / M > 0 ? EVERY * V / M : 1;
+    static constexpr bool ALIKE = N % V == 0 || (V % N == 0 && M % (V / N) == 0);
+    static constexpr bool WHOLE =
+        EVERY * V % (COLUMNS * M) == 0 || (M % V == 0 && EVERY * V % M == 0 && COLUMNS % LINES == 0);
+    static constexpr bool STEADY = ALIKE && LINE == M && (GAP == 0 || (WHOLE && MORE == 0));
+    static_assert(STEADY == (Config::STEADY != 0), "host and device must agree");
+    unsigned addresses[STEADY ? 1 : V];  // in shared memory
+
+    // The element of row r and column c lies `moved(r, c)` elements further behind than it would without room.
+    template <class Moved>
+    __device__ __forceinline__ void find(const unsigned char* shared, int at, Moved moved) {
+      const unsigned first = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+      int row = at % (M * N) / N, column = at % N, place = at / (M * N) * (M * N) + column * LINE + row;
+      addresses[0] = first + byte_of(place + moved(row, column));
+      if constexpr (!STEADY) {
+#pragma unroll
+        for (int i = 1; i < V; ++i) {
+          place += LINE;
+          if (++column == N) {
+            column = 0;
+            place -= N * LINE - 1;
+            if (++row == M) {
+              row = 0;
+              place += M * N - M;
+            }
+          }
+          addresses[i] = first + byte_of(place + moved(row, column));
+        }
+        // Kept as they are: the compiler would rather keep the distances, and add them up one by one every time.
+#pragma unroll
+        for (int i = 0; i < V; ++i) asm volatile("" : "+r"(addresses[i]));
+      }
+    }
+    // From `half` bytes behind.
+    __device__ __forceinline__ Vector gathered(unsigned half) const {
+      return Vector::gathered([&](int i) {
+        const unsigned from = STEADY ? addresses[0] + byte_of(i % N * LINE + i / N) : addresses[STEADY ? 0 : i];
+        return *static_cast<const Scalar*>(__cvta_shared_to_generic(from + half));
+      });
+    }
+  };
+
+  // A vector of elements from `from` on, WIDTH at a time, of which those from `begin` to `end` exist.
+  template <int WIDTH = V>
+  static __device__ __forceinline__ Vector fetched(const Scalar* from, int begin, int end, bool aligned) {
+    Vector v;
+    if (aligned && begin <= 0 && end >= V) {
+      v.template load_by<WIDTH>(from);
+    } else {
+#pragma unroll 4
+      for (int i = 0; i < V; ++i) v.push(i >= begin && i < end ? from[i] : Scalar{});
+    }
+    return v;
+  }
+
+  static __device__ __forceinline__ void stored(Scalar* to, Vector v, int begin, int end, bool aligned) {
+    if (aligned && begin <= 0 && end >= V) {
+      v.template store<true>(to);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < V; ++i) {
+        if (i >= begin && i < end) to[i] = v.first();
+        v.push(Scalar{});
+      }
+    }
+  }
+
+  // Makes portions in turns with the other blocks. `operands` say how they lie: `fetch_x(x, p)` loads the vectors of
+  // portion p that Given deals, `fetch_y(y, p)` those of Made, of which `store(v, s, p)` stores the one of slot s;
+  // `moved` is as in Places. `shared` holds SHARED_BYTES, aligned to 16. Y and D may be the same memory.
+  template <class Operands>
+  static __device__ __forceinline__ void make(unsigned char* shared, const Operands& operands, Index portions,
+                                              Acc alpha, Acc beta) {
+    Vector x[Given::SLOTS], y[Made::SLOTS];
+    Index portion = blockIdx.x;
+    operands.fetch_x(x, portion);
+    if constexpr (HAS_Y) operands.fetch_y(y, portion);
+    Places places[Made::SLOTS];
+    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
+#pragma unroll
+    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    int half = 0;  // of shared memory
+#pragma unroll 1
+    while (portion < portions) {
+      const Index next = portion + gridDim.x;
+#pragma unroll
+      for (int s = 0; s < Given::SLOTS; ++s)
+        if (Given::present(s)) *reinterpret_cast<Vector*>(shared + (half + byte_of(Given::vector(s) * V))) = x[s];
+      if (next < portions) operands.fetch_x(x, next);
+      __syncthreads();
+
+#pragma unroll
+      for (int s = 0; s < Made::SLOTS; ++s) {
+        if (!Made::present(s)) continue;
+        Vector out = places[s].gathered(half);
+        if constexpr (HAS_Y) {
+          out.blend(alpha, beta, y[s]);
+        } else if constexpr (!PLAIN) {
+          out.scale(alpha);
+        }
+        operands.store(out, s, portion);
+      }
+      if (HAS_Y && next < portions) operands.fetch_y(y, next);
+      half = SHEET - half;
+      portion = next;
+    }
+  }
+};
+
+}  // namespace matmill

@@ -1,0 +1,188 @@
+"""Transpose+add of a matrix of few rows or few columns, in portions of its long side: tiles would be mostly padding.
+
+Two cases. Of few columns (tall), D and Y are packed, so that some rows of them are one run of memory; X consists of one
+long line for each column. Of few rows (wide), it is X that is packed, and Y and D consist of long lines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.execute import Argument, Pointer
+from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.portions import dealt, shared_bytes
+from matmill.problem import Geam, View
+
+#: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
+_LEAST, _SHORT, _TIMES = 2, 63, 16
+#: The device counts along the long side in 32 bits, a portion and more past its end.
+_LONGEST = 2**30
+#: Bytes of a line that a portion takes are a multiple of these: whole lines of the cache.
+_LINE_BYTES = 128
+#: Vectors of a portion, about.
+_VECTORS = (128, 256, 512, 1024)
+#: Registers of a vector, of where one begins in each operand, and of a thread besides its vectors and places.
+_VECTOR_REGISTERS, _SPOT, _OTHERS = 4, 3, 23
+
+
+def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering for ``problem`` on ``arch``; none where no side is short."""
+    if slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
+        return ()
+    size = problem.dtype.itemsize
+    constants = _layout(problem)
+    short, line = min(problem.m, problem.n), _LINE_BYTES // size
+    found: dict[Config, None] = {}
+    for wanted in _VECTORS:
+        lines = max(1, wanted * VECTOR_BYTES // (short * _LINE_BYTES))  # of the cache, of each line
+        shape = (problem.m, line, lines) if constants["WIDE"] else (lines * line, problem.n, 1)
+        config = _portion(Config.of(**constants, **dict(zip("MNG", shape, strict=True))), size, arch)
+        ways = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
+        if ways:
+            # As many vectors under way as possible, by as many threads as possible.
+            found[max(ways, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
+    # While one block waits at its barrier, another one works.
+    beside = [config for config in found if config["BLOCKS_PER_SM"] > 1]
+    return tuple(beside or found)
+
+
+def _portion(config: Config, size: int, arch: Arch) -> Config:
+    """``config`` with the gaps that suit its portion."""
+    vectors = config["G"] * config["M"] * config["N"] * size // VECTOR_BYTES
+    every, gap = best(_line(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
+    return config.replace(
+        EVERY=every,
+        GAP=gap,
+        STEADY=int(_steady(config.replace(EVERY=every, GAP=gap), size)),
+        SHARED_BYTES=shared_bytes(held(config, size), every, gap),
+    )
+
+
+def _line(config: Config, size: int) -> int:
+    """Elements from one column of X to the next in shared memory."""
+    return config["M"] + (VECTOR_BYTES // size if config["APART"] and not config["WIDE"] else 0)
+
+
+def _steady(config: Config, size: int) -> bool:
+    """Whether the elements of each vector of D lie at the same distances in shared memory. The device asserts it."""
+    m, n, v = config["M"], config["N"], VECTOR_BYTES // size
+    if not config["APART"]:
+        return steady(m, n, v, config["EVERY"])
+    # Lines that start anywhere begin anywhere between two gaps, and X's each elsewhere.
+    return bool(config["WIDE"]) and config["GAP"] == 0 and same_rows(m, n, v)
+
+
+def held(config: Config, itemsize: int) -> int:
+    """Vectors of X that a portion holds."""
+    return config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
+
+
+def _short(config: Config) -> int:
+    """The short side: rows or columns of D."""
+    return config["M"] if config["WIDE"] else config["N"]
+
+
+def slim(problem: Geam) -> str | None:
+    """Why a problem is not one of one short and one long side that lie as this kernel needs, or None."""
+    m, n = problem.m, problem.n
+    if problem.batch != 1 or not _LEAST <= min(m, n) <= _SHORT or max(m, n) > _LONGEST:
+        return f"{problem.batch} x {m} x {n} is not one matrix with one side of {_LEAST} to {_SHORT}"
+    wide, y = m < n, problem.y or problem.d
+    others = (("Y", y), ("D", problem.d))
+    fits = {"X": problem.x.strides == (1, m) if wide else problem.x.strides[0] == 1}
+    fits |= {name: view.strides[1] == 1 if wide else view.strides == (n, 1) for name, view in others}
+    for name, view in (("X", problem.x), *others):
+        if not fits[name]:
+            lies = "packed" if wide == (name == "X") else "in long lines"
+            return f"{name} with strides {view.strides} does not lie {lies}"
+    return None
+
+
+def _layout(problem: Geam) -> dict[str, int]:
+    """The constants that follow from how the operands lie."""
+    v = VECTOR_BYTES // problem.dtype.itemsize
+    wide = problem.m < problem.n
+    lines = problem.d if wide else problem.x
+    beside = VECTOR_BYTES if problem.y is None else problem.y.beside
+    return {
+        "WIDE": int(wide),
+        "APART": int(lines.align < VECTOR_BYTES),
+        "PLAIN": int(problem.plain),
+        "HAS_Y": int(problem.y is not None),
+        "Y_WIDTH": min(v, max(1, beside // problem.dtype.itemsize)),
+    }
+
+
+def _registers(config: Config, itemsize: int) -> int:
+    """What the assembler takes for sm_90a, or a little more."""
+    v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
+    made = ceil_div(config["G"] * config["M"] * config["N"], v * threads)
+    given = ceil_div(held(config, itemsize), threads)
+    places = 1 if config["STEADY"] else v
+    gathered = v // 2 if itemsize == 1 or (itemsize == 2 and made > 1) else 0
+    spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)
+    return (
+        _OTHERS + spots + (_VECTOR_REGISTERS * config["HAS_Y"] + places) * made + _VECTOR_REGISTERS * given + gathered
+    )
+
+
+def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
+    reason = slim(problem)
+    if reason is not None:
+        return reason
+    if _short(config) != min(problem.m, problem.n):
+        return f"constants for a short side of {_short(config)}"
+    for name, value in _layout(problem).items():
+        if config[name] != value:
+            return f"{name} = {config[name]} where the operands need {value}"
+    return None if arch.compiles else f"{arch.title} is older than the compiler"
+
+
+def _geometry(problem: Geam, config: Config) -> Geometry:
+    portions = ceil_div(max(problem.m, problem.n), config["G"] * config["N"] if config["WIDE"] else config["M"])
+    return Geometry((min(portions, config["BLOCKS"]), 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
+
+
+def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
+    wide = problem.dtype.accumulator
+    y = problem.y or View((0, 0))
+    return (
+        operands.a,
+        Pointer("none", 0) if problem.y is None else operands.b,
+        operands.d,
+        np.int32(max(problem.m, problem.n)),
+        np.int64(problem.x.strides[1]),
+        np.int64(y.strides[0]),
+        np.int64(problem.d.strides[0]),
+        wide.scalar(operands.alpha),
+        wide.scalar(operands.beta),
+    )
+
+
+TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
+    entry="transpose_slim",
+    package=__name__,
+    config=Config.of(
+        WIDE=0,
+        APART=0,
+        M=128,
+        N=8,
+        G=1,
+        THREADS=256,
+        EVERY=32,
+        GAP=1,
+        STEADY=1,
+        PLAIN=0,
+        HAS_Y=1,
+        Y_WIDTH=4,
+        SHARED_BYTES=8416,
+        BLOCKS_PER_SM=4,
+        BLOCKS=528,
+    ),
+    geometry=_geometry,
+    arguments=_arguments,
+    legality=_against,
+)

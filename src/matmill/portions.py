@@ -1,0 +1,55 @@
+"""Shared memory and threads of ``include/matmill/geam/portion.cuh``: the host's side of its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.gaps import VECTOR_BYTES
+from matmill.kernel import ceil_div
+
+_WARP, _MOST_THREADS = 32, 1024
+#: A multiprocessor's schedulers, each with a quarter of its registers, and the registers given out at a time.
+_SCHEDULERS, _REGISTERS = 4, 8
+#: Threads of a block that makes several vectors with each, about, at least.
+_ENOUGH = 256
+
+
+def shared_bytes(vectors: int, every: int, gap: int) -> int:
+    """Dynamic shared memory of one block: two portions of X with gaps. The device asserts the same.
+
+    >>> shared_bytes(vectors=256, every=32, gap=1)
+    8416
+    """
+    return 2 * (vectors + (vectors - 1) // every * gap) * VECTOR_BYTES
+
+
+def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> list[Config]:
+    """``config`` with the ``vectors`` of a portion dealt to threads in every way worth considering.
+
+    ``registers`` are those that a thread takes with a configuration whose THREADS are set.
+    """
+    found = []
+    fewest = ceil_div(vectors, _MOST_THREADS)
+    for each in range(fewest, max(fewest, vectors // _ENOUGH) + 1):
+        threads = ceil_div(vectors, each * _WARP) * _WARP
+        one = config.replace(THREADS=threads)
+        resident = _resident(threads, registers(one), config["SHARED_BYTES"], arch)
+        if resident:
+            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms))
+    return found
+
+
+def _resident(threads: int, registers: int, shared: int, arch: Arch) -> int:
+    """Blocks that an SM holds at once where each scheduler holds as many of their warps as any other, or one more.
+
+    The assembler reckons so, and spills what does not fit: beside 10 blocks of 5 warps a thread has 32 registers.
+
+    >>> from matmill.arch import get
+    >>> _resident(160, 40, 0, get("h200")), _resident(128, 40, 0, get("h200"))
+    (9, 12)
+    """
+    resident, _limits = arch.resident(threads, registers, shared)
+    each = arch.registers_per_sm // _SCHEDULERS // (_WARP * ceil_div(registers, _REGISTERS) * _REGISTERS)
+    return min(resident, _SCHEDULERS * each // (threads // _WARP))

@@ -1,0 +1,192 @@
+"""The kernel for few rows or columns as its own PTX: every element of every type, and no byte more than there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulated.inner_trial import H200, without
+from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from matmill import gaps
+from matmill.bench.transposed import transposed_sum
+from matmill.choose import choose_sum
+from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
+from matmill.kernel import ceil_div
+from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, space
+from matmill.problem import Geam, View
+
+SIDES = (2, 3, 5, 8, 17, 30, 32)
+#: x of the sums that tiles are slow at.
+SLOW = (
+    (30, 3_000_000, I8),
+    (17, 1_000_000, BF16),
+    (3, 4_000_000, F64),
+    (8, 2_000_000, F16),
+    (1_000_000, 17, BF16),
+    (2_000_000, 8, F16),
+    (4_000_000, 3, F32),
+    (3_000_000, 30, I8),
+)
+
+
+def slim(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTrial:
+    """The trial with this kernel, whatever the model would choose; with few blocks each does many portions."""
+    configs = space(trial.problem, H200)
+    config = configs[number % len(configs)]
+    trial.kernel = TRANSPOSE_SLIM.with_config(config if blocks is None else config.replace(BLOCKS=blocks))
+    return trial
+
+
+def shape_of(short: int, long: int, *, wide: bool) -> tuple[int, int, int]:
+    """The shape of D."""
+    return (1, short, long) if wide else (1, long, short)
+
+
+def made(trial: SumTrial) -> int:
+    """Vectors of D in a portion."""
+    config = trial.kernel.config
+    return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+
+
+@pytest.mark.parametrize("short", SIDES)
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
+    for long, y in ((2048, ROWS), (2049, None), (1531, ROWS)):
+        check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (ACROSS, y, ROWS)), blocks=2))
+
+
+STARTS = st.sampled_from([0, 0, 1, 3, 8])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
+    draw, wide = data.draw, data.draw(st.booleans())
+    short = draw(st.integers(2, 40))
+    long = draw(st.integers(16 * short, 3000))
+    dtype = ELEMENTWISE[draw(st.sampled_from(list(ELEMENTWISE)))]
+    pads = st.sampled_from([0, 0, 1, 2, 7, 16])
+    x = Placed(crossed=True, before=draw(STARTS), pad=0 if wide else draw(pads))
+    d, y = (Placed(before=draw(STARTS), pad=draw(pads) if wide else 0) for _ in range(2))
+    scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
+    places = (x, draw(st.sampled_from([None, y, replace(d, before=d.before + 16)])), d)
+    in_place = places[1] is not None and draw(st.booleans())
+    trial = SumTrial(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
+    check(slim(trial, draw(st.integers(0, 3)), draw(st.sampled_from([None, 1, 2]))))
+
+
+@pytest.mark.parametrize("name", ["float64", "float16", "int8"])
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+@pytest.mark.parametrize(("x", "y", "d"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (8, 8, 1), (0, 1, 1)])
+def test_each_operand_starts_where_it_likes(name: str, x: int, y: int, d: int, *, wide: bool) -> None:
+    places = Placed(crossed=True, before=x), Placed(before=y), Placed(before=d)
+    trial = slim(SumTrial(shape_of(5, 1024, wide=wide), ELEMENTWISE[name], places, (2.0, -1.0)))
+    vectors = 16 // ELEMENTWISE[name].itemsize
+    assert trial.kernel.config["Y_WIDTH"] == (gcd(y - d, vectors) if y != d else vectors)
+    check(trial)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+def test_a_signalling_nan_stays_what_it_is(*, wide: bool) -> None:
+    trial = slim(SumTrial(shape_of(5, 333, wide=wide), F32, (ACROSS, None, ROWS)))
+    place = (0, 4, 7) if wide else (0, 7, 4)
+    trial.x.view(np.uint32)[place] = 0x7F800001
+    trial.run()
+    assert trial.d.view(np.uint32)[place] == 0x7F800001
+
+
+@pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
+def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None:
+    assert choose_sum(transposed_sum(m, n, dtype), H200).kernel.entry == "transpose_slim"
+
+
+@pytest.mark.parametrize(("m", "n"), [(64, 1_000_000), (1_000_000, 64), (100, 500_000), (4096, 4096), (604, 512)])
+def test_it_is_not_where_both_sides_fill_tiles(m: int, n: int) -> None:
+    problem = transposed_sum(m, n, F32)
+    assert space(problem, H200) == ()
+    assert choose_sum(problem, H200).kernel.entry == "transpose_add"
+
+
+TALL = Geam(5000, 17, F32, View((1, 5000)), View((17, 1), align=4), View((17, 1), align=4))
+WIDE = Geam(17, 5000, F32, View((1, 17), align=4), View((5000, 1)), View((6000, 1)))
+
+
+@pytest.mark.parametrize(
+    ("taken", "change", "reason"),
+    [
+        (TALL, {"batch": 2}, "2 x 5000 x 17 is not one matrix with one side of 2 to 63"),
+        (TALL, {"n": 64}, "not one matrix"),
+        (TALL, {"m": 2**30 + 1}, "not one matrix"),
+        (TALL, {"n": 18}, "Y with strides (17, 1) does not lie packed"),
+        (TALL, {"x": View((17, 1))}, "X with strides (17, 1) does not lie in long lines"),
+        (TALL, {"d": View((18, 1))}, "D with strides (18, 1) does not lie packed"),
+        (TALL, {"y": None}, "HAS_Y = 1 where the operands need 0"),
+        (TALL, {"x": View((1, 5001), align=4)}, "APART = 0 where the operands need 1"),
+        (TALL, {"y": View((17, 1), beside=4)}, "Y_WIDTH = 4 where the operands need 1"),
+        (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) does not lie packed"),
+        (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) does not lie in long lines"),
+        (WIDE, {"d": View((6001, 1), align=4)}, "APART = 0 where the operands need 1"),
+        (WIDE, {"m": 16, "x": View((1, 16))}, "constants for a short side of 17"),
+    ],
+)
+def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: str) -> None:
+    kernel = TRANSPOSE_SLIM.with_config(space(taken, H200)[0])
+    assert kernel.why_not(taken, H200) is None
+    assert reason in (kernel.why_not(replace(taken, **change), H200) or "")  # type: ignore[arg-type]  # fields by name
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+def test_aligned_lines_move_in_whole_vectors_each_sector_once(name: str, *, wide: bool) -> None:
+    dtype = ELEMENTWISE[name]
+    trial = slim(SumTrial(shape_of(17, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    counters = check(trial).counters
+    nbytes = 17 * 4096 * dtype.itemsize
+    assert counters.global_load_bytes == counters.global_load_sectors * 32 == 2 * nbytes
+    assert counters.global_store_bytes == counters.global_store_sectors * 32 == nbytes
+    vectors = made(trial)
+    assert counters.global_store_requests == ceil_div(vectors, 32) * nbytes // 16 // vectors
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
+    dtype = ELEMENTWISE[name]
+    short, long = 17, 16383
+    trial = slim(SumTrial(shape_of(short, long, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    assert trial.kernel.config["APART"] == 1
+    counters = check(trial).counters
+    nbytes = short * long * dtype.itemsize
+    assert counters.global_store_bytes == nbytes
+    # Room for a vector a line and portion is loaded as well; ends of lines go element by element.
+    assert 2 * nbytes < counters.global_load_bytes < 2.15 * nbytes
+    warps = ceil_div(made(trial) + short, 32) * ceil_div(nbytes, 16 * made(trial))
+    assert counters.global_load_requests + counters.global_store_requests < 1.15 * 3 * warps
+
+
+@pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
+def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
+    wide, short, size = n < m, min(m, n), dtype.itemsize
+    trial = slim(SumTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 1)
+    config = trial.kernel.config
+    counters = check(trial).counters
+    each, plain = (
+        gaps.wavefronts(config["M"], config["N"], size, made(trial), kept)
+        for kept in ((config["EVERY"], config["GAP"]), (config["M"], 0))
+    )
+    found = counters.shared_load_wavefronts / (short * 8192 * size / 512)
+    assert found <= 1.15 * each * gaps.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
+    assert each <= min(plain, 2.05)
+    assert counters.shared_store_wavefronts <= 1.3 * counters.shared_store_wavefronts_ideal
+
+
+@pytest.mark.parametrize("missing", ["__syncthreads();", "half = SHEET - half;"])
+def test_a_missing_barrier_or_half_is_found(missing: str) -> None:
+    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    assert trial.run(without(trial.source(), "portion.cuh", missing)).hazards
