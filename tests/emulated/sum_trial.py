@@ -73,7 +73,6 @@ class SumTrial:
         rng = np.random.default_rng([*shape, dtype.itemsize])
         x, y, d = places
         self.scalars = scalars
-        self.before = {"X": x.before, "Y": y.before if y is not None else 0, "D": d.before}
         self.d = stored(shape, dtype, d, rng)
         self.x = stored(shape, dtype, x, rng)
         self.y = None if y is None else self.d if in_place else stored(shape, dtype, y, rng)
@@ -119,11 +118,13 @@ class SumTrial:
         """The matrix where it lies in its own memory, of which there is no more than from 16 bytes before it on."""
         if array is None:
             return memory.bind(name, None, access=access)
-        size, before = array.itemsize, self.before[name]
-        span = sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides, strict=True)) // size + 1
-        behind = before % (ALIGN // size)
-        pointer = memory.bind(name, memory_of(array)[before - behind : before + span], access=access)
-        return Pointer(name, pointer.address + behind * size)
+        size, whole = array.itemsize, memory_of(array)
+        start = (array.ctypes.data - whole.ctypes.data) // size
+        reaches = [(extent - 1) * stride // size for extent, stride in zip(array.shape, array.strides, strict=True)]
+        low, high = (start + sum(sign(reach, 0) for reach in reaches) for sign in (min, max))
+        low -= low % (ALIGN // size)
+        pointer = memory.bind(name, whole[low : high + 1], access=access)
+        return Pointer(name, pointer.address + (start - low) * size)
 
 
 def memory_of(view: Any) -> Any:

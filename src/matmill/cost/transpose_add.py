@@ -4,7 +4,7 @@ A block loads all that it needs, waits for it, turns it and stores it, and asks 
 hidden by the other threads on its multiprocessor, as far as there are others. So there are three limits, of which the
 slowest decides: all bytes at the rate of a copy; the instructions of loading, turning and storing; and the waiting, the
 longer the fewer threads are beside each other. Lines of a tile that are short cost more than their bytes: the memory's
-pages are opened for less. So do lines that start inside a sector, which two blocks then write.
+pages are opened for less. So do those that start inside 128 bytes, which two blocks then share.
 
 What a sum demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/transpose_add_search.py``.
