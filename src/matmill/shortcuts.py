@@ -26,15 +26,16 @@ _UNKNOWN: tuple[Key, int, int] = ((), 0, 0)
 class _Way(NamedTuple):
     """What a kind of call needs: the result's shape, its plan, and torch's current stream on that GPU.
 
-    ``reaches`` are the first byte of x, y and the result, and the one behind their last, from their addresses on.
-    ``in_place`` says that the result may be exactly y. ``empty_like`` makes it where it lies as y does: a quarter less
-    time than by shape.
+    ``capturing`` asks whether that stream's work goes into a graph. ``reaches`` are the first byte of x, y and the
+    result, and the one behind their last, from their addresses on. ``in_place`` says that the result may be exactly y.
+    ``empty_like`` makes it where it lies as y does: a quarter less time than by shape.
     """
 
     shape: tuple[int, ...]
     plan: Plan
     beta: float
     stream: Callable[[int], int]
+    capturing: Callable[[], bool]
     device: int
     byte: Any
     reaches: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
@@ -43,6 +44,10 @@ class _Way(NamedTuple):
 
 
 _ways: dict[Key, _Way] = {}
+#: Workspaces of so many bytes, with their addresses, by GPU and stream: taken while launches are made, and put back
+#: then, since what comes next on the stream runs after them. Those of a graph run at any time, and get their own.
+_ROOM = 2**20
+_rooms: dict[tuple[int, int], list[tuple[Any, int]]] = {}
 #: torch's own classes of tensors, as soon as a call with them has been answered.
 _classes: set[type] = set()
 
@@ -67,9 +72,21 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     d = array.data_ptr()
     if d & 15 if out is None else _shared(way, a, b, d):
         return None
-    plan = way.plan
-    room = x.new_empty(plan.workspace, dtype=way.byte) if plan.workspace else None
-    plan.run((a, b, 0, d, 0 if room is None else room.data_ptr()), 1.0, way.beta, way.stream(way.device))
+    plan, stream = way.plan, way.stream(way.device)
+    if not plan.workspace:
+        plan.run((a, b, 0, d, 0), 1.0, way.beta, stream)
+    elif plan.workspace > _ROOM or way.capturing():
+        room = x.new_empty(plan.workspace, dtype=way.byte)
+        plan.run((a, b, 0, d, room.data_ptr()), 1.0, way.beta, stream)
+    else:
+        rooms = _rooms.setdefault((way.device, stream), [])
+        try:
+            taken = rooms.pop()
+        except IndexError:
+            room = x.new_empty(_ROOM, dtype=way.byte)
+            taken = room, room.data_ptr()
+        plan.run((a, b, 0, d, taken[1]), 1.0, way.beta, stream)
+        rooms.append(taken)
     return array
 
 
@@ -107,6 +124,7 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
         plan,
         beta,
         torch._C._cuda_getCurrentRawStream,  # noqa: SLF001 — see matmill.arrays.streams
+        torch._C._cuda_isCurrentStreamCapturing,  # noqa: SLF001 — the public way asks more
         a.device[1],
         torch.uint8,
         (_reach(a), _reach(b), _reach(out)),

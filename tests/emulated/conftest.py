@@ -28,11 +28,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
 def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
-    stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)
+    capturing: list[bool] = [False]
+    stream = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda _index: 33, _cuda_isCurrentStreamCapturing=lambda: capturing[0]
+    )
     classes = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Tensor), "empty_like": lambda x: x.new_empty(x.shape)}
     fake = SimpleNamespace(**names, **classes, _C=stream, is_grad_enabled=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
     monkeypatch.setattr(shortcuts, "_ways", {})
     monkeypatch.setattr(shortcuts, "_classes", set())
-    return Tensors(device)
+    monkeypatch.setattr(shortcuts, "_rooms", {})
+    return Tensors(device, capturing)

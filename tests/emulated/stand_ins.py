@@ -182,10 +182,10 @@ class Tensor:
 
 
 class Tensors:
-    """Tensors of one device."""
+    """Tensors of one device; ``capturing`` says whether a graph captures their stream."""
 
-    def __init__(self, device: EmulatedGPU) -> None:
-        self.device = device
+    def __init__(self, device: EmulatedGPU, capturing: list[bool]) -> None:
+        self.device, self.capturing = device, capturing
         self.made: list[tuple[int, str]] = []
 
     def __call__(self, array: Array) -> Tensor:

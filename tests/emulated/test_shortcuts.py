@@ -163,3 +163,39 @@ def test_only_so_many_kinds_are_remembered(tensors: Tensors, monkeypatch: pytest
     for n in range(1, 6):
         matmill.transpose(tensors(_matrix(0, 3, n)))
         assert len(shortcuts._ways) <= 2
+
+
+def test_workspaces_are_used_again_on_their_stream_but_not_in_graphs(tensors: Tensors) -> None:
+    def product(seed: int) -> None:
+        e, f = _matrix(seed, 8, 6000), _matrix(seed + 10, 6000, 8)
+        assert (matmill.inner(tensors(e), tensors(f)).base == e @ f).all()
+
+    product(0)
+    tensors.made.clear()
+    for seed in range(1, 4):
+        product(seed)
+    results = [(64, "float32")] * 3
+    assert sorted(tensors.made) == sorted([*results, (shortcuts._ROOM, "uint8")])
+    ((where, rooms),) = shortcuts._rooms.items()
+    assert where == (0, 33)
+    assert len(rooms) == 1
+    tensors.made.clear()
+    tensors.capturing[0] = True
+    product(5)
+    (made,) = (one for one in tensors.made if one[1] == "uint8")
+    assert made[0] < shortcuts._ROOM
+    assert len(rooms) == 1
+    tensors.capturing[0] = False
+    taken = rooms.pop()  # as by another thread, between its launches
+    product(6)
+    assert len(rooms) == 1
+    assert rooms[0][1] != taken[1]
+
+
+def test_large_workspaces_are_not_kept(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortcuts, "_ROOM", 64)
+    for seed in range(3):
+        e, f = _matrix(seed, 8, 6000), _matrix(seed + 10, 6000, 8)
+        assert (matmill.inner(tensors(e), tensors(f)).base == e @ f).all()
+    assert not shortcuts._rooms
+    assert len([size for size, kind in tensors.made if kind == "uint8" and size > 64]) == 3

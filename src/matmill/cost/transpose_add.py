@@ -19,7 +19,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Geam
-from matmill.turns import ALONG, ASKEW, MOVED, SINGLE, VECTOR_BYTES
+from matmill.turns import ALONG, ASKEW, MOVED, SINGLE, VECTOR_BYTES, halo
 from matmill.turns import blocks as tiles
 
 _LANES, _LINE = 32, 128
@@ -36,29 +36,30 @@ class Constants:
     """
 
     #: Share of the data sheet's bandwidth that a sum reaches at best.
-    copy_share: float = 0.882
-    #: From a request under load to its data, beyond what other blocks hide: none is left.
-    latency: float = 2.19e-09
+    copy_share: float = 0.933
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 6.3e-06
-    #: Of a block besides its loads, beyond what other blocks hide.
-    block: float = 1.11e-11
+    launch: float = 3.3e-06
     #: Bytes that each line of a tile costs besides its own.
-    line_bytes: float = 1.45
+    line_bytes: float = 2.72
     #: Bytes that it costs more where a part of a row starts inside a line of 128, which two blocks then share.
-    split_bytes: float = 3.09
+    split_bytes: float = 47.9
     #: Threads of a multiprocessor with which waiting takes as long as moving the bytes; with more it takes less.
-    alone: float = 388.0
+    alone: float = 392.0
+    #: Share of the time of the bytes that is lost where one block that makes portion after portion has a multiprocessor
+    #: to itself: its threads wait for each other. With more blocks the others go on.
+    barrier: float = 1.5
     #: Slots of a thread before it loads, of a vector that it loads or stores, of an element that it makes of both
     #: operands, and of a vector that is taken out of two.
-    thread_slots: float = 106.0
-    vector_slots: float = 17.7
-    element_slots: float = 9.03
-    moved_slots: float = 237.0
+    thread_slots: float = 126.0
+    vector_slots: float = 3.69
+    element_slots: float = 9.16
+    moved_slots: float = 86.4
+    #: Cycles per slot of one thread's work on one piece, which is all there is of code: it comes from memory once.
+    code_cycles: float = 9.21
     #: Share of the slots that are filled.
-    issue_share: float = 0.845
+    issue_share: float = 0.734
     #: The times overlap in part: the p-norm of them with this p.
-    overlap: float = 6.03
+    overlap: float = 4.59
 
 
 DEFAULT = Constants()
@@ -70,8 +71,9 @@ class Demand:
 
     ``bytes`` that move, ``lines`` of tiles, of all operands, and those that ``split`` a line with another block's,
     are of the whole GPU; ``threads`` that start, and ``vectors``, ``elements`` and ``moved`` vectors of them all, are
-    of the busiest multiprocessor, padding included. ``beside`` is how many threads that one holds at once, ``rounds``
-    how often it is filled with so many.
+    of the busiest multiprocessor, padding included; they work ``turns`` times on a piece. Of blocks that
+    do one after another it holds so many ``apart`` from each other; ``beside`` is how many threads' work it has under
+    way.
     """
 
     bytes: float
@@ -81,8 +83,9 @@ class Demand:
     vectors: float
     elements: float
     moved: float
+    turns: float
+    apart: float
     beside: float
-    rounds: float
     bytes_per_s: float
     hz: float
 
@@ -121,10 +124,11 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     slots = c.thread_slots * asked.threads + c.vector_slots * asked.vectors
     slots += c.element_slots * asked.elements + c.moved_slots * asked.moved
     issue = slots / (4 * _LANES * c.issue_share) / asked.hz
-    blocks = asked.rounds * (c.latency + c.block) + memory * c.alone / asked.beside
+    blocks = memory * (c.alone / asked.beside + c.barrier / asked.apart)
     p = c.overlap
     together = (memory**p + issue**p + blocks**p) ** (1 / p)
-    return Prediction(c.launch + together, memory, issue, blocks)
+    code = c.code_cycles * slots / asked.turns / asked.hz
+    return Prediction(c.launch + code + together, memory, issue, blocks)
 
 
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
@@ -141,8 +145,9 @@ def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
         vectors=float(busiest * work.vectors),
         elements=float(busiest * work.elements),
         moved=float(starts * work.moved),
+        turns=float(busiest * config["THREADS"]),
+        apart=min(work.apart, busiest) if work.apart < inf else inf,
         beside=float(resident * config["THREADS"]),
-        rounds=float(ceil_div(busiest, resident)),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
     )
@@ -164,6 +169,7 @@ class _Work:
     moved: float
     under_way: int
     starts: float
+    apart: float
 
 
 def _tile(problem: Geam, config: Config) -> _Work:
@@ -171,16 +177,26 @@ def _tile(problem: Geam, config: Config) -> _Work:
     names = "X" if problem.y is None else "XY"
     elements, shifted = config["BR"] * config["BC"], config["SHIFTED"]
     modes = [config[f"{name}_MODE"] for name in names]
+    # What lies across has more columns than the block where rows are shifted.
+    columns = config["BC"] + halo(config, problem.dtype.itemsize)
+    held = {
+        name: elements if mode in {ALONG, ASKEW} else config["BR"] * columns
+        for name, mode in zip(names, modes, strict=True)
+    }
     return _Work(
         count=tiles(problem, config) * problem.batch,
         elements=elements,
-        lines=config["BR"] + sum(config["BR" if mode in {ALONG, ASKEW} else "BC"] for mode in modes),
+        lines=config["BR"] + sum(config["BR"] if mode in {ALONG, ASKEW} else columns for mode in modes),
         split=len(names) * config["BR"] * _inside(config["START"] * problem.dtype.itemsize) if shifted else 0.0,
-        vectors=elements / config["V"] + sum(elements / config[f"{name}_WIDTH"] for name in names),
+        vectors=elements / config["V"] + sum(held[name] / config[f"{name}_WIDTH"] for name in names),
         # A moved vector is taken out of two; an operand contiguous in neither dimension is loaded by elements.
-        moved=sum(elements / {MOVED: config["V"], ASKEW: config["V"], SINGLE: 1}.get(mode, inf) for mode in modes),
+        moved=sum(
+            held[name] / {MOVED: config["V"], ASKEW: config["V"], SINGLE: 1}.get(mode, inf)
+            for name, mode in zip(names, modes, strict=True)
+        ),
         under_way=config["BLOCKS_PER_SM"],
         starts=inf,
+        apart=inf,
     )
 
 
@@ -212,4 +228,5 @@ def _portion(problem: Geam, config: Config) -> _Work:
         moved=0 if config["STEADY"] else _PLACE * elements,
         under_way=2 * config["BLOCKS_PER_SM"],  # the next portion of each block while it does one
         starts=config["BLOCKS_PER_SM"],
+        apart=config["BLOCKS_PER_SM"],
     )
