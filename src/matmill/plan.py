@@ -7,7 +7,7 @@ whether the inputs start at one address; never by the addresses themselves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
@@ -16,7 +16,6 @@ from matmill.arrays import Operand
 from matmill.choose import Choice, choose, choose_sum
 from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.execute import Launch, Pointer
-from matmill.frame import Frame
 from matmill.gpu import GPU, Prepared
 from matmill.kernel import GemmOperands, P
 from matmill.layout import Offsets, Stage
@@ -81,46 +80,35 @@ def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
 
 
 _NOWHERE: Addresses = (0, 0, 0, 0, 0)
-#: A frame, and its launches with their kernels.
-_Aimed: TypeAlias = tuple[Frame, tuple[tuple[Prepared, int, int], ...]]
+#: Enqueues what a plan launches at some addresses, on a stream.
+Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
 
 class _Step:
-    """One stage of a plan: its kernels, loaded, and frames to launch them from for the latest alpha and beta."""
+    """One stage of a plan: its kernels, loaded, and its places."""
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
-        binary = ready.binary
-        self.offsets = ready.stage.offsets
-        self.kernels = tuple(gpu.prepare(binary, launch) for launch in ready.launches(_NOWHERE))
-        self._latest: tuple[float, float, deque[_Aimed]] = (1.0, 0.0, deque())
-        self._once = self.offsets == ((0, 0, 0, 0),)
+        self._kernels = tuple(gpu.prepare(ready.binary, launch) for launch in ready.launches(_NOWHERE))
 
-    def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
-        """Enqueues the launches of all places."""
-        known_alpha, known_beta, frames = self._latest  # frames with these scalars that nobody is launching from
-        if alpha != known_alpha or beta != known_beta:
-            frames = deque()
-            self._latest = (alpha, beta, frames)  # one assignment, so that two threads cannot mix theirs
-        try:
-            aimed = frames.pop()
-        except IndexError:
-            aimed = self._aimed(alpha, beta)
-        frame, calls = aimed
-        for place in (addresses,) if self._once else self._places(addresses):
-            frame.aim(place, stream)
-            for kernel, config, parameters in calls:
-                kernel(config, parameters)
-        frames.append(aimed)
+    def aimed(self, alpha: float, beta: float) -> _Aimed:
+        """A frame with these scalars, for all that follows."""
+        frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
+        calls = tuple((kernel, *call) for kernel, call in zip(self._kernels, frame.calls, strict=True))
+        return frame.aim, None if self._ready.stage.offsets == (_NOWHERE[:4],) else self._places, calls
 
     def _places(self, addresses: Addresses) -> Iterator[Addresses]:
         a, b, c, d, workspace = addresses
-        for to_a, to_b, to_c, to_d in self.offsets:
+        for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace
 
-    def _aimed(self, alpha: float, beta: float) -> _Aimed:
-        frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
-        return frame, tuple((kernel, *call) for kernel, call in zip(self.kernels, frame.calls, strict=True))
+
+#: What aims a stage's frame, its places where it has not just the addresses themselves, and its launches.
+_Aimed: TypeAlias = tuple[
+    Callable[[Addresses, int], None],
+    Callable[[Addresses], Iterable[Addresses]] | None,
+    tuple[tuple[Prepared, int, int], ...],
+]
 
 
 class Plan:
@@ -134,19 +122,42 @@ class Plan:
         self.workspace = max((one.workspace for one in ready), default=0)
         self._gpu = gpu
         self._steps = tuple(_Step(gpu, one) for one in ready)
+        self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
 
     def run(self, addresses: Addresses, alpha: float, beta: float, stream: int) -> None:
         """Enqueues the launches on a stream and returns without waiting; several threads may do so at a time.
 
         The workspace may be used again by what comes later on the same stream.
         """
-        entered = self._gpu.enter()
-        try:
-            for step in self._steps:
-                step.run(addresses, alpha, beta, stream)
-        finally:
-            if entered:
-                self._gpu.leave()
+        known_alpha, known_beta, enqueue = self._latest
+        if alpha != known_alpha or beta != known_beta:
+            enqueue = self.bound(alpha, beta)
+            self._latest = (alpha, beta, enqueue)  # one assignment, so that two threads cannot mix theirs
+        enqueue(addresses, stream)
+
+    def bound(self, alpha: float, beta: float) -> Enqueue:
+        """:meth:`run` with these scalars, which it then need not compare."""
+        free: deque[tuple[_Aimed, ...]] = deque()  # that nobody is launching from
+        enter, leave, steps = self._gpu.enter, self._gpu.leave, self._steps
+
+        def enqueue(addresses: Addresses, stream: int) -> None:
+            entered = enter()
+            try:
+                try:
+                    aimed = free.pop()
+                except IndexError:
+                    aimed = tuple(step.aimed(alpha, beta) for step in steps)
+                for aim, places, calls in aimed:
+                    for place in (addresses,) if places is None else places(addresses):
+                        aim(place, stream)
+                        for kernel, config, parameters in calls:
+                            kernel(config, parameters)
+                free.append(aimed)
+            finally:
+                if entered:
+                    leave()
+
+        return enqueue
 
 
 _plans: dict[tuple[object, ...], Plan] = {}

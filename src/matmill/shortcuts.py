@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from matmill.arrays import Operand
 from matmill.arrays.overlap import bounds
-from matmill.plan import Plan
+from matmill.plan import Enqueue, Plan
 from matmill.requests import Operation, Request
 
 #: Kinds of calls remembered.
@@ -24,7 +24,7 @@ _UNKNOWN: tuple[Key, int, int] = ((), 0, 0)
 
 
 class _Way(NamedTuple):
-    """What a kind of call needs: the result's shape, its plan, and torch's current stream on that GPU.
+    """What a kind of call needs: the result's shape, what its plan enqueues, and torch's current stream on that GPU.
 
     ``capturing`` asks whether that stream's work goes into a graph. ``reaches`` are the first byte of x, y and the
     result, and the one behind their last, from their addresses on. ``in_place`` says that the result may be exactly y.
@@ -32,8 +32,8 @@ class _Way(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    plan: Plan
-    beta: float
+    enqueue: Enqueue
+    workspace: int
     stream: Callable[[int], int]
     capturing: Callable[[], bool]
     device: int
@@ -72,12 +72,12 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     d = array.data_ptr()
     if d & 15 if out is None else _shared(way, a, b, d):
         return None
-    plan, stream = way.plan, way.stream(way.device)
-    if not plan.workspace:
-        plan.run((a, b, 0, d, 0), 1.0, way.beta, stream)
-    elif plan.workspace > _ROOM or way.capturing():
-        room = x.new_empty(plan.workspace, dtype=way.byte)
-        plan.run((a, b, 0, d, room.data_ptr()), 1.0, way.beta, stream)
+    stream, needed = way.stream(way.device), way.workspace
+    if not needed:
+        way.enqueue((a, b, 0, d, 0), stream)
+    elif needed > _ROOM or way.capturing():
+        room = x.new_empty(needed, dtype=way.byte)
+        way.enqueue((a, b, 0, d, room.data_ptr()), stream)
     else:
         rooms = _rooms.setdefault((way.device, stream), [])
         try:
@@ -85,7 +85,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
         except IndexError:
             room = x.new_empty(_ROOM, dtype=way.byte)
             taken = room, room.data_ptr()
-        plan.run((a, b, 0, d, taken[1]), 1.0, way.beta, stream)
+        way.enqueue((a, b, 0, d, taken[1]), stream)
         rooms.append(taken)
     return array
 
@@ -121,8 +121,8 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
         _ways.clear()
     _ways[key] = _Way(
         shape,
-        plan,
-        beta,
+        plan.bound(1.0, beta),
+        plan.workspace,
         torch._C._cuda_getCurrentRawStream,  # noqa: SLF001 — see matmill.arrays.streams
         torch._C._cuda_isCurrentStreamCapturing,  # noqa: SLF001 — the public way asks more
         a.device[1],
