@@ -36,7 +36,7 @@ class Constants:
 
     #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
     read_share: float = 1.0
-    #: From a request under load to its data. Bandwidth times latency is 21 KB in flight on each of an H200's SMs, with
+    #: From a request under load to its data. Bandwidth times latency is 18 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
     latency: float = 5.01e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with

@@ -31,8 +31,7 @@ _PLACE = 0.06
 class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread.
 
-    Fitted to ``benchmarks/results/transpose_add_search_h200.jsonl``: 61 sums, of which those of more than 64 MB counted
-    twice and the article's six times, since large ones are what a choice is made for.
+    Fitted to two thirds of the 121 sums in ``benchmarks/results/transpose_add_search_h200.jsonl``.
     """
 
     #: Share of the data sheet's bandwidth that a sum reaches at best.
