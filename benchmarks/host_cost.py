@@ -82,8 +82,7 @@ def _stand_in_torch() -> ModuleType:
     torch.is_grad_enabled = lambda: False
     torch.Tensor, torch.nn = StandInTensor, SimpleNamespace(Parameter=StandInTensor)
     torch.empty_like = lambda x: x.new_empty(x.shape)
-    asked = {"_cuda_getCurrentRawStream": lambda _device: 0, "_cuda_isCurrentStreamCapturing": lambda: False}
-    torch._C = SimpleNamespace(**asked)  # noqa: SLF001 — what matmill asks
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: 0)  # noqa: SLF001 — what matmill asks
     made: ModuleType = torch
     return made
 

@@ -27,8 +27,7 @@ class MatmillError(Exception):
 
     def __reduce__(self) -> tuple[Callable[..., MatmillError], tuple[Any, ...], dict[str, Any]]:
         # What pickle does by itself would call the class with the message, and a pool of processes would break.
-        facts = {name: value for name, value in vars(self).items() if name != "__notes__"}
-        return _made_again, (type(self), facts), vars(self)
+        return _made_again, (type(self), self.args), vars(self)
 
 
 class ShapeError(MatmillError, ValueError):
@@ -87,8 +86,8 @@ class EmulationError(MatmillError, RuntimeError):
     """PTX that the emulator cannot read or does not implement; nothing was run past it."""
 
 
-def _made_again(kind: type[MatmillError], facts: dict[str, Any]) -> MatmillError:
-    return kind(**facts)
+def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
+    return kind.__new__(kind, *args)
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:

@@ -26,16 +26,15 @@ _UNKNOWN: tuple[Key, int, int] = ((), 0, 0)
 class _Way(NamedTuple):
     """What a kind of call needs: the result's shape, what its plan enqueues, and torch's current stream on that GPU.
 
-    ``capturing`` asks whether that stream's work goes into a graph. ``reaches`` are the first byte of x, y and the
-    result, and the one behind their last, from their addresses on. ``in_place`` says that the result may be exactly y.
-    ``empty_like`` makes it where it lies as y does: a quarter less time than by shape.
+    ``reaches`` are the first byte of x, y and the result, and the one behind their last, from their addresses on.
+    ``in_place`` says that the result may be exactly y. ``empty_like`` makes it where it lies as y does: a quarter less
+    time than by shape.
     """
 
     shape: tuple[int, ...]
     enqueue: Enqueue
     workspace: int
     stream: Callable[[int], int]
-    capturing: Callable[[], bool]
     device: int
     byte: Any
     reaches: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
@@ -44,12 +43,17 @@ class _Way(NamedTuple):
 
 
 _ways: dict[Key, _Way] = {}
-#: Workspaces of so many bytes, with their addresses, by GPU and stream: taken while launches are made, and put back
-#: then, since what comes next on the stream runs after them. Those of a graph run at any time, and get their own.
-_ROOM = 2**20
-_rooms: dict[tuple[int, int], list[tuple[Any, int]]] = {}
 #: torch's own classes of tensors, as soon as a call with them has been answered.
 _classes: set[type] = set()
+
+
+class _Asked:
+    """What is asked of torch, once there is one: whether gradients are recorded."""
+
+    grad: Callable[[], bool] = bool
+
+
+_asked = _Asked()
 
 
 def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
@@ -72,21 +76,8 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     d = array.data_ptr()
     if d & 15 if out is None else _shared(way, a, b, d):
         return None
-    stream, needed = way.stream(way.device), way.workspace
-    if not needed:
-        way.enqueue((a, b, 0, d, 0), stream)
-    elif needed > _ROOM or way.capturing():
-        room = x.new_empty(needed, dtype=way.byte)
-        way.enqueue((a, b, 0, d, room.data_ptr()), stream)
-    else:
-        rooms = _rooms.setdefault((way.device, stream), [])
-        try:
-            taken = rooms.pop()
-        except IndexError:
-            room = x.new_empty(_ROOM, dtype=way.byte)
-            taken = room, room.data_ptr()
-        way.enqueue((a, b, 0, d, taken[1]), stream)
-        rooms.append(taken)
+    room = x.new_empty(way.workspace, dtype=way.byte) if way.workspace else None
+    way.enqueue((a, b, 0, d, 0 if room is None else room.data_ptr()), way.stream(way.device))
     return array
 
 
@@ -112,10 +103,11 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
     if not classes <= {torch.Tensor, torch.nn.Parameter}:
         return
     _classes.update(classes)
+    _asked.grad = torch.is_grad_enabled
     key, _x, _y = _key(operation, like, second, array)
     # Fresh results start on 16 bytes.
     plan = plans.get(0 if out is None else out.address & 15)
-    if not key or plan is None:
+    if not key or plan is None or key in _ways:
         return
     if len(_ways) >= _MOST_WAYS:
         _ways.clear()
@@ -124,7 +116,6 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
         plan.bound(1.0, beta),
         plan.workspace,
         torch._C._cuda_getCurrentRawStream,  # noqa: SLF001 — see matmill.arrays.streams
-        torch._C._cuda_isCurrentStreamCapturing,  # noqa: SLF001 — the public way asks more
         a.device[1],
         torch.uint8,
         (_reach(a), _reach(b), _reach(out)),
@@ -156,8 +147,7 @@ def _key(operation: Operation, x: Any, y: Any, out: Any) -> tuple[Key, int, int]
         or not y.is_cuda
         or y.get_device() != device
         or y.dtype is not dtype
-        or x.requires_grad
-        or y.requires_grad
+        or ((x.requires_grad or y.requires_grad) and _asked.grad())
         or x.is_neg()
         or y.is_neg()
     ):
@@ -182,7 +172,7 @@ def _key(operation: Operation, x: Any, y: Any, out: Any) -> tuple[Key, int, int]
         or not out.is_cuda
         or out.get_device() != device
         or out.dtype is not dtype
-        or out.requires_grad
+        or (out.requires_grad and _asked.grad())
         or out.is_neg()
     ):
         return _UNKNOWN

@@ -138,6 +138,10 @@ class Tensor:
     __module__ = "torch"
     layout = "strided"
     is_cuda = True
+    #: Whether torch records gradients, of tensors that require one.
+    recording = True
+    #: How far a fresh result starts behind 16 bytes.
+    behind = 0
 
     def __init__(self, device: EmulatedGPU, array: Array, made: list[tuple[int, str]]) -> None:
         self.device, self.made, self.requires_grad = device, made, False
@@ -176,16 +180,28 @@ class Tensor:
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
         """Poisoned memory."""
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
-        array = np.empty(shape, np.dtype(np.uint8) if dtype else ELEMENTWISE[self.dtype].numpy)
+        kind = np.dtype(np.uint8) if dtype else ELEMENTWISE[self.dtype].numpy
+        array = np.empty(shape, kind)
+        if self.behind:
+            memory = np.empty(array.nbytes + 16, np.uint8)
+            array = memory[self.behind : self.behind + array.nbytes].view(kind).reshape(shape)
         array.reshape(-1).view(np.uint8)[:] = 0xFF
         return Tensor(self.device, array, self.made)
 
 
-class Tensors:
-    """Tensors of one device; ``capturing`` says whether a graph captures their stream."""
+class Parameter(Tensor):
+    """torch's other class of its own."""
 
-    def __init__(self, device: EmulatedGPU, capturing: list[bool]) -> None:
-        self.device, self.capturing = device, capturing
+
+class Subclass(Tensor):
+    """A tensor that may mean something else than its memory."""
+
+
+class Tensors:
+    """Tensors of one device."""
+
+    def __init__(self, device: EmulatedGPU) -> None:
+        self.device = device
         self.made: list[tuple[int, str]] = []
 
     def __call__(self, array: Array) -> Tensor:

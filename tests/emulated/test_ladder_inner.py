@@ -109,10 +109,10 @@ def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) 
 
     assert read("basic") == pytest.approx(3, rel=0.01)
     assert read("phvm") == pytest.approx(3, rel=0.01)
-    assert all(
-        read(name) == pytest.approx(1, rel=0.05)
-        for name in ("one-pass", "vectorized", "two-stage", "gram", "production")
-    )
+    assert all(read(name) == pytest.approx(1, rel=0.05) for name in ("one-pass", "vectorized", "two-stage", "gram"))
+    # Where k is short, threads that share a k may ask for it one by one: what comes from L2 is no more.
+    touched = {name: rows[name]["counters"]["global_load_sectors"] for name in ("two-stage", "production")}
+    assert touched["production"] < 1.05 * touched["two-stage"]
     assert sectors("basic") > 3 * sectors("phvm")
     assert rows["two-stage"]["counters"]["atomics"] == 0 < rows["vectorized"]["counters"]["atomics"]
     assert any(note == "basic, phvm: launched with GS = 16" for note in found["notes"])

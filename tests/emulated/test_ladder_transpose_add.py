@@ -109,7 +109,7 @@ def test_the_counters_tell_the_ladder_s_story(capsys: pytest.CaptureFixture[str]
     assert ways("wide") < 2
     stores = [counters[name]["global_store_requests"] for name in LABELS]
     assert stores == sorted(stores, reverse=True)
-    assert stores[0] > 4 * stores[3]  # and at the article's size, with fewer edges, 8
+    assert stores[0] > 3.5 * stores[3]  # and at the article's size, with fewer edges, 8
 
 
 def test_the_tables_show_wavefronts_and_whose_bandwidth_it_is(capsys: pytest.CaptureFixture[str]) -> None:

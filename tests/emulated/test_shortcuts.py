@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from emulated.stand_ins import EmulatedGPU, Tensors
+from emulated.stand_ins import EmulatedGPU, Parameter, Subclass, Tensor, Tensors
 from matmill import arrays, ops, shortcuts
 from matmill.errors import AliasError, ArgumentError, DTypeError, ShapeError
 
@@ -96,7 +96,8 @@ def test_scalars_and_other_arguments_are_for_the_checked_way(tensors: Tensors, c
     for _ in range(2):
         assert (matmill.transpose_add(tensors(x), tensors(y), alpha=2.0).base == 2 * x.T + y).all()
         assert (matmill.transpose_add(tensors(x), tensors(y), beta=1).base == x.T + y).all()
-        assert (matmill.matmul(tensors(x), tensors(y), tensors(_matrix(2, 20, 20)), beta=1.0).base[0, 0]) is not None
+        c = _matrix(2, 20, 20)
+        assert (matmill.matmul(tensors(x), tensors(y), tensors(c), beta=1.0).base == x @ y + c).all()
     assert len(checked) == 2 * (2 + 2 + 3)
     with pytest.raises(ArgumentError, match="beta"):
         matmill.matmul(tensors(x), tensors(y), beta=1.0)
@@ -165,37 +166,106 @@ def test_only_so_many_kinds_are_remembered(tensors: Tensors, monkeypatch: pytest
         assert len(shortcuts._ways) <= 2
 
 
-def test_workspaces_are_used_again_on_their_stream_but_not_in_graphs(tensors: Tensors) -> None:
-    def product(seed: int) -> None:
-        e, f = _matrix(seed, 8, 6000), _matrix(seed + 10, 6000, 8)
-        assert (matmill.inner(tensors(e), tensors(f)).base == e @ f).all()
+@pytest.mark.parametrize("change", ["x", "y", "out"])
+def test_an_alignment_is_part_of_a_kind(change: str, tensors: Tensors, checked: list[str]) -> None:
+    pool = np.zeros(4000, np.float32)
+    places = {"x": pool[:240], "y": pool[400:640], "out": pool[800:1040]}
 
-    product(0)
-    tensors.made.clear()
-    for seed in range(1, 4):
-        product(seed)
-    results = [(64, "float32")] * 3
-    assert sorted(tensors.made) == sorted([*results, (shortcuts._ROOM, "uint8")])
-    ((where, rooms),) = shortcuts._rooms.items()
-    assert where == (0, 33)
-    assert len(rooms) == 1
-    tensors.made.clear()
-    tensors.capturing[0] = True
-    product(5)
-    (made,) = (one for one in tensors.made if one[1] == "uint8")
-    assert made[0] < shortcuts._ROOM
-    assert len(rooms) == 1
-    tensors.capturing[0] = False
-    taken = rooms.pop()  # as by another thread, between its launches
-    product(6)
-    assert len(rooms) == 1
-    assert rooms[0][1] != taken[1]
+    def call() -> None:
+        places["x"][:], places["y"][:] = np.arange(240), np.arange(240)[::-1]
+        x, y, out = places["x"].reshape(20, 12), places["y"].reshape(12, 20), places["out"].reshape(12, 20)
+        matmill.transpose_add(tensors(x), tensors(y), out=tensors(out))
+        assert (out == x.T + y).all()
+
+    call()
+    call()
+    assert len(checked) == 3
+    start = {"x": 1, "y": 401, "out": 801}[change]
+    places[change] = pool[start : start + 240]
+    call()
+    assert len(checked) == 6
+    call()
+    assert len(checked) == 6
 
 
-def test_large_workspaces_are_not_kept(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortcuts, "_ROOM", 64)
-    for seed in range(3):
-        e, f = _matrix(seed, 8, 6000), _matrix(seed + 10, 6000, 8)
-        assert (matmill.inner(tensors(e), tensors(f)).base == e @ f).all()
-    assert not shortcuts._rooms
-    assert len([size for size, kind in tensors.made if kind == "uint8" and size > 64]) == 3
+def test_strides_of_the_result_are_part_of_a_kind(tensors: Tensors, checked: list[str]) -> None:
+    x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
+    wide = np.zeros((12, 40), np.float32)
+    for out in (np.zeros((12, 20), np.float32), wide[:, :20], np.zeros((20, 12), np.float32).T):
+        for _ in range(2):
+            matmill.transpose_add(tensors(x), tensors(y), out=tensors(out))
+            assert (out == x.T + y).all()
+    assert len(checked) == 9
+
+
+def test_a_fresh_result_that_starts_elsewhere_takes_the_checked_way(
+    tensors: Tensors, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e, f = _matrix(0, 20, 12), _matrix(1, 12, 24)
+    for behind in (0, 4, 0, 4):
+        monkeypatch.setattr(Tensor, "behind", behind)
+        found = matmill.matmul(tensors(e), tensors(f))
+        assert found.data_ptr() % 16 == behind
+        view = found.base if not behind else found.base[behind : behind + 1920].view(np.float32).reshape(20, 24)
+        assert (view == e @ f).all()
+    assert len(checked) == 6
+
+
+@pytest.mark.parametrize("place", ["x", "y", "out"])
+def test_other_classes_take_the_checked_way(place: str, tensors: Tensors, checked: list[str]) -> None:
+    arrays = {"x": _matrix(0, 20, 12), "y": _matrix(1, 12, 20), "out": np.zeros((12, 20), np.float32)}
+    for turn in range(4):
+        given = {name: tensors(array) for name, array in arrays.items()}
+        if turn:
+            given[place].__class__ = Subclass if turn < 3 else Parameter
+        matmill.transpose_add(given["x"], given["y"], out=given["out"])
+        assert (arrays["out"] == arrays["x"].T + arrays["y"]).all()
+    assert len(checked) == 12
+    assert all(type_ is not Subclass for type_ in shortcuts._classes)
+
+
+@pytest.mark.parametrize("place", ["x", "y", "out"])
+def test_gradients_matter_where_they_are_recorded(
+    place: str, tensors: Tensors, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {"x": _matrix(0, 20, 12), "y": _matrix(1, 12, 20), "out": np.zeros((12, 20), np.float32)}
+
+    def call() -> None:
+        given = {name: tensors(array) for name, array in arrays.items()}
+        given[place].requires_grad = True
+        matmill.transpose_add(given["x"], given["y"], out=given["out"])
+
+    monkeypatch.setattr(Tensor, "recording", False)
+    call()
+    call()
+    assert len(checked) == 3
+    monkeypatch.setattr(Tensor, "recording", True)
+    with pytest.raises(ArgumentError, match="requires grad"):
+        call()
+
+
+@pytest.mark.parametrize("place", ["x", "y", "out"])
+def test_lazily_negated_tensors_and_other_types_are_refused_as_ever(place: str, tensors: Tensors) -> None:
+    arrays = {"x": _matrix(0, 20, 12), "y": _matrix(1, 12, 20), "out": np.zeros((12, 20), np.float32)}
+    for _ in range(2):
+        matmill.transpose_add(tensors(arrays["x"]), tensors(arrays["y"]), out=tensors(arrays["out"]))
+    given = {name: tensors(array) for name, array in arrays.items()}
+    given[place].is_neg = lambda: True  # type: ignore[method-assign]
+    with pytest.raises(ArgumentError, match="negated"):
+        matmill.transpose_add(given["x"], given["y"], out=given["out"])
+    given = {name: tensors(array.astype(np.float64 if name == place else np.float32)) for name, array in arrays.items()}
+    with pytest.raises(DTypeError):
+        matmill.transpose_add(given["x"], given["y"], out=given["out"])
+
+
+def test_what_the_short_way_declines_is_not_remembered_again(tensors: Tensors, checked: list[str]) -> None:
+    pool = _matrix(0, 40, 64)
+    for turn in range(3):
+        # Their bytes interleave, so that addresses alone do not tell them apart.
+        out = tensors(pool[:20, 24:64])
+        matmill.transpose(tensors(pool[:, :20]), out=out)
+        if turn == 0:
+            known = dict(shortcuts._ways)
+    assert len(known) == 1
+    assert shortcuts._ways == known
+    assert len(checked) == 6

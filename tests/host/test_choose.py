@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matmill import arch
 from matmill.choose import choose, choose_from
 from matmill.config import Config
-from matmill.dtypes import ALL, DTYPES
+from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError
 from matmill.kernel import GemmOperands, Geometry, Kernel, Stage
 from matmill.problem import Gemm
@@ -130,6 +130,17 @@ def test_the_size_of_a_16_bit_product_decides_its_tile() -> None:
     assert sizes[8192] == sizes[2048] == 128 * 256
     assert sizes[512] <= 64 * 64
     assert sizes[64] <= 64 * 64
+
+
+@pytest.mark.parametrize("name", ["t4", "rtx4090", "h200"])
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize(("m", "n", "k"), [(96, 64, 10**6), (72, 96, 6144), (96, 96, 5000), (33, 80, 10**5)])
+def test_long_products_have_a_kernel_where_shared_memory_is_small(
+    m: int, n: int, k: int, dtype: DType, name: str
+) -> None:
+    for b_strides in ((n, 1), (1, k)):
+        problem = Gemm(m=m, n=n, k=k, dtype=dtype, b_strides=b_strides)
+        assert choose(problem, arch.get(name)).kernel.entry == "inner"
 
 
 def test_few_tiles_and_a_long_k_are_split() -> None:

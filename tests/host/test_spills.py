@@ -64,7 +64,9 @@ def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
     for long, wide, has_y in product((100_000, 100_001), (False, True), (False, True)):
         asked = transposed(*((short, long) if wide else (long, short)), dtype)
         problem = asked if has_y else replace(asked, y=None)
-        for config in slim_space(problem, H200):
+        configs = slim_space(problem, H200)
+        assert configs
+        for config in configs:
             found = compile_source(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target).resources
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), config)
 

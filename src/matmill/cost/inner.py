@@ -4,8 +4,8 @@ While the kernel runs, four things happen at once, and the slowest decides: byte
 bytes in flight over the latency allow (Little's law) and no faster than memory reads at best, with a smooth passage
 between the two; instructions are issued; multiply-adds are done, those on padding included; shared memory, or L1, hands
 operands to threads. Blocks take portions of k in turns, so the busiest multiprocessor decides, and the last portion is
-short. Launching, the first loads' latency, the block's own sum and, with more than one block, the second launch come on
-top.
+short. Launching, the first loads' latency, the code that comes from memory, the last stage of lines that begin
+anywhere, the block's own sum and, with more than one block, the second launch come on top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
@@ -89,7 +89,8 @@ class Demand:
     (``multiply_seconds``) are of the whole GPU; instructions, per thread added up, ``lines`` of 128 bytes touched in L1
     and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
     ``loads`` those from stages. ``sums`` are outputs per
-    thread times warps of a block. ``parted`` is 1 where there is a second launch, else 0.
+    thread times warps of a block. ``parted`` is 1 where there is a second launch, ``shifted`` where lines begin
+    anywhere, else 0. ``code`` are the multiply-adds in the machine code of the loops.
     """
 
     bytes: float

@@ -247,7 +247,8 @@ def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
         config = read.replace(U=0, BS=bs, BK=bk, STAGES=stages)
         if _worth_a_stage(config, problem):
             config = _resident(config, problem, arch, loaded)
-            if bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
+            fits = config["SHARED_BYTES"] <= arch.shared_per_block
+            if fits and bs * config["BLOCKS_PER_SM"] >= _LEAST_RESIDENT:
                 yield config
 
 

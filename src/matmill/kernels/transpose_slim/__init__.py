@@ -138,6 +138,14 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
     for name, value in _layout(problem).items():
         if config[name] != value:
             return f"{name} = {config[name]} where the operands need {value}"
+    size = problem.dtype.itemsize
+    needed = {
+        "SHARED_BYTES": shared_bytes(held(config, size), config["EVERY"], config["GAP"]),
+        "STEADY": int(_steady(config, size)),
+    }
+    for name, value in needed.items():
+        if config[name] != value:
+            return f"{name} = {config[name]}, and the device needs {value}"
     return None if arch.compiles else f"{arch.title} is older than the compiler"
 
 

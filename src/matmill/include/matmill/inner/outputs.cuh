@@ -6,7 +6,8 @@
 //
 // Partial sums lie block by block, the outputs of a block side by side: blocks write, and this reads, whole sectors.
 //
-// finish and join are launched early: on their multiprocessors already, they wait for the sums to be there.
+// finish and join are launched early: on their multiprocessors already, they wait for the sums to be there. So nothing
+// may say that the sums do not change while they run, as __restrict__ would.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
@@ -27,7 +28,7 @@ constexpr int JOIN_THREADS = 256;  // of a block of `join`, an output each
 
 // The sum of an output's `count` partial sums, always added in the same order: way by way in steps of FINISH_WAYS, then
 // the ways in turn. Every thread of the block calls it; those of way 0 get the sum of the output that they name.
-__device__ __forceinline__ Acc added(const Acc* __restrict__ sums, int count, int outputs, int output) {
+__device__ __forceinline__ Acc added(const Acc* sums, int count, int outputs, int output) {
   __shared__ Acc ways[FINISH_WAYS][FINISH_OUTPUTS];
   const int lane = threadIdx.x % FINISH_OUTPUTS, way = threadIdx.x / FINISH_OUTPUTS;
   Acc sum = 0;
@@ -70,8 +71,8 @@ extern "C" __global__ void clear(Acc* __restrict__ sums, int count) {
 // C and D may be the same memory. Where `mirrored`, only the partial sums on and above the diagonal are there.
 // blockIdx.y counts the products of a batch.
 extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
-    finish(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch,
-           Scalar* D, Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta, int mirrored) {
+    finish(const Acc* sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
+           Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta, int mirrored) {
   matmill::ptx::wait_for_previous();
   const int outputs = m * n, output = matmill::own_output();
   const int row = output / n, column = output % n;
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
 
 // What finish does, for many outputs and few partial sums of each: a thread to an output, without shared memory.
 extern "C" __global__ void __launch_bounds__(matmill::JOIN_THREADS)
-    join(const Acc* __restrict__ sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
+    join(const Acc* sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
          Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta) {
   matmill::ptx::wait_for_previous();
   const int outputs = m * n, output = blockIdx.x * matmill::JOIN_THREADS + threadIdx.x;
