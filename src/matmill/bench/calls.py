@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 _REPLAYED, _LOOP, _ROUNDS = 20, 200, 7
@@ -49,25 +50,31 @@ def loop_timer(torch: Any, call: Call) -> Callable[[], float]:
     return timer
 
 
-def in_turns(timers: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+def in_turns(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS) -> dict[str, float]:
     """The median of several rounds in which every timer has its turn."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for name, timer in timers.items():
             samples[name].append(timer())
     return {name: statistics.median(seconds) for name, seconds in samples.items()}
 
 
-def host_seconds(call: Call, wait: Call) -> float:
-    """What one call costs the host, with the work still to be done: the median of rounds of many, a wait between."""
-    for _ in range(_WARM):
-        call()
-    rounds = []
-    for _ in range(_HOST_ROUNDS):
-        wait()
-        begin = time.perf_counter()
-        for _ in range(_HOST_CALLS):
+def host_seconds(calls: Mapping[str, Call], wait: Call) -> dict[str, float]:
+    """What one of each call costs the host, with the work still to be done: rounds of many in turns, a wait between.
+
+    In turns, because a host has other things to do one second and none the next.
+    """
+    for call in calls.values():
+        for _ in range(_WARM):
             call()
-        rounds.append((time.perf_counter() - begin) / _HOST_CALLS)
+        wait()
+    return in_turns({name: partial(_host_round, call, wait) for name, call in calls.items()}, _HOST_ROUNDS)
+
+
+def _host_round(call: Call, wait: Call) -> float:
+    begin = time.perf_counter()
+    for _ in range(_HOST_CALLS):
+        call()
+    seconds = (time.perf_counter() - begin) / _HOST_CALLS
     wait()
-    return statistics.median(rounds)
+    return seconds

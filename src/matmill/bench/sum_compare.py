@@ -210,8 +210,7 @@ def host_costs(seed: int) -> list[dict[str, Any]]:
             "torch.ops.matmill.transpose_add": partial(torch.ops.matmill.transpose_add, x, y),
             "x.t() + y": partial(_eager, x, y),
         }
-        seconds = {way: host_seconds(call, torch.cuda.synchronize) for way, call in ways.items()}
-        found.append({"dtype": name, "size": _SMALL, "seconds": seconds})
+        found.append({"dtype": name, "size": _SMALL, "seconds": host_seconds(ways, torch.cuda.synchronize)})
     return found
 
 
