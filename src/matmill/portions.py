@@ -25,10 +25,10 @@ def shared_bytes(vectors: int, every: int, gap: int) -> int:
     return 2 * (vectors + (vectors - 1) // every * gap) * VECTOR_BYTES
 
 
-def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> list[Config]:
-    """``config`` with the ``vectors`` of a portion dealt to threads in every way worth considering.
+def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> Config | None:
+    """``config`` with the ``vectors`` of a portion dealt to threads: as many under way as possible, by as many threads.
 
-    ``registers`` are those that a thread takes with a configuration whose THREADS are set.
+    ``registers`` are those that a thread takes with a configuration whose THREADS are set. None where nothing fits.
     """
     found = []
     fewest = ceil_div(vectors, _MOST_THREADS)
@@ -38,7 +38,15 @@ def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch
         resident = _resident(threads, registers(one), config["SHARED_BYTES"], arch)
         if resident:
             found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms))
-    return found
+    return max(found, key=lambda one: (one["BLOCKS"], one["THREADS"]), default=None)
+
+
+def gathering(itemsize: int, vectors: int) -> int:
+    """Registers of a thread that gathers ``vectors`` from shared memory, besides theirs.
+
+    Elements smaller than a register have one of their own each until they are joined.
+    """
+    return VECTOR_BYTES // itemsize // 2 if itemsize == 1 or (itemsize == 2 and vectors > 1) else 0
 
 
 def _resident(threads: int, registers: int, shared: int, arch: Arch) -> int:

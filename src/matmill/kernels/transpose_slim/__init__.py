@@ -13,7 +13,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import dealt, shared_bytes
+from matmill.portions import dealt, gathering, shared_bytes
 from matmill.problem import Geam, View
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
@@ -40,10 +40,9 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
         lines = max(1, wanted * VECTOR_BYTES // (short * _LINE_BYTES))  # of the cache, of each line
         shape = (problem.m, line, lines) if constants["WIDE"] else (lines * line, problem.n, 1)
         config = _portion(Config.of(**constants, **dict(zip("MNG", shape, strict=True))), size, arch)
-        ways = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
-        if ways:
-            # As many vectors under way as possible, by as many threads as possible.
-            found[max(ways, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
+        best_way = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
+        if best_way is not None:
+            found[best_way] = None
     # While one block waits at its barrier, another one works.
     beside = [config for config in found if config["BLOCKS_PER_SM"] > 1]
     return tuple(beside or found)
@@ -122,10 +121,13 @@ def _registers(config: Config, itemsize: int) -> int:
     made = ceil_div(config["G"] * config["M"] * config["N"], v * threads)
     given = ceil_div(held(config, itemsize), threads)
     places = 1 if config["STEADY"] else v
-    gathered = v // 2 if itemsize == 1 or (itemsize == 2 and made > 1) else 0
     spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)
     return (
-        _OTHERS + spots + (_VECTOR_REGISTERS * config["HAS_Y"] + places) * made + _VECTOR_REGISTERS * given + gathered
+        _OTHERS
+        + spots
+        + (_VECTOR_REGISTERS * config["HAS_Y"] + places) * made
+        + _VECTOR_REGISTERS * given
+        + gathering(itemsize, made)
     )
 
 

@@ -15,7 +15,7 @@ from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.layout import many_small
-from matmill.portions import dealt, shared_bytes
+from matmill.portions import dealt, gathering, shared_bytes
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
@@ -47,26 +47,19 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             HAS_Y=int(problem.y is not None),
         )
         config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap))
-        ways = dealt(config, vectors, lambda one: _registers(one, size), arch)
-        if ways:
-            # As many vectors under way as possible, by as many threads as possible.
-            found[max(ways, key=lambda one: (one["BLOCKS"], one["THREADS"]))] = None
+        best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
+        if best_way is not None:
+            found[best_way] = None
     return tuple(found)
-
-
-def slots(config: Config, itemsize: int) -> int:
-    """Vectors of a run that a thread makes."""
-    return ceil_div(config["G"] * config["M"] * config["N"] * itemsize, VECTOR_BYTES * config["THREADS"])
 
 
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
     v = VECTOR_BYTES // itemsize
     places = 1 if config["STEADY"] else v
-    vectors, each = _VECTOR_REGISTERS * (1 + config["HAS_Y"]), slots(config, itemsize)
-    # Elements smaller than a register have one of their own each until they are joined.
-    gathered = v // 2 if itemsize == 1 or (itemsize == 2 and each > 1) else 0
-    return _OTHERS + each * (vectors + places) + gathered
+    vectors = _VECTOR_REGISTERS * (1 + config["HAS_Y"])
+    each = ceil_div(config["G"] * config["M"] * config["N"], v * config["THREADS"])  # vectors that a thread makes
+    return _OTHERS + each * (vectors + places) + gathering(itemsize, each)
 
 
 def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
