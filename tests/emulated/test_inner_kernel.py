@@ -175,6 +175,16 @@ def test_the_host_knows_which_banks_meet(case: Case) -> None:
     assert expected <= trial.main().counters.shared_load_wavefronts <= 1.1 * expected + sums
 
 
+def test_a_long_chain_of_additions_does_not_swallow_its_terms() -> None:
+    direct = Picked(lambda config: config["BK"] == 0 and config["U"] == 8 and config["BS"] == 128 and config["GS"] == 1)
+    trial = Trial(direct, Case(1, 1, 128 * 4 * 8 * 4, "float32", "column"))
+    trial.e[...], trial.f[...] = 1, 1
+    trial.e[0, 0] = 2**24  # to which a thread could add ones for ever
+    assert not hazards(trial)
+    missing = 2**24 + trial.problem.k - 1 - float(trial.d[0, 0])
+    assert 0 <= missing <= 4 * 8  # those of its own round
+
+
 def test_one_block_needs_no_second_launch_and_no_workspace() -> None:
     trial = Trial(Chosen(blocks=1), Case(4, 4, 900))
     assert trial.kernel.workspace(trial.problem) == 0

@@ -63,6 +63,8 @@ struct InnerProduct {
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
+  static constexpr int FEW = 4;  // outputs that spare registers for sums of their own are left for
+
   Acc acc[OUT] = {};
 
   // The tile of thread s among S. Where there are rows and columns of tiles, lane ^ 1 has the same rows and lane ^ 2 the
@@ -85,6 +87,10 @@ struct InnerProduct {
 
   template <int TERMS>
   __device__ __forceinline__ void multiply(const LinesE& e, const LinesF& f) {
+    multiply<TERMS>(e, f, acc);
+  }
+  template <int TERMS>
+  static __device__ __forceinline__ void multiply(const LinesE& e, const LinesF& f, Acc (&sums)[OUT]) {
 #pragma unroll
     for (int v = 0; v < TERMS; ++v) {
       Acc rows[TM], columns[TN];  // widened once, not once per product
@@ -98,7 +104,7 @@ struct InnerProduct {
         for (int jj = 0; jj < TN; ++jj) {
           // Back and forth along the rows: each step then shares one operand register with the step before it.
           const int j = i % 2 ? TN - 1 - jj : jj;
-          if (!TRIANGLE || j >= i) acc[i * TN + j] += rows[i] * columns[j];
+          if (!TRIANGLE || j >= i) sums[i * TN + j] += rows[i] * columns[j];
         }
     }
   }
@@ -147,8 +153,17 @@ struct InnerProduct {
         if constexpr (!TRIANGLE)
           f[u].template read<Config::F_WIDTH>(F.first + at * F.k_stride, across, F.line_stride, F.k_stride);
       }
+      if constexpr (OUT <= FEW) {
+        // The round's own terms first: few outputs have many terms in one thread, and a long chain rounds more.
+        Acc own[OUT] = {};
 #pragma unroll
-      for (int u = 0; u < U; ++u) multiply<V>(e[u], f[TRIANGLE ? 0 : u]);
+        for (int u = 0; u < U; ++u) multiply<V>(e[u], f[TRIANGLE ? 0 : u], own);
+#pragma unroll
+        for (int i = 0; i < OUT; ++i) acc[i] += own[i];
+      } else {
+#pragma unroll
+        for (int u = 0; u < U; ++u) multiply<V>(e[u], f[TRIANGLE ? 0 : u]);
+      }
     }
     if constexpr (U > 1) {  // what is left, at once as well: one by one each would wait for memory
       LinesE e[U];
