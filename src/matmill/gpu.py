@@ -330,11 +330,10 @@ class GPU:
 
         What :meth:`keep` holds is let go where it is no longer used.
         """
+        entered = self._focus()
         if self._kept:
-            entered = self._focus()
             self._sweep()
-            return entered
-        return self._focus()
+        return entered
 
     def _focus(self) -> bool:
         cell = self._cell

@@ -130,10 +130,10 @@ class Kernel(Generic[P]):
         own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen))
         before, after = (
             tuple(
-                replace(
-                    self._launch(
-                        stage.entry, stage.geometry(problem, config), stage.arguments(problem, config, operands)
-                    ),
+                self._launch(
+                    stage.entry,
+                    stage.geometry(problem, config),
+                    stage.arguments(problem, config, operands),
                     early=stage.early,
                 )
                 for stage in self._made(stages, problem)
@@ -146,7 +146,7 @@ class Kernel(Generic[P]):
         """Those of the stages that are made for ``problem``."""
         return tuple(stage for stage in stages if stage.needed is None or stage.needed(problem, self.config))
 
-    def _launch(self, entry: str, geometry: Geometry, args: tuple[Argument, ...]) -> Launch:
+    def _launch(self, entry: str, geometry: Geometry, args: tuple[Argument, ...], *, early: bool = False) -> Launch:
         return Launch(
             kernel=self.package.removeprefix("matmill."),
             entry=entry,
@@ -154,6 +154,7 @@ class Kernel(Generic[P]):
             block=geometry.block,
             args=args,
             dynamic_shared=geometry.dynamic_shared,
+            early=early,
         )
 
     def with_config(self, config: Config) -> Kernel[P]:

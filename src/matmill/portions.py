@@ -16,6 +16,11 @@ _SCHEDULERS, _REGISTERS = 4, 8
 _ENOUGH = 256
 
 
+def elements(config: Config) -> int:
+    """Elements of D in a portion."""
+    return config["G"] * config["M"] * config["N"]
+
+
 def shared_bytes(vectors: int, every: int, gap: int) -> int:
     """Dynamic shared memory of one block: two portions of X with gaps. The device asserts the same.
 

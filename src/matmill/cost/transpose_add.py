@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from matmill import portions
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
@@ -210,7 +211,7 @@ def _portion(problem: Geam, config: Config) -> _Work:
     Where an element of a portion lies is worked out once by each block, if vectors differ in that.
     """
     v = VECTOR_BYTES // problem.dtype.itemsize
-    elements = config["G"] * config["M"] * config["N"]
+    elements = portions.elements(config)
     lines_x, lines_others, room, y_width = 1, 1, 0, v
     if "WIDE" in dict(config.constants):
         short = config["M"] if config["WIDE"] else config["N"]

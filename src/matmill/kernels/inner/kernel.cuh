@@ -23,9 +23,8 @@ extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
     C += batch * c_batch;
     D += batch * d_batch;
     product.sum(shared, [&](int row, int column, Acc sum) {
-      Acc d = alpha * sum;
-      if (beta != 0) d += beta * Number::up(C[row * c_row + column * c_column]);  // else C may hold NaN
-      D[row * d_row + column * d_column] = Number::down(d);
+      const auto given = [&] { return C[row * c_row + column * c_column]; };
+      D[row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
     });
   } else {
     Acc* const own = partials + (batch * gridDim.x + blockIdx.x) * (Product::M * Product::N);

@@ -13,7 +13,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import dealt, gathering, shared_bytes
+from matmill.portions import dealt, elements, gathering, shared_bytes
 from matmill.problem import Geam, View
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
@@ -50,7 +50,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 
 def _portion(config: Config, size: int, arch: Arch) -> Config:
     """``config`` with the gaps that suit its portion."""
-    vectors = config["G"] * config["M"] * config["N"] * size // VECTOR_BYTES
+    vectors = elements(config) * size // VECTOR_BYTES
     every, gap = best(_line(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
     return config.replace(
         EVERY=every,
@@ -76,7 +76,7 @@ def _steady(config: Config, size: int) -> bool:
 
 def held(config: Config, itemsize: int) -> int:
     """Vectors of X that a portion holds."""
-    return config["G"] * config["M"] * config["N"] * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
+    return elements(config) * itemsize // VECTOR_BYTES + config["APART"] * _short(config)
 
 
 def _short(config: Config) -> int:
@@ -118,7 +118,7 @@ def _layout(problem: Geam) -> dict[str, int]:
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
     v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
-    made = ceil_div(config["G"] * config["M"] * config["N"], v * threads)
+    made = ceil_div(elements(config), v * threads)
     given = ceil_div(held(config, itemsize), threads)
     places = 1 if config["STEADY"] else v
     spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)

@@ -15,7 +15,7 @@ from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.layout import many_small
-from matmill.portions import dealt, gathering, shared_bytes
+from matmill.portions import dealt, elements, gathering, shared_bytes
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
@@ -58,7 +58,7 @@ def _registers(config: Config, itemsize: int) -> int:
     v = VECTOR_BYTES // itemsize
     places = 1 if config["STEADY"] else v
     vectors = _VECTOR_REGISTERS * (1 + config["HAS_Y"])
-    each = ceil_div(config["G"] * config["M"] * config["N"], v * config["THREADS"])  # vectors that a thread makes
+    each = ceil_div(elements(config), v * config["THREADS"])  # vectors that a thread makes
     return _OTHERS + each * (vectors + places) + gathering(itemsize, each)
 
 

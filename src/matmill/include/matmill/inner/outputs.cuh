@@ -61,6 +61,15 @@ __device__ __forceinline__ bool writes(int outputs) {
   return threadIdx.x < FINISH_OUTPUTS && own_output() < outputs;
 }
 
+// One output: a scaled product and beta times an element of C. `given()` reads that, and is not called for a beta of 0:
+// it may be NaN then, or not exist.
+template <class Given>
+__device__ __forceinline__ Scalar output_of(Acc alpha, Acc sum, Acc beta, Given given) {
+  Acc d = alpha * sum;
+  if (beta != 0) d += beta * Number::up(given());
+  return Number::down(d);
+}
+
 }  // namespace matmill
 
 extern "C" __global__ void clear(Acc* __restrict__ sums, int count) {
@@ -81,10 +90,8 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
 
   const Acc sum = matmill::added(sums + batch * count * outputs, count, outputs, from);
   if (matmill::writes(outputs)) {
-    Acc d = alpha * sum;
-    // Else C may hold NaN, or not exist.
-    if (beta != 0) d += beta * Number::up(C[batch * c_batch + row * c_row + column * c_column]);
-    D[batch * d_batch + row * d_row + column * d_column] = Number::down(d);
+    const auto given = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
+    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
   }
 }
 
@@ -101,10 +108,8 @@ extern "C" __global__ void __launch_bounds__(matmill::JOIN_THREADS)
   Acc sum = own[0];
 #pragma unroll 4
   for (int i = 1; i < count; ++i) sum += own[Index(i) * outputs];
-  Acc d = alpha * sum;
-  // Else C may hold NaN, or not exist.
-  if (beta != 0) d += beta * Number::up(C[batch * c_batch + row * c_row + column * c_column]);
-  D[batch * d_batch + row * d_row + column * d_column] = Number::down(d);
+  const auto given = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
+  D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
 }
 
 // total += the partial sums of one piece of k.
