@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from host.interrupts import interruptible
 from matmill import cli
 from matmill.cache import DiskCache
 from matmill.cli import main
@@ -132,12 +133,8 @@ def test_a_reader_of_tables_that_leaves_early_is_no_error() -> None:
 
 def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:
     words = [*PROGRAM, "ladder", "sgemm", "--on", "emulator", "--n", "1024", "--rungs", "multi"]
-    # A child of a process that ignores the signal, as one in a shell's background does, would ignore it too.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with interruptible():
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    finally:
-        signal.signal(signal.SIGINT, before)
     with child:
         time.sleep(1.5)  # long enough to be at work, far from long enough to have finished
         child.send_signal(signal.SIGINT)

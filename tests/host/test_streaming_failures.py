@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from host.interrupts import interruptible
 from host.lazy_device import CLEANUP, LazyDevice, readers
 from host.streaming_trial import Array, numbers, plan_for, streamed
 from matmill.dtypes import F32
@@ -105,8 +106,9 @@ def test_an_interrupt_while_threads_are_joined_waits_for_them(monkeypatch: pytes
     monkeypatch.setattr(sources, "_copy", slow)
     device = LazyDevice()
     other = threading.Thread(target=interrupt)
-    other.start()
-    with pytest.raises(KeyboardInterrupt):
-        streamed(e, f, device, budget=2500)
-    other.join()
+    with interruptible():
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            streamed(e, f, device, budget=2500)
+        other.join()
     assert device.rests()
