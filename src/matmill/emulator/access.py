@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator import banks
 from matmill.emulator.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Allocation, Words
+from matmill.emulator.ordering import access_ordering
 from matmill.emulator.syntax import Instruction
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ class Access:
         self.width = element * vector
         self.kind = kind
         self.counted_as = kind
+        self.ordering = access_ordering(instruction)
         self.epoch = -1
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
@@ -319,6 +321,10 @@ class Access:
                 continue
             active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
             absolute = addresses.absolute(self.offset)
+            ordering = self.ordering
+            if ordering is not None and ordering.volatile and kind == "shared":
+                # Old code has volatile arrays there and trusts warps to run in step: judged as plain accesses.
+                ordering = None
             detector.access(
                 kind,
                 warp=addresses.lanes.warp_ids,
@@ -328,4 +334,5 @@ class Access:
                 kind=self.kind,
                 where=self.where,
                 same_value=same_values(absolute, active, values) if self.kind == "write" else None,
+                ordering=ordering,
             )

@@ -15,6 +15,7 @@ from matmill.emulator.families.sync import Barrier
 from matmill.emulator.flow import Block, blocks_of, results_of, uses_of
 from matmill.emulator.inline import flatten
 from matmill.emulator.memory import SHARED_BASE
+from matmill.emulator.ordering import access_ordering, orders_memory
 from matmill.emulator.rows import Layout, file_of, lay_out
 from matmill.emulator.syntax import Function, Instruction, Module, Special, Variable
 from matmill.errors import ArgumentError
@@ -49,6 +50,7 @@ class Program:
     numbers: dict[Instruction, int]
     has_atomics: bool
     has_partial_barriers: bool
+    has_releases: bool
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -136,13 +138,12 @@ def _translate(module: Module, entry: Function) -> Program:
         instruction_counts=[_count(b) for b in blocks],
         instructions=instructions,
         numbers={i: n for n, i in enumerate(instructions)},
-        has_atomics=any(
-            i.name in {"atom", "red"} or "volatile" in i.modifiers or "acquire" in i.modifiers for i in instructions
-        ),
+        has_atomics=any(i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None for i in instructions),
         has_partial_barriers=any(
             isinstance(b.end.detail, Barrier) and (b.end.detail.threads is not None or b.end.detail.mode == "arrive")
             for b in blocks
         ),
+        has_releases=any(orders_memory(i) for i in instructions),
     )
 
 

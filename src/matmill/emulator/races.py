@@ -3,12 +3,17 @@
 Lockstep emulation hides races, so ``RaceDetector`` ignores the order of execution and keeps happens-before instead
 (``races_clocks``): program order of each thread, ``bar.warp.sync`` among lanes, barriers among warps, and the wait that
 turns a ``cp.async`` into a write of the thread that issued it. Two accesses to the same bytes race unless one happens
-before the other, or both read, or both are atomic. Blocks of one launch are never ordered, and atomics order nothing:
-a kernel that hands data from block to block through a flag is reported.
+before the other, or both read, or both are strong: atomics, or loads and stores that are .relaxed or more.
+
+In a program that releases and acquires, these order threads too, also of different blocks (``races_order``): a kernel
+that hands data from block to block through a flag is reported only where the PTX memory model does not order it. That
+order is the one in which the run's atomics came; all else is the same in whatever order they ran.
 
 Shared memory is judged exactly (``races_shared``). So is global memory (``races_global``), except that a program with
 named barriers must be announced (``partial_barriers``): otherwise, where three or more warps of one block read a word
-with no barrier between them, two are remembered, which is enough while every barrier is met by the whole block.
+with no barrier between them, two are remembered, which is enough while every barrier is met by the whole block. A
+program that releases or acquires must be announced too (``releases``), and is judged exactly as long as no more than
+eight accesses to a word, unordered among themselves, have to be remembered (``races_cells``).
 """
 
 from __future__ import annotations
@@ -19,15 +24,19 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.ordering import Ordering
 from matmill.emulator.races_clocks import Clocks, Ints
 from matmill.emulator.races_copies import CopyQueue
 from matmill.emulator.races_global import GlobalSpace
-from matmill.emulator.races_report import ATOMIC, COPY, READ, WRITE, Race, Reports
+from matmill.emulator.races_order import Order
+from matmill.emulator.races_report import ATOMIC, COPY, READ, STRONG_READ, STRONG_WRITE, WRITE, Race, Reports
 from matmill.emulator.races_rows import rows_of
 from matmill.emulator.races_shared import SharedSpace
 from matmill.errors import ArgumentError
 
 __all__ = ["Race", "RaceDetector"]
+
+_STRONG = {READ: STRONG_READ, WRITE: STRONG_WRITE, ATOMIC: ATOMIC}
 
 
 class RaceDetector:
@@ -35,7 +44,8 @@ class RaceDetector:
 
     Warps are numbered through the launch: ``block * warps_per_block + warp``. All calls take whole warps, each at most
     once per call. Arrays are copied where they are kept. Addresses are multiples of ``width``. ``partial_barriers``
-    says that the program has barriers that not all warps of a block meet.
+    says that the program has barriers that not all warps of a block meet, ``releases`` that it has fences or accesses
+    that release or acquire; without it they order nothing.
 
     >>> lanes = np.arange(32)[None] * 4
     >>> on = np.ones((1, 32), dtype=bool)
@@ -47,14 +57,18 @@ class RaceDetector:
 (instruction 9)
     """
 
-    def __init__(self, *, blocks: int, warps_per_block: int, partial_barriers: bool = False) -> None:
+    def __init__(
+        self, *, blocks: int, warps_per_block: int, partial_barriers: bool = False, releases: bool = False
+    ) -> None:
         self._warps_per_block = warps_per_block
         self._clocks = Clocks(blocks=blocks, warps_per_block=warps_per_block)
         self._reports = Reports(self._clocks)
         general = np.zeros(blocks, dtype=np.bool_)
         self._shared = SharedSpace(self._clocks, self._reports, general)
         always = np.ones(blocks, dtype=np.bool_)
-        self._global = GlobalSpace(self._clocks, self._reports, always if partial_barriers else general)
+        exact = always if partial_barriers or releases else general
+        self._global = GlobalSpace(self._clocks, self._reports, exact, ordered=releases)
+        self._order = Order(self._clocks, self._shared.generalize) if releases else None
         self._copies = CopyQueue(blocks * warps_per_block)
 
     def access(
@@ -68,13 +82,14 @@ class RaceDetector:
         kind: str,
         where: int,
         same_value: NDArray[np.bool_] | None = None,
+        ordering: Ordering | None = None,
     ) -> None:
         """Tell of one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
         bytes per lane (1 to 16, a power of two), ``kind`` "read", "write" or "atomic", ``where`` the instruction's
         index. Lanes of a warp that write to one address race unless ``same_value`` (bool[n]) says that, in this warp,
-        lanes with equal addresses write equal values.
+        lanes with equal addresses write equal values. ``ordering`` makes the access a strong one.
 
         Raises ``ArgumentError``, and ``EmulationError`` for global addresses further apart than 1 TiB.
         """
@@ -85,17 +100,30 @@ class RaceDetector:
                 argument="kind", got=repr(kind), wanted="'read', 'write' or 'atomic'", fix="Copies go to copy()."
             )
         _check_width(width)
+        clock = self._clocks.now[warp]
+        if self._order is not None:
+            if ordering is not None:
+                clock = self._order.access(
+                    space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, ordering=ordering
+                )
+            elif kind == WRITE:
+                self._order.overwrite(space, warp=warp, addresses=addresses, active=active, width=width)
         rows = rows_of(
-            kind=kind,
+            kind=kind if ordering is None else _STRONG[kind],
             where=where,
             width=width,
             warp=warp,
             addresses=addresses,
             active=active,
-            clock=self._clocks.now[warp],
+            clock=clock,
             agreed=same_value,
         )
         (self._shared if space == "shared" else self._global).access(rows)
+
+    def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
+        """Tell of a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        if self._order is not None:
+            self._order.fence(warps, lanes, ordering)
 
     def barrier(self, warps: Ints) -> None:
         """Let ``warps`` (int64[m], one block's) meet: all before, in any lane of them, happens before all after."""
@@ -106,6 +134,8 @@ class RaceDetector:
         else:
             self._shared.generalize(blocks)
             self._clocks.partial_barrier(warps)
+            if self._order is not None:
+                self._order.threads.meet_some(warps)
 
     def barriers(self, groups: Sequence[Ints] | Ints) -> None:
         """Let each of many groups (int64[g, m], or a list of int64[m]) meet at a barrier of its own.
@@ -122,10 +152,14 @@ class RaceDetector:
         """Tell of ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""
         whole = lanes.all(axis=1)
         self._clocks.warp_barrier(warps[whole])
+        if self._order is not None:
+            self._order.threads.meet_warps(warps[whole])
         if not whole.all():
             self._shared.generalize(np.unique(warps[~whole] // self._warps_per_block))
             for warp, members in zip(warps[~whole].tolist(), lanes[~whole], strict=True):
                 self._clocks.lane_barrier(warp, members)
+                if self._order is not None:
+                    self._order.threads.meet_lanes(warp, np.flatnonzero(members).tolist())
 
     def copy(self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int) -> None:
         """Tell of ``cp.async`` by ``n`` warps writing ``width`` bytes per lane to shared ``addresses`` (offsets)."""
@@ -156,11 +190,13 @@ class RaceDetector:
             self._shared.complete(replace(rows, clock=self._clocks.now[rows.warp]))
 
     def release(self, blocks: Ints) -> None:
-        """Free the shared-memory state of ``blocks`` (int64[b]), which have ended."""
+        """Free what is kept of ``blocks`` (int64[b]), which have ended, but for their accesses to global memory."""
         blocks = np.asarray(blocks, dtype=np.int64)
         self._copies.forget((blocks[:, None] * self._warps_per_block + np.arange(self._warps_per_block)).ravel())
         self._shared.release(blocks)
         self._clocks.forget(blocks)
+        if self._order is not None:
+            self._order.forget(blocks)
 
     def races(self) -> list[Race]:
         """Return the races found so far: the first of every pair of instructions, 1000 pairs at most."""
@@ -169,6 +205,8 @@ class RaceDetector:
     def _meet_in_full(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` meet."""
         self._clocks.block_barrier(blocks)
+        if self._order is not None:
+            self._order.threads.meet(blocks)
         self._shared.block_barrier(blocks)
 
 

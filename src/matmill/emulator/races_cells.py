@@ -10,6 +10,11 @@ neither is to be had, two slots often suffice for ever:
   is unordered with one of the two.
 
 Elsewhere another slot is added to every cell, so that nothing is forgotten.
+
+Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
+after a third. Cells then grow to ``_MOST_SLOTS`` accesses of a kind that nothing orders among themselves, and forget
+more: a race may be missed there, none is invented. An atomic stands for all atomics and strong writes before it in its
+cell: it observed them, so whatever comes after it comes after them.
 """
 
 from __future__ import annotations
@@ -20,11 +25,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.races_clocks import CLOCK_BITS, Clocks, Ints
-from matmill.emulator.races_report import ATOMIC, COPY, READ, WRITE, Access, Reports, mark_of
+from matmill.emulator.races_report import (
+    ATOMIC,
+    COPY,
+    KEPT_AS,
+    READ,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+    Access,
+    Reports,
+    mark_of,
+)
 from matmill.emulator.races_rows import first_thread, relaid
 
-_CONFLICTS = {READ: (WRITE, ATOMIC), WRITE: (WRITE, ATOMIC, READ), ATOMIC: (WRITE, READ), COPY: (WRITE, ATOMIC, READ)}
+# Strong accesses race with weak ones alone.
+_CONFLICTS = {
+    READ: (WRITE, ATOMIC),
+    WRITE: (WRITE, ATOMIC, READ, STRONG_READ),
+    ATOMIC: (WRITE, READ),
+    COPY: (WRITE, ATOMIC, READ, STRONG_READ),
+    STRONG_READ: (WRITE,),
+    STRONG_WRITE: (WRITE, READ),
+}
 _CHUNK_BITS = 12
+_MOST_SLOTS = 8
 
 
 @dataclass(slots=True)
@@ -50,11 +75,12 @@ class _Slot:
 class Cells:
     """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) forbids the second shortcut to a block."""
 
-    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_]) -> None:
+    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_], *, ordered: bool = False) -> None:
         self._clocks = clocks
         self._reports = reports
         self._general = general
-        self._slots: dict[str, list[_Slot]] = {READ: [], WRITE: [], ATOMIC: []}
+        self._ordered = ordered
+        self._slots: dict[str, list[_Slot]] = {READ: [], WRITE: [], ATOMIC: [], STRONG_READ: []}
         # Which chunks of cells ever held an access of each kind: most memory is only ever read.
         self._used = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
         # Which cells have slots of two blocks, and so need no more.
@@ -112,14 +138,31 @@ class Cells:
             self._reports.add(first, access.where, access.kind, access, int(two[bad[0]]))
 
     def insert(self, access: Access) -> None:
-        """Remember ``access`` (one of kind "copy" as a write)."""
-        kind = WRITE if access.kind == COPY else access.kind
+        """Remember ``access``."""
+        kind = KEPT_AS.get(access.kind, access.kind)
         self._used[kind][access.cells >> _CHUNK_BITS] = True
+        if self._ordered and access.kind == ATOMIC:
+            self._replace(access)
+            return
         settled = self._settled[kind][access.cells]
         if settled.any():
             access = access.take(~settled)
         while access.cells.size:
             access = access.take(self._insert_some(kind, access))
+
+    def _replace(self, access: Access) -> None:
+        """Remember atomics in the place of all that they observe; the last one in a cell has observed the others."""
+        slots = self._slots[ATOMIC]
+        if not slots:
+            slots.append(_Slot.empty(self._scratch.size))
+        cells, last = np.unique(access.cells[::-1], return_index=True)
+        moment = access.moment.take(access.cells.size - 1 - last)
+        slots[0].keys[cells] = moment.keys()
+        slots[0].lanes[cells] = moment.bits()
+        slots[0].marks[cells] = mark_of(access.where, access.kind)
+        for slot in slots[1:]:
+            slot.keys[cells] = 0
+            slot.lanes[cells] = 0
 
     def _insert_some(self, kind: str, access: Access) -> NDArray[np.bool_]:
         """Insert one entry per cell or more; returns the flags of those still to come."""
@@ -162,8 +205,21 @@ class Cells:
         """
         keys = access.moment.keys()
         slots = self._slots[kind]
-        if len(slots) < 2:
+        if len(slots) < (_MOST_SLOTS if self._ordered else 2):
             return np.ones(keys.size, dtype=np.bool_)
+        rest: NDArray[np.bool_] = np.ones(keys.size, dtype=np.bool_)
+        if not self._ordered:
+            rest = self._shortcut(access, held, target, full)
+        # Within one warp and clock the lanes are all that counts: they join a slot, under its first instruction.
+        for number, slot in enumerate(slots):
+            join = np.flatnonzero(rest & (held[number] == keys))
+            np.bitwise_or.at(slot.lanes, access.cells[join], access.moment.bits()[join])
+            rest[join] = False
+        return rest & (not self._ordered)
+
+    def _shortcut(self, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
+        """Decide where two slots suffice, as ``_settle`` does; returns the flags of the entries that are left."""
+        kind = KEPT_AS.get(access.kind, access.kind)
         warp = [(each >> CLOCK_BITS) - 1 for each in held]
         block = [each // self._clocks.warps_per_block for each in warp]
         mine = access.moment.warp // self._clocks.warps_per_block
@@ -174,10 +230,5 @@ class Cells:
         two_warps = np.any([each != warp[0] for each in warp[1:]], axis=0)
         far |= near & ~two_warps & (access.moment.warp != warp[0])
         target[full[far]] = 1
-        # Within one warp and clock the lanes are all that counts: they join a slot, under its first instruction.
         rest: NDArray[np.bool_] = ~two_blocks & ~far & ~(near & two_warps)
-        for number, slot in enumerate(slots):
-            join = np.flatnonzero(rest & (held[number] == keys))
-            np.bitwise_or.at(slot.lanes, access.cells[join], access.moment.bits()[join])
-            rest[join] = False
         return rest

@@ -8,6 +8,8 @@ a lane does now if some chain of barriers tells that lane of it:
 - warps of one block: block-level barriers, which every lane of a participating warp meets;
 - warps of different blocks: never.
 
+Where a program releases and acquires, ``races_order`` knows of more order, and is asked through ``beyond``.
+
 As long as a block meets only barriers of all its warps, one clock per warp says it all: that of the last such barrier.
 A table of warps by warps is kept from the first barrier of fewer warps until the next of all, and a table of lanes by
 lanes from the first ``bar.warp.sync`` of fewer than 32 lanes until the next barrier of the whole warp. The scheme is
@@ -16,6 +18,7 @@ FastTrack's (Flanagan and Freund, PLDI 2009) with a block's warps as the threads
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +97,8 @@ class Clocks:
     """The clocks of all warps of a launch: what each knows of the others of its block.
 
     ``now`` is each warp's clock and ``floor`` the clock up to which all its lanes know of all it did; the tables add
-    to ``floor`` and to the last barrier of the whole block what came since.
+    to ``floor`` and to the last barrier of the whole block what came since. ``beyond`` takes away from the lanes that
+    nothing here orders those that something else does: (keys, lanes, moment) to lanes.
     """
 
     def __init__(self, *, blocks: int, warps_per_block: int) -> None:
@@ -105,6 +109,7 @@ class Clocks:
         self._seen: Ints = np.full(warps, -1, dtype=np.int64)
         self._blocks = _Pool(blocks, warps_per_block)
         self._lanes = _Pool(warps, LANES)
+        self.beyond: Callable[[Ints, Lanes, Moment], Lanes] | None = None
 
     def block_barrier(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` (int64[b]) meet."""
@@ -143,6 +148,21 @@ class Clocks:
         self._blocks.close(blocks)
         self._lanes.close((blocks[:, None] * self.warps_per_block + np.arange(self.warps_per_block)).ravel())
 
+    def view(self, warp: int) -> Ints:
+        """Return the clock up to which all lanes of a warp know each warp of its block: int64[warps per block]."""
+        block, local = divmod(warp, self.warps_per_block)
+        first = block * self.warps_per_block
+        view: Ints = self._seen[first : first + self.warps_per_block].copy()
+        if self._blocks.row[block] >= 0:
+            np.maximum(view, self._blocks.tables[self._blocks.row[block], local], out=view)
+        view[local] = self.floor[warp]
+        return view
+
+    def view_of_lanes(self, warp: int, lane: int) -> Ints | None:
+        """Return the clock up to which a lane knows each lane of its warp (int64[32]); None where the floor says it."""
+        row = self._lanes.row[warp]
+        return None if row < 0 else self._lanes.tables[row, lane].copy()
+
     def loose(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
         """Return those of the remembered ``lanes`` that do not happen before ``moment``: uint32[e], 0 where all do.
 
@@ -166,4 +186,4 @@ class Clocks:
             ask = own[self._lanes.row[warp[own]] >= 0]
             told = self._lanes.tables[self._lanes.row[warp[ask]], moment.lane[ask]] >= clock[ask, None]
             left[ask] &= ~np.where(told, _LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
-        return left
+        return left if self.beyond is None else self.beyond(keys, left, moment)

@@ -19,9 +19,9 @@ _MOST_PAGES = 1 << 24
 class GlobalSpace:
     """Cells of ``unit`` bytes: 4 until a narrower access comes."""
 
-    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_]) -> None:
+    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_], *, ordered: bool) -> None:
         self._clocks = clocks
-        self._cells = Cells(clocks, reports, general)
+        self._cells = Cells(clocks, reports, general, ordered=ordered)
         self._unit = WORD_BYTES
         self._rows = 0
         self._room = 0

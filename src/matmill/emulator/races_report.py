@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from matmill.emulator.races_clocks import CLOCK_BITS, LANES, Clocks, Lanes, Moment
 
 READ, WRITE, ATOMIC, COPY = "read", "write", "atomic", "copy"
+STRONG_READ, STRONG_WRITE = "strong read", "strong write"
+# What shadow memory keeps among accesses of another kind.
+KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
+_GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
 RACE, MISSING_WAIT = "race", "missing-wait"
 LIMIT = 1000
 
@@ -23,8 +27,8 @@ class Race:
     ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
     ``block`` is the second access's block. ``kind`` is "race", or "missing-wait" where a thread touches bytes that its
     own ``cp.async`` may still be writing. ``first_where`` and ``second_where`` are instruction indices in the order of
-    emulation, ``first_kind`` and ``second_kind`` "read", "write", "atomic" or "copy" (``cp.async``); threads are
-    (block, thread in block).
+    emulation, ``first_kind`` and ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read" or
+    "strong write"; threads are (block, thread in block).
     """
 
     space: str
@@ -83,7 +87,7 @@ class Reports:
             bits = int(lanes[i])
             lane = (bits & -bits).bit_length() - 1
             thread = ((int(keys[i]) >> CLOCK_BITS) - 1) * LANES + lane
-            self.add(thread, mark >> 1, COPY if mark & 1 else kind, second, i)
+            self.add(thread, mark >> 1, _GUESTS[kind] if mark & 1 else kind, second, i)
 
     def add(self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int) -> None:
         """Report a race of entry ``i`` of ``second`` with an earlier access by one thread (numbered through blocks)."""
@@ -107,5 +111,5 @@ class Reports:
 
 
 def mark_of(where: int, kind: str) -> int:
-    """Pack an instruction index and whether it is a ``cp.async`` into one integer."""
-    return where << 1 | (kind == COPY)
+    """Pack an instruction index, and whether it is kept among accesses of another kind, into one integer."""
+    return where << 1 | (kind in KEPT_AS)

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from matmill.emulator.races_cells import Cells
 from matmill.emulator.races_clocks import LANES, Clocks, Ints
 from matmill.emulator.races_log import IntervalLog
-from matmill.emulator.races_report import COPY, READ, WRITE, Access, Reports, mark_of
+from matmill.emulator.races_report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
 from matmill.emulator.races_rows import WORD_BYTES, Rows, S, relaid
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
 _PENDING = np.int32(2**31 - 1)
+_READS = (READ, STRONG_READ)
 
 Stamps = NDArray[np.int32]
 
@@ -179,7 +180,7 @@ class SharedSpace:
     def _meets(self, rows: Rows, block: Ints, grains: Ints) -> NDArray[np.bool_]:
         """Return the flags of the lanes that may touch what this interval wrote, or write what it read."""
         now = self._interval[block].astype(np.int32)[:, None]
-        if rows.kind == READ:
+        if rows.kind in _READS:
             over: NDArray[np.bool_] = self._wrote.take(grains) >= now
             return over
         met: NDArray[np.bool_] = self._read.take(grains) == now
@@ -204,7 +205,7 @@ class SharedSpace:
         """Note the accesses of blocks that are not hot."""
         now = rows.spread(self._interval[block].astype(np.int32))
         grains = rows.on(grains)
-        if rows.kind == READ:
+        if rows.kind in _READS:
             self._read[grains] = now
         elif rows.width == _GRAIN:
             self._wrote[grains] = now

@@ -73,7 +73,10 @@ def run(
     geometry_warps = -(-launch.threads_per_block // 32)
     if races:
         detector = RaceDetector(
-            blocks=launch.blocks, warps_per_block=geometry_warps, partial_barriers=program.has_partial_barriers
+            blocks=launch.blocks,
+            warps_per_block=geometry_warps,
+            partial_barriers=program.has_partial_barriers,
+            releases=program.has_releases,
         )
     per_batch = max(1, min(launch.blocks, _BATCH_LANES // (geometry_warps * 32)))
     order = np.arange(launch.blocks)

@@ -102,6 +102,8 @@ class Scheduler:
                     continue
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
+                    if self.machine.detector is not None:
+                        self.machine.detector.release(self.geometry.block_ids)
                     return True
                 if (self.first < HOLD).any():
                     return False

@@ -1,7 +1,7 @@
 """Barriers and fences: bar, barrier, membar, fence, nanosleep, trap.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change nothing here, where each access is
-performed at once; the race detector judges order by barriers.
+PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, where each access is
+performed at once; the race detector is told of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from matmill.emulator.ordering import fence_ordering
 from matmill.emulator.syntax import Immediate, Instruction, Negated, Operand
 from matmill.emulator.table import Action, Call, Modifiers, Value, instructions
 
@@ -78,14 +79,28 @@ def barrier(i: Instruction) -> Action:
     )
 
 
-@instructions("membar", "fence", "nanosleep", "griddepcontrol")
+@instructions("membar", "fence")
 def fence(i: Instruction) -> Action:
-    """Orders memory or time, of which the emulator has one order only."""
+    """Orders memory, of which the emulator has one order only, and so matters to the race detector alone."""
+    ordering = fence_ordering(i)
+
+    def bind(site: Site) -> Call:
+        detector, participants, lanes = site.machine.detector, site.participants(), site.lanes
+        if detector is None or ordering is None:
+            return _nothing
+        return lambda: detector.fence(lanes.warp_ids, participants(), ordering)
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)
+
+
+@instructions("nanosleep", "griddepcontrol")
+def delay(i: Instruction) -> Action:
+    """Orders time, of which the emulator has one order only."""
     return Action(i, call=_nothing, tally="control")
 
 
 def _nothing(*_: object) -> None:
-    """What a fence does here."""
+    """What a delay does here."""
 
 
 @instructions("trap", "brkpt")
