@@ -29,6 +29,16 @@ def current_context(library: ctypes.CDLL) -> Callable[[int], int]:
     return _function(library, "cuCtxGetCurrent", ctypes.c_void_p)
 
 
+def is_capturing(library: ctypes.CDLL) -> Callable[[int, int], int]:
+    """``cuStreamIsCapturing`` (CUDA driver API): writes 0, as 32 bits, where no graph captures a stream."""
+    return _function(library, "cuStreamIsCapturing", ctypes.c_void_p, ctypes.c_void_p)
+
+
+def stream_id(library: ctypes.CDLL) -> Callable[[int, int], int]:
+    """``cuStreamGetId`` (CUDA driver API): writes 64 bits that no other stream of the process ever has."""
+    return _function(library, "cuStreamGetId", ctypes.c_void_p, ctypes.c_void_p)
+
+
 def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Callable[..., int]:
     function = library[name]  # an object of its own, unlike the attribute of that name
     function.argtypes, function.restype = arguments, ctypes.c_int

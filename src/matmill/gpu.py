@@ -12,7 +12,8 @@ import re
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, Self
@@ -207,6 +208,22 @@ class GPU:
         """Plain device memory with arbitrary contents, never managed (unified) memory."""
         return Allocation(self, nbytes)
 
+    def zeros(self, nbytes: int) -> Allocation:
+        """Plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
+        entered = self._focus()
+        try:
+            with self._relaxed():
+                made = self.empty(nbytes)
+                # On a stream of its own: the default stream may be tied to the one that is captured.
+                stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+                self.call("cuMemsetD8Async", made.address, 0, nbytes, stream)
+                self.call("cuStreamSynchronize", stream)
+                self.call("cuStreamDestroy", stream)
+                return made
+        finally:
+            if entered:
+                self.leave()
+
     def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
         """A packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
         try:
@@ -293,10 +310,7 @@ class GPU:
         if not self._kept or not self._keeping.acquire(blocking=False):
             return  # another thread is at it
         driver, over = self._driver, []
-        # A query, or memory given back, would break the capture of a graph on any stream of the thread, or in the
-        # default mode of the process; a relaxed thread may do both (cuThreadExchangeStreamCaptureMode).
-        _, mode = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
-        try:
+        with self._relaxed():
             try:
                 for stream, marks in list(self._kept.items()):
                     # Those of one stream happen in turn, so that the first that has not is the last to be asked.
@@ -308,6 +322,18 @@ class GPU:
             finally:
                 self._keeping.release()
             over.clear()  # with the lock released, because owners run code of their own as they go
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Lets this thread query, allocate and free while a graph captures a stream; the context must be current.
+
+        That would otherwise break the capture on any stream of the thread, or in the default mode of the process
+        (cuThreadExchangeStreamCaptureMode).
+        """
+        driver = self._driver
+        _, mode = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        try:
+            yield
         finally:
             if mode is not None:  # as it is where a kernel has failed, which every call then answers
                 driver.cuThreadExchangeStreamCaptureMode(mode)
@@ -356,6 +382,18 @@ class GPU:
             if entered:
                 self.leave()
 
+    def check(self, status: int, name: str) -> None:
+        """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success."""
+        if status:
+            raise LaunchError(
+                argument=f"GPU {self.index}",
+                got=f"{self.words(status)}, from {name}",
+                wanted="success",
+                fix=f"The latest launch was {self.last}; compute-sanitizer names an access at fault."
+                if self.last
+                else "Run `matmill doctor`, which checks driver and GPU.",
+            )
+
     def kernel(self, binary: Binary, launch: Launch) -> Any:
         """The loaded kernel of ``binary`` that ``launch`` names, allowed the dynamic shared memory that it asks for."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
@@ -390,15 +428,7 @@ class GPU:
 
     def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer
-        if status.value:
-            raise LaunchError(
-                argument=f"GPU {self.index}",
-                got=f"{self.words(status.value)}, from {name}",
-                wanted="success",
-                fix=f"The latest launch was {self.last}; compute-sanitizer names an access at fault."
-                if self.last
-                else "Run `matmill doctor`, which checks driver and GPU.",
-            )
+        self.check(status.value, name)
         return values[0] if values else None
 
     def words(self, status: int) -> str:

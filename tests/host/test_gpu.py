@@ -300,6 +300,7 @@ class Stream:
     """A driver whose events happen when told to."""
 
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=SimpleNamespace(value=2))
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=SimpleNamespace(value=1))
     CUresult = SimpleNamespace(CUDA_ERROR_NOT_READY=600)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
@@ -416,6 +417,33 @@ def test_what_a_graph_captures_is_held_for_good(keeping: tuple[gpu.GPU, Stream])
     device.enter()
     assert owner() is not None
     assert (driver.recorded, driver.queried) == ([], [])
+
+
+def test_memory_of_zeros_is_made_while_a_graph_captures(
+    keeping: tuple[gpu.GPU, Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, driver = keeping
+    asked: list[tuple[str, int | None, tuple[Any, ...]]] = []
+
+    def call(name: str, *args: Any) -> int:
+        asked.append((name, driver.mode, args))
+        return {"cuMemAlloc": 4096, "cuStreamCreate": 77}.get(name, 0)
+
+    monkeypatch.setattr(device, "call", call)
+    with device.zeros(64) as memory:
+        assert (memory.address, memory.nbytes) == (4096, 64)
+    assert [name for name, _, _ in asked] == [
+        "cuMemAlloc",
+        "cuStreamCreate",
+        "cuMemsetD8Async",
+        "cuStreamSynchronize",
+        "cuStreamDestroy",
+        "cuMemFree",
+    ]
+    assert {mode for _, mode, _ in asked[:-1]} == {2}  # relaxed
+    assert asked[1][2] == (1,)  # waits for no other stream
+    assert asked[2][2] == (4096, 0, 64, 77)
+    assert driver.mode == 0
 
 
 def test_owners_may_use_the_gpu_as_they_go(keeping: tuple[gpu.GPU, Stream]) -> None:
