@@ -24,13 +24,18 @@ from typing import Any
 from unittest import mock
 
 import matmill
-from matmill import arch, gpu
+from matmill import arch, gpu, scratch
 from matmill.dtypes import ELEMENTWISE
 
-_ADDRESSES = count(1 << 40, 1 << 22)
+_ADDRESSES = count(1 << 40, 1 << 28)
 _WARM, _ROUNDS, _CALLS = 300, 30, 400
-#: Short sums are one launch, long ones two.
-_SHAPES = {"inner, one launch": (3, 3, 500), "inner, two launches": (3, 3, 200_000), "matmul": (200, 200, 64)}
+#: Short sums are one block's, longer ones are added by the last block, and many of them by a second launch.
+_SHAPES = {
+    "inner, one block": (3, 3, 500),
+    "inner, last block": (3, 3, 200_000),
+    "inner, two launches": (40, 40, 200_000),
+    "matmul": (200, 200, 64),
+}
 
 
 class StandInTensor:
@@ -111,6 +116,12 @@ def _stand_in_gpu() -> gpu.GPU:
     }
     for name, value in facts.items():
         setattr(device, name, value)
+    answers = library["abs"]
+    answers.argtypes, answers.restype = [ctypes.c_void_p] * 2, ctypes.c_int
+    mock.patch.object(scratch, "load", return_value=library).start()
+    for name in ("is_capturing", "stream_id"):
+        mock.patch.object(scratch, name, return_value=answers).start()
+    mock.patch.object(gpu.GPU, "zeros", return_value=SimpleNamespace(address=next(_ADDRESSES))).start()
     return device
 
 

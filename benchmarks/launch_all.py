@@ -126,11 +126,13 @@ def launch(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, checker: Checker) -> f
         gpu.upload(packed[1], "B") as db,
         gpu.empty(size) as d,
         gpu.empty(room) as scratch,
+        gpu.zeros(4) as word,
     ):
         d.fill_bytes(_NAN_BYTE)
         scratch.fill_bytes(_NAN_BYTE)
         to, workspace = d.pointer("D"), scratch.pointer("workspace")
-        operands = GemmOperands(da.pointer("A"), db.pointer("B"), to, to, workspace=workspace)
+        counter = word.pointer("counter")
+        operands = GemmOperands(da.pointer("A"), db.pointer("B"), to, to, workspace=workspace, counter=counter)
         binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
         for launched in kernel.launches(problem, operands):
             gpu.launch(binary, launched)

@@ -20,8 +20,10 @@ class GemmOperands:
     """Where the matrices of one product lie, and its scalars. ``c`` and ``d`` may be the same matrix.
 
     ``workspace`` is memory for kernels that need some (see :meth:`Kernel.workspace`), aligned to 16 bytes; what it
-    holds before and after is of no interest. ``a_first`` and ``b_first`` are how many elements after ``a`` and ``b``
-    the matrices begin: pointers themselves are those of the five names that a plan aims, and of nothing between.
+    holds before and after is of no interest. ``counter`` is a 32-bit word for kernels that count their blocks (see
+    :meth:`Kernel.counts`), 0 before the launch and after it, or None where there is none. ``a_first`` and ``b_first``
+    are how many elements after ``a`` and ``b`` the matrices begin: pointers themselves are those of the six names that
+    a plan aims, and of nothing between.
     """
 
     a: Pointer
@@ -31,6 +33,7 @@ class GemmOperands:
     alpha: float = 1.0
     beta: float = 0.0
     workspace: Pointer | None = None
+    counter: Pointer | None = None
     a_first: int = 0
     b_first: int = 0
 
@@ -65,8 +68,10 @@ class Kernel(Generic[P]):
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
     the kernel may run: it returns the reason against it, or None. ``geometry`` turns problem and constants into a
     launch, ``arguments`` lays out the entry point's parameters. ``before`` and ``after`` are the launches around it,
-    if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other. ``seen`` is what
-    the entry point gets to see of problem and operands, where launches before it have changed how those lie.
+    if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other. ``alone`` says for
+    which problems and constants the last block of the launch does what the launches after it do, given a counter that
+    tells it so. ``seen`` is what the entry point gets to see of problem and operands, where launches before it have
+    changed how those lie.
     """
 
     entry: str
@@ -78,6 +83,7 @@ class Kernel(Generic[P]):
     before: tuple[Stage[P], ...] = ()
     after: tuple[Stage[P], ...] = ()
     scratch: Callable[[P, Config], int] | None = None
+    alone: Callable[[P, Config], bool] | None = None
     seen: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
@@ -92,6 +98,15 @@ class Kernel(Generic[P]):
     def workspace(self, problem: P) -> int:
         """Bytes of workspace that the launches need; 0 for most kernels."""
         return 0 if self.scratch is None else self.scratch(problem, self.config)
+
+    def counts(self, problem: P) -> bool:
+        """Whether the launches can do with a counter what takes one more launch without."""
+        return self.alone is not None and self.alone(problem, self.config)
+
+    def count_launches(self, problem: P) -> int:
+        """How many launches there are, given a counter."""
+        after = () if self.counts(problem) else self.after
+        return 1 + len(self._made(self.before, problem)) + len(self._made(after, problem))
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
         """The one launch that computes ``problem`` on ``operands``.
@@ -125,6 +140,8 @@ class Kernel(Generic[P]):
             )
         if not needed:
             operands = replace(operands, workspace=None)
+        if not self.counts(problem):
+            operands = replace(operands, counter=None)
         config = self.config
         seen = (problem, operands) if self.seen is None else self.seen(problem, config, operands)
         own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen))
@@ -138,7 +155,7 @@ class Kernel(Generic[P]):
                 )
                 for stage in self._made(stages, problem)
             )
-            for stages in (self.before, self.after)
+            for stages in (self.before, () if operands.counter else self.after)
         )
         return (*before, own, *after)
 

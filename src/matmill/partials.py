@@ -1,7 +1,8 @@
 """Partial sums in a workspace: the launches around a long sum, as ``include/matmill/inner/outputs.cuh`` defines them.
 
 A kernel that splits k over blocks leaves one sum per output and block in the workspace, in the type that the element
-type is summed in (``DType.accumulator``); ``finish`` adds them in fixed order and makes D of them. Kernels that add
+type is summed in (``DType.accumulator``); ``finish`` adds them in fixed order and makes D of them, or the last block
+of the kernel's own launch does (``include/matmill/inner/last_block.cuh``). Kernels that add
 atomically keep one sum per output, which ``clear`` sets to zero first. Where k itself comes in pieces, ``carry`` adds
 each piece's sums to a running total.
 """
@@ -22,6 +23,10 @@ _CLEAR = 256  # threads of a block of `clear`
 _OUTPUTS, _WAYS = 32, 16  # of a block of `finish` and `carry`; the header says the same
 _JOINED = 256  # outputs of a block of `join`; the header says the same
 _FEW = 16  # parts
+_VECTOR = 16  # bytes
+#: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 30 to 60 KB,
+#: and 3 us longer where they are 256, which a host may still save.
+MOST_ADDED_BY_ONE = 320 * 1024
 
 Needed = Callable[[Gemm, Config], bool]
 
@@ -29,6 +34,17 @@ Needed = Callable[[Gemm, Config], bool]
 def workspace(operands: GemmOperands) -> Pointer:
     """Where the sums lie, or null where none are kept; ``Kernel.launches`` sees to it that it is there when needed."""
     return operands.workspace or Pointer("no workspace", 0)
+
+
+def counter(operands: GemmOperands) -> Pointer:
+    """Where blocks count themselves, or null where the partial sums are left to a second launch."""
+    return operands.counter or Pointer("no counter", 0)
+
+
+def padded_bytes(problem: Gemm, config: Config) -> int:
+    """:func:`partials_bytes` where each block's sums are padded to whole vectors, for one block to add."""
+    own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
+    return config["GS"] * problem.batch * own
 
 
 def sums_bytes(problem: Gemm, _config: Config) -> int:

@@ -19,13 +19,15 @@ from matmill.execute import Launch, Pointer
 from matmill.gpu import GPU, Prepared
 from matmill.kernel import GemmOperands, P
 from matmill.layout import Offsets, Stage
+from matmill.partials import MOST_ADDED_BY_ONE
 from matmill.problem import Geam
+from matmill.scratch import Own, scratch
 from matmill.source import Source, generate
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
-NAMES = ("A", "B", "C", "D", "workspace")
-#: Addresses of the four matrices, 0 for those that are not there, and of a workspace.
-Addresses: TypeAlias = tuple[int, int, int, int, int]
+NAMES = ("A", "B", "C", "D", "workspace", "counter")
+#: Addresses of the four matrices, of a workspace and of a counter, 0 for those that are not there.
+Addresses: TypeAlias = tuple[int, int, int, int, int, int]
 #: Plans remembered; a program with more layouts than this pays for making plans again, about 100 µs each.
 _MOST_PLANS = 1024
 
@@ -59,13 +61,18 @@ class Ready(Generic[P]):
         """Bytes of workspace that the stage needs, at each of its places anew."""
         return self.choice.kernel.workspace(self.problem)
 
+    @property
+    def counts(self) -> bool:
+        """Whether the stage's launches count their blocks."""
+        return self.choice.kernel.counts(self.problem)
+
     def launches(
         self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
     ) -> tuple[Launch, ...]:
         """What computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
-        places = zip(NAMES, addresses, (*offsets, 0), strict=True)
-        a, b, c, d, workspace = (Pointer(name, base + step) for name, base, step in places)
-        return self.choice.kernel.launches(self.problem, GemmOperands(a, b, c, d, alpha, beta, workspace))
+        places = zip(NAMES, addresses, (*offsets, 0, 0), strict=True)
+        a, b, c, d, workspace, counter = (Pointer(name, base + step) for name, base, step in places)
+        return self.choice.kernel.launches(self.problem, GemmOperands(a, b, c, d, alpha, beta, workspace, counter))
 
 
 def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
@@ -79,7 +86,7 @@ def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
     return Ready(stage, choice, generate(choice.kernel, problem.dtype), arch.target)
 
 
-_NOWHERE: Addresses = (0, 0, 0, 0, 0)
+_NOWHERE: Addresses = (0, 0, 0, 0, 0, 0)
 #: Enqueues what a plan launches at some addresses, on a stream.
 Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
@@ -98,9 +105,9 @@ class _Step:
         return frame.aim, None if self._ready.stage.offsets == (_NOWHERE[:4],) else self._places, calls
 
     def _places(self, addresses: Addresses) -> Iterator[Addresses]:
-        a, b, c, d, workspace = addresses
+        a, b, c, d, workspace, counter = addresses
         for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
-            yield a + to_a, b + to_b, c + to_c, d + to_d, workspace
+            yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter
 
 
 #: What aims a stage's frame, its places where it has not just the addresses themselves, and its launches.
@@ -115,11 +122,14 @@ class Plan:
     """What is left of an operation once everything that does not depend on addresses is done.
 
     ``workspace`` is how many bytes of it must be given to :meth:`run`. Its stages share them: they run in turn.
+    ``own`` gives the room and the counter that a stream has of its own, by the stream's handle; the room is 0 where
+    another workspace must be given to :meth:`run`. It is None for a plan that counts nothing.
     """
 
     def __init__(self, gpu: GPU, ready: tuple[Ready[Any], ...]) -> None:
         self.ready = ready
         self.workspace = max((one.workspace for one in ready), default=0)
+        self.own = _own(gpu, self.workspace) if any(one.counts for one in ready) else None
         self._gpu = gpu
         self._steps = tuple(_Step(gpu, one) for one in ready)
         self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
@@ -158,6 +168,12 @@ class Plan:
                     leave()
 
         return enqueue
+
+
+def _own(gpu: GPU, workspace: int) -> Callable[[int], Own]:
+    """Room for ``workspace`` bytes and a counter, by a stream's handle."""
+    find = scratch(gpu).find
+    return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])
 
 
 _plans: dict[tuple[object, ...], Plan] = {}

@@ -25,6 +25,7 @@ from matmill.gpu import GPU, Allocation
 from matmill.layout import NARROW, Shape
 from matmill.plan import Plan, prepare, recall
 from matmill.requests import Request
+from matmill.scratch import Own
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
 
 _CUDA = 2  # kDLCUDA
@@ -46,10 +47,12 @@ def in_place(request: Request, shape: Shape, plans: dict[int, Plan]) -> Any:
     if plan is None:
         d = _packed(shape, a, address) if out is None else out
         plan = plans[address & 15] = _recall(GPU.get(a.device[1]), request, d)
-    room = allocate(like, a, plan.workspace, raw=True) if plan.workspace else None
-    at = 0 if room is None else room[1]
-    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, at)
-    plan.run(addresses, alpha, beta, current_stream(a.library, a.device[1]))
+    stream = current_stream(a.library, a.device[1])
+    at, counter = (0, 0) if plan.own is None else plan.own(stream)
+    if plan.workspace and not at:
+        _room, at = allocate(like, a, plan.workspace, raw=True)  # which lives until the launches are made
+    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, at, counter)
+    plan.run(addresses, alpha, beta, stream)
     return array
 
 
@@ -83,13 +86,13 @@ def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
     for other in others:
         gpu.order(other, stream)
     plan = _recall(gpu, request, d)
-    room, at = None, 0  # the workspace, which must live until the launches are made, and its address
-    if plan.workspace and allocate is not None:
-        room, at = allocate(like, a, plan.workspace, named, raw=True)
-    elif plan.workspace:
+    at, counter = (0, 0) if plan.own is None else plan.own(stream)
+    if plan.workspace and not at and allocate is not None:
+        _room, at = allocate(like, a, plan.workspace, named, raw=True)  # which lives until the launches are made
+    elif plan.workspace and not at:
         room = gpu.empty(plan.workspace)
         held, at = (*held, room), room.address
-    _run(plan, request, d.address, at, stream)
+    _run(plan, request, d.address, (at, counter), stream)
     if held:
         gpu.keep(held, stream)
     for other in others:
@@ -97,8 +100,8 @@ def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
     return array if kept is None else _export(request, shape, gpu, kept, stream)
 
 
-def _run(plan: Plan, request: Request, to: int, workspace: int, stream: int) -> None:
-    plan.run((*_starts(request), to, workspace), request.alpha, request.beta, stream)
+def _run(plan: Plan, request: Request, to: int, room: Own, stream: int) -> None:
+    plan.run((*_starts(request), to, *room), request.alpha, request.beta, stream)
 
 
 def _starts(request: Request) -> tuple[int, int, int]:
@@ -155,8 +158,10 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
         there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"))
         plan = _recall(gpu, there, _packed(shape, x, memory.address))
-        room = stack.enter_context(gpu.empty(plan.workspace)).address if plan.workspace else 0
-        _run(plan, there, memory.address, room, stream or 0)
+        at, counter = (0, 0) if plan.own is None else plan.own(stream or 0)
+        if plan.workspace and not at:
+            at = stack.enter_context(gpu.empty(plan.workspace)).address
+        _run(plan, there, memory.address, (at, counter), stream or 0)
         gpu.synchronize()
         return _deliver(request, memory.download(shape, a.dtype.numpy))
 
@@ -244,7 +249,9 @@ def emulated(request: Request, shape: Shape) -> Any:
     ready = prepare(request.operation.lower(there, d), arches.get(arches.DEFAULT))
     room = np.empty(max((one.workspace for one in ready), default=0), np.uint8)
     workspace = memory.bind("workspace", room, access="rw").address
-    addresses = (*_starts(there), to.address, workspace)
+    counted = any(one.counts for one in ready)
+    counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw").address if counted else 0
+    addresses = (*_starts(there), to.address, workspace, counter)
     for one in ready:
         ptx = one.ptx
         for offsets in one.stage.offsets:

@@ -15,6 +15,7 @@ from matmill.arrays import Operand
 from matmill.arrays.overlap import bounds
 from matmill.plan import Enqueue, Plan
 from matmill.requests import Operation, Request
+from matmill.scratch import Own
 
 #: Kinds of calls remembered.
 _MOST_WAYS = 1024
@@ -26,7 +27,8 @@ _UNKNOWN: tuple[Key, int, int] = ((), 0, 0)
 class _Way(NamedTuple):
     """What a kind of call needs: the result's shape, what its plan enqueues, and torch's current stream on that GPU.
 
-    ``reaches`` are the first byte of x, y and the result, and the one behind their last, from their addresses on.
+    ``own`` is the plan's. ``reaches`` are the first byte of x, y and the result, and the one behind their last, from
+    their addresses on.
     ``in_place`` says that the result may be exactly y. ``empty_like`` makes it where it lies as y does: a quarter less
     time than by shape.
     """
@@ -34,6 +36,7 @@ class _Way(NamedTuple):
     shape: tuple[int, ...]
     enqueue: Enqueue
     workspace: int
+    own: Callable[[int], Own] | None
     stream: Callable[[int], int]
     device: int
     byte: Any
@@ -76,8 +79,13 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     d = array.data_ptr()
     if d & 15 if out is None else _shared(way, a, b, d):
         return None
-    room = x.new_empty(way.workspace, dtype=way.byte) if way.workspace else None
-    way.enqueue((a, b, 0, d, 0 if room is None else room.data_ptr()), way.stream(way.device))
+    stream = way.stream(way.device)
+    at, counter = (0, 0) if way.own is None else way.own(stream)
+    room = None  # must live until the launches are made
+    if way.workspace and not at:
+        room = x.new_empty(way.workspace, dtype=way.byte)
+        at = room.data_ptr()
+    way.enqueue((a, b, 0, d, at, counter), stream)
     return array
 
 
@@ -115,6 +123,7 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
         shape,
         plan.bound(1.0, beta),
         plan.workspace,
+        plan.own,
         torch._C._cuda_getCurrentRawStream,  # noqa: SLF001 — see matmill.arrays.streams
         a.device[1],
         torch.uint8,

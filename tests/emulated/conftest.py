@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
-from matmill import gpu, plan, requests, shortcuts
+from matmill import gpu, plan, requests, scratch, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
 
@@ -21,6 +21,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
     monkeypatch.setattr(plan, "_plans", {})
     monkeypatch.setattr(requests, "_verdicts", {})
+    monkeypatch.setattr(scratch, "load", lambda: None)
+    monkeypatch.setattr(scratch, "is_capturing", lambda _library: fake.is_capturing)
+    monkeypatch.setattr(scratch, "stream_id", lambda _library: fake.stream_id)
     return fake
 
 

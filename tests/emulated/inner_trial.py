@@ -59,6 +59,7 @@ class Trial:
 
     def __init__(self, subject: Subject, case: Case, *, pad: int = 0, **constants: int) -> None:
         self.case = case
+        self.counter = np.zeros(1, np.uint32)
         dtype = ALL[case.dtype]
         rng = np.random.default_rng([case.m, case.n, case.k])
         if case.e_layout == "row":
@@ -98,8 +99,13 @@ class Trial:
         """The kernel's own source for this problem."""
         return generate(self.kernel, self.problem.dtype)
 
-    def run(self, source: Source | None = None, *, schedule: int = 0, target: str = TARGET) -> list[Report]:
-        """Runs all launches of the kernel, or of ``source`` in its place; a report for each."""
+    def run(
+        self, source: Source | None = None, *, schedule: int = 0, target: str = TARGET, counted: bool = False
+    ) -> list[Report]:
+        """Runs all launches of the kernel, or of ``source`` in its place; a report for each.
+
+        ``counted`` gives them a counter.
+        """
         self.d[:] = np.nan
         assert self.kernel.why_not(self.problem, H200) is None
         memory = Memory()
@@ -113,6 +119,7 @@ class Trial:
             alpha=self.case.alpha,
             beta=self.case.beta,
             workspace=memory.bind("workspace", workspace, access="rw"),
+            counter=memory.bind("counter", self.counter, access="rw") if counted else None,
         )
         ptx = compile_ptx(source or self.source(), target)
         launches = self.kernel.launches(self.problem, operands)

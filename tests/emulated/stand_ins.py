@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
@@ -54,10 +55,31 @@ class EmulatedGPU:
         self.entered = False
         self.homes: dict[int, tuple[Array, int]] = {}
         self.held: list[tuple[tuple[object, ...], int]] = []
+        self.capturing: set[int] = set()
 
     def empty(self, nbytes: int) -> Buffer:
         """Poisoned memory."""
         return Buffer(self.memory, np.full(nbytes, 0xFF, np.uint8))
+
+    def zeros(self, nbytes: int) -> Buffer:
+        """Memory of zeros."""
+        return Buffer(self.memory, np.zeros(nbytes, np.uint8))
+
+    def check(self, status: int, _name: str) -> None:
+        """Nothing that the driver is asked fails."""
+        assert status == 0
+
+    def is_capturing(self, stream: int, address: int) -> int:
+        """The driver's answer, for :mod:`matmill.scratch`."""
+        assert self.entered
+        ctypes.c_uint32.from_address(address).value = stream in self.capturing
+        return 0
+
+    def stream_id(self, stream: int, address: int) -> int:
+        """The driver's answer, for :mod:`matmill.scratch`."""
+        assert self.entered
+        ctypes.c_uint64.from_address(address).value = 2**40 + stream
+        return 0
 
     def home(self, array: Array) -> int:
         """The address at which an array of the host's lies in the memory of this GPU too."""

@@ -152,7 +152,7 @@ def test_blocks_with_many_stages(case: Case, stages: int) -> None:
 
 @pytest.mark.parametrize("m", [5, 9, 24])
 def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
-    odd = Picked(lambda config: config["DOWN"] in {3, 5, 7, 10} and config["BK"] in {0, 32} and config["GS"] > 1, m)
+    odd = Picked(lambda config: config["DOWN"] in {3, 5, 7, 10} and config["BK"] in {0, 32} and config["GS"] > 1, 2 * m)
     trial = Trial(odd, Case(m, m, 700, "float32", "gram"))
     assert trial.kernel.config["S"] < trial.kernel.config["DOWN"] ** 2
     assert not hazards(trial)
@@ -192,6 +192,64 @@ def test_one_block_needs_no_second_launch_and_no_workspace() -> None:
     assert trial.excess() <= 1
 
 
+#: Fewer outputs than a vector, than a warp, than a block, in whole vectors and not; more than a block has threads.
+ADDED = [
+    Case(1, 1, 5000),
+    Case(3, 3, 4001, "float64", "row"),
+    Case(16, 16, 1500, "float16", "row"),
+    Case(5, 7, 2601, "bfloat16", "column", alpha=1.5, beta=2.0),
+    Case(17, 17, 900, "float32", "row", beta=1.0),
+    Case(12, 12, 900, "float32", "gram"),
+    Case(24, 24, 500, "float64", "gram"),
+]
+
+
+def by_last(*, staged: bool) -> Picked:
+    """A configuration whose last block adds the partial sums of four blocks and more."""
+    return Picked(lambda config: bool(config["LAST"]) and config["GS"] >= 4 and bool(config["BK"]) == staged)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])
+@pytest.mark.parametrize("case", ADDED, ids=str)
+def test_the_last_block_adds_the_sums_of_all(case: Case, staged: bool) -> None:
+    trial = Trial(by_last(staged=staged), case)
+    for _ in range(2):
+        (report,) = trial.run(counted=True)
+        assert not report.hazards
+        assert trial.excess() <= 1
+        assert trial.counter[0] == 0
+
+
+def test_whichever_block_is_the_last_changes_no_bit() -> None:
+    trial = Trial(by_last(staged=True), MANY)
+    results = set()
+    for schedule in range(4):
+        trial.run(schedule=schedule, counted=True)
+        results.add(trial.d.tobytes())
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "snippet", "instead"),
+    [
+        ("last_block.cuh", "__syncthreads();  // what the block has written, its first thread now passes on", ""),
+        ("atomic.cuh", "atom.acq_rel.gpu", "atom.relaxed.gpu"),
+        ("atomic.cuh", "atom.acq_rel.gpu", "atom.acquire.gpu"),
+        ("atomic.cuh", "atom.acq_rel.gpu", "atom.release.gpu"),
+        ("atomic.cuh", "atom.acq_rel.gpu", "atom.acq_rel.cta"),
+        (
+            "last_block.cuh",
+            "ptx::count_up(counter, blocks - 1) == blocks - 1",
+            "ptx::count_up(counter, blocks - 1) == 1",
+        ),
+    ],
+)
+def test_sums_that_are_read_too_early_are_found(header: str, snippet: str, instead: str) -> None:
+    trial = Trial(by_last(staged=False), replace(MANY, beta=0.0))
+    source = without(trial.source(), header, snippet, instead=instead)
+    assert [hazard for report in trial.run(source, counted=True) for hazard in report.hazards]
+
+
 @pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
 def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
     rng = np.random.default_rng(7)
@@ -199,8 +257,11 @@ def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
     d = np.full((3, 6, 10), np.nan, np.float32)
     problem = Gemm(6, 10, 800, batch=3)
     kernel = subject.kernel_for(problem, H200)
-    _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
-    np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)
+    for last in (0, 1):
+        kernel = kernel.with_config(kernel.config.launched(LAST=last))
+        d[...] = np.nan
+        _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
+        np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)
 
 
 def test_pieces_of_k_add_up() -> None:
@@ -232,6 +293,7 @@ def _run_all(
         memory.bind("D", d, access="rw"),
         alpha=alpha,
         workspace=memory.bind("workspace", workspace, access="rw"),
+        counter=memory.bind("counter", np.zeros(1, np.uint32), access="rw"),
     )
     ptx = compile_source(generate(kernel, problem.dtype), TARGET).ptx
     for launch in kernel.launches(problem, operands):

@@ -17,7 +17,7 @@ from matmill.arrays import operand as operand_module
 from matmill.choose import Choice, choose
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
-from matmill.execute import Pointer
+from matmill.execute import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
 
@@ -114,8 +114,7 @@ def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
 # -- several launches and a workspace; arrays of a library with streams of its own -----------------------------------
 
 
-@pytest.fixture
-def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """The inner kernel on a GPU so small that three blocks are its whole grid, whatever the problem."""
     real = choose
 
@@ -123,9 +122,60 @@ def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
         choice = real(problem, on)
         if choice.kernel.entry != "inner":
             return choice
-        return replace(choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(GS=3)))
+        return replace(choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(GS=3, LAST=last)))
 
     monkeypatch.setattr(plan, "choose", chosen)
+
+
+@pytest.fixture
+def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partial sums of three blocks are added by a second launch."""
+    _three_blocks(monkeypatch, 0)
+
+
+@pytest.fixture
+def last_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partial sums of three blocks are added by the last of them."""
+    _three_blocks(monkeypatch, 1)
+
+
+@pytest.mark.usefixtures("last_block")
+@pytest.mark.parametrize("dtype", ALL)
+def test_host_arrays_through_the_last_block(device: EmulatedGPU, dtype: str) -> None:
+    e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
+    for _ in range(2):
+        assert check(matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu"), e, f, c, alpha=0.5, beta=2).ok
+    assert [launch.entry for launch, _ in device.launches] == ["inner"] * 2
+
+
+@pytest.mark.usefixtures("last_block")
+def test_every_stream_has_room_of_its_own(device: EmulatedGPU) -> None:
+    a, b = _random(0, 4, 900), _random(1, 900, 3)
+    for stream in (5, 6, 5):
+        matmill.matmul(DeviceArray(device, a), DeviceArray(device, b), stream=stream)
+    found = [_pointers(launch, "workspace", "counter") for launch, _ in device.launches]
+    assert found[0] == found[2]
+    assert not set(found[0]) & set(found[1])
+
+
+@pytest.mark.usefixtures("last_block")
+def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: EmulatedGPU, tensors: Tensors) -> None:
+    e, f = _random(0, 4, 900), _random(1, 900, 3)
+    x, y = tensors(e), tensors(f)
+    for turn in range(4):
+        device.capturing = {33} if turn % 2 else set()
+        assert check(matmill.inner(x, y).base, e, f).ok
+    room = 3 * 12 * 4
+    assert tensors.made == [(12, "float32"), (12, "float32"), (room, "uint8")] * 2
+    free, captured, again, other = (_pointers(launch, "workspace", "counter") for launch, _ in device.launches)
+    assert free == again
+    assert not {*free} & {*captured, *other}
+    assert captured[1] != other[1]
+
+
+def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
+    found = {arg.name: arg.address for arg in launch.args if isinstance(arg, Pointer)}
+    return tuple(found[name] for name in names)
 
 
 @pytest.mark.usefixtures("two_launches")
@@ -150,8 +200,7 @@ def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: Emula
     assert [launch.entry for launch, _ in device.launches] == ["inner", "finish"]
     ((held, _stream),) = device.held
     (workspace,) = (owner for owner in held if isinstance(owner, Buffer))
-    pointers = {arg.name: arg.address for arg in device.launches[1][0].args if isinstance(arg, Pointer)}
-    assert workspace.address == pointers["workspace"]
+    assert (workspace.address,) == _pointers(device.launches[1][0], "workspace")
 
 
 @pytest.mark.usefixtures("two_launches")

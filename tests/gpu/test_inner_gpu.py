@@ -13,7 +13,9 @@ import matmill
 from gpu.torch_threads import wrong_threads
 from matmill import errors
 from matmill.dtypes import ALL
+from matmill.gpu import GPU
 from matmill.reference import check
+from matmill.scratch import Scratch
 
 Array = NDArray[Any]
 
@@ -190,6 +192,46 @@ def test_torch_cuda_graphs(torch: Any, k: int) -> None:
         torch.cuda.synchronize()
         assert torch.equal(result, expected)
         assert _right(doubled, e, f, "float32", c=_host(expected, "float32"), beta=1.0)
+
+
+def test_graphs_run_beside_each_other_and_beside_calls(torch: Any) -> None:
+    e, f = _tensors(torch, "float32", 5, 5, 300_001)
+    expected = matmill.inner(e, f)
+    torch.cuda.synchronize()
+    graphs, captured = [], []
+    for _ in range(3):
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            captured.append([matmill.inner(e, f) for _ in range(4)])
+    sides = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        called = []
+        for graph, side in zip(graphs, sides, strict=True):
+            with torch.cuda.stream(side):
+                graph.replay()
+                called.append(matmill.inner(e, f))
+        called.append(matmill.inner(e, f))
+        torch.cuda.synchronize()
+        for result in (*called, *(one for some in captured for one in some)):
+            assert torch.equal(result, expected)
+            result.fill_(float("nan"))
+        torch.cuda.synchronize()
+
+
+def test_memory_for_counters_may_be_made_while_a_graph_captures(torch: Any) -> None:
+    made, x = Scratch(GPU.get(0)), torch.zeros(8, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = [made.find(torch.cuda.current_stream().cuda_stream) for _ in range(5000)]
+        x += 1
+    assert {room for room, _ in found} == {0}
+    assert len({counter for _, counter in found}) == 5000
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert x.tolist() == [3.0] * 8
 
 
 def test_torch_refusals(torch: Any) -> None:

@@ -53,6 +53,36 @@ def test_the_least_predicted_wins() -> None:
         assert choice.reasons[-1].endswith("the least of 2 legal configurations")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "said"),
+    [
+        # The host decides on both: one launch.
+        ({"alone": 8e-6, "two": 5e-6}, "alone", "8.0 us predicted, 10.0 us a call, the least of 2"),
+        # Longer than a host with two launches, and shorter than the GPU with one.
+        ({"alone": 17e-6, "two": 16e-6}, "two", "16.0 us predicted, the least of 2"),
+        ({"alone": 13e-6, "two": 12e-6}, "alone", "13.0 us predicted, 13.0 us a call, the least of 2"),
+        ({"alone": 4e-6, "two": 5e-6}, "alone", "4.0 us predicted, the least of 2"),
+    ],
+)
+def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], chosen: str, said: str) -> None:
+    alone, two = Config.of(BM=1, SHARED=0, EVEN=0, LAST=1), Config.of(BM=1, SHARED=0, EVEN=0, LAST=0)
+    kernel = replace(
+        _production(alone).kernel,
+        after=(Stage("more", _geometry, lambda *_: ()),),
+        alone=lambda _problem, config: config["LAST"] == 1,
+    )
+
+    def explain(_problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
+        return SimpleNamespace(seconds=seconds["alone" if config["LAST"] else "two"], bound="memory")
+
+    problem = Gemm(m=1, n=1, k=1)
+    choice = choose_from([Production(kernel, lambda _problem, _arch: (alone, two), explain)], problem, arch.get("h200"))
+    assert choice.kernel.config == {"alone": alone, "two": two}[chosen]
+    assert choice.predicted_seconds == seconds[chosen]
+    assert said in choice.reasons[-1]
+    assert choice.kernel.count_launches(problem) == {"alone": 1, "two": 2}[chosen]
+
+
 def test_illegal_configs_are_passed_over_with_their_reason() -> None:
     choice = choose_from([_production(BIG, HUGE, SMALL)], Gemm(m=128 * 999 + 1, n=1, k=1), arch.get("h200"))
     assert choice.kernel.config == SMALL

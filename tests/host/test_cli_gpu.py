@@ -44,6 +44,12 @@ class FakeGPU:
         """Memory that holds rubbish."""
         return Allocation(self, nbytes)  # type: ignore[arg-type]  # stands in for the GPU
 
+    def zeros(self, nbytes: int) -> Allocation:
+        """Host memory of zeros."""
+        allocation = self.empty(nbytes)
+        ctypes.memset(allocation.address, 0, nbytes)
+        return allocation
+
     def upload(self, array: NDArray[np.float32], _name: str) -> Allocation:
         """A copy of an array."""
         allocation = self.empty(array.nbytes)

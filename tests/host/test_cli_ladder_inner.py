@@ -235,8 +235,9 @@ class InnerGPU(FakeGPU):
             d, d_row, d_column, _d_batch, m, n = args[6:12]
             assert (int(d_row), int(d_column)) == (int(n), 1)
             self._multiply(d, int(m), int(n))
-        if launch.entry == "inner" and not args[2].address:  # no workspace: one block makes D itself
-            d, d_row = args[14:16]
+        # No workspace: one block makes D itself; a counter: the last block does.
+        if launch.entry == "inner" and (not args[2].address or args[3].address):
+            d, d_row = args[15:17]
             self._multiply(d, self.live[d.address].nbytes // (4 * int(d_row)), int(d_row))
 
     def _multiply(self, d: Pointer, m: int, n: int) -> None:

@@ -23,6 +23,7 @@ LAYERS = (
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "source", "compile", "gpu", "emulator", "swizzle"),
+    ("scratch",),
     ("plan", "requests", "streaming"),
     ("products", "sums"),
     ("routes", "shortcuts"),

@@ -254,7 +254,7 @@ def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: P
     assert found.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs])
     assert (found.part, found.exhaustive) == ("judge", False)
     assert found.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
-    assert "finish" in gpu.names
+    assert set(gpu.names) == {"inner"}  # few partial sums, which the last block adds
 
 
 def _line(problem: Any, part: str, *, exhaustive: bool, seconds: float) -> dict[str, Any]:

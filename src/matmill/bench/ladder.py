@@ -167,8 +167,8 @@ class _Trial:
         c = memory.bind(third, out, access="rw")
         scratch = self.kernel.workspace(size)
         workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
-        alpha, beta = inputs.scalars
-        operands = GemmOperands(a=a, b=b, c=c, d=c, alpha=alpha, beta=beta, workspace=workspace)
+        counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
+        operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
         reports = [
             run(self.binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
             for launch in self.kernel.launches(size, operands)

@@ -34,6 +34,7 @@ from matmill.problem import Geam, Gemm
 from matmill.reference import Check
 from matmill.source import generate
 
+_WORD = 4  # bytes
 _NAN_BYTE = 0xFF  # as many as any float has are a quiet NaN
 
 
@@ -54,11 +55,11 @@ class _Operands:
         self._a, self._b = a.pointer(inputs.names[0]), b.pointer(inputs.names[1])
         self.c = c
 
-    def pointers(self, workspace: Allocation | None) -> GemmOperands:
+    def pointers(self, workspace: Allocation | None, counter: Allocation | None) -> GemmOperands:
         c = self.c.pointer(self.inputs.names[2])
         scratch = None if workspace is None else workspace.pointer("workspace")
-        alpha, beta = self.inputs.scalars
-        return GemmOperands(a=self._a, b=self._b, c=c, d=c, alpha=alpha, beta=beta, workspace=scratch)
+        word = None if counter is None else counter.pointer("counter")
+        return GemmOperands(self._a, self._b, c, c, *self.inputs.scalars, workspace=scratch, counter=word)
 
     def result(self) -> Array:
         size = self.inputs.problem
@@ -89,7 +90,7 @@ class _Bench(Generic[S]):
                 self._upload(matrix, name) for matrix, name in zip((inputs.a, inputs.b), inputs.names, strict=False)
             )
             output = inputs.problem
-            c = self._empty(output.m * output.n * output.dtype.itemsize)
+            c = self._kept(self.gpu.empty(output.m * output.n * output.dtype.itemsize))
             self._operands[problem] = _Operands(inputs, a, b, c)
         return self._operands[problem]
 
@@ -120,13 +121,14 @@ class _Bench(Generic[S]):
         return operands.result()
 
     def _enqueuer(self, kernel: Kernel[S], binary: Binary, operands: _Operands) -> Callable[[StreamHandle], None]:
-        """What enqueues all launches of ``kernel``, on a workspace of its own if it needs one."""
+        """What enqueues all launches of ``kernel``, on a workspace and a counter of its own if it needs them."""
         size, gpu = operands.inputs.problem, self.gpu
         needed = kernel.workspace(size)
-        workspace = self._empty(needed) if needed else None
+        workspace = self._kept(gpu.empty(needed)) if needed else None
         if workspace is not None:
             workspace.fill_bytes(_NAN_BYTE)
-        launches = kernel.launches(size, operands.pointers(workspace))
+        counter = self._kept(gpu.zeros(_WORD)) if kernel.counts(size) else None
+        launches = kernel.launches(size, operands.pointers(workspace, counter))
 
         def run(stream: StreamHandle) -> None:
             for launch in launches:
@@ -142,8 +144,7 @@ class _Bench(Generic[S]):
             self._uploaded[key] = self.gpu.upload(np.ascontiguousarray(stored), name)
         return self._uploaded[key]
 
-    def _empty(self, nbytes: int) -> Allocation:
-        allocation = self.gpu.empty(nbytes)
+    def _kept(self, allocation: Allocation) -> Allocation:
         self._others.append(allocation)
         return allocation
 
@@ -231,7 +232,7 @@ def _libraries(subject: Subject[Any], bench: _Bench[Any], asked: Any) -> tuple[l
         absent: list[str] = []
     else:
         # The inputs may fill most of the GPU: the libraries get ours instead of copies.
-        operands = bench.operands(asked.problem).pointers(None)
+        operands = bench.operands(asked.problem).pointers(None, None)
         addresses = operands.a.address, operands.b.address
         if subject is MOVING:
             return sum_peers(asked, *addresses)

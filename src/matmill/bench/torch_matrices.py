@@ -82,12 +82,18 @@ class TorchMatrices:
         self.synchronize()
         return made
 
+    @cached_property
+    def counter(self) -> Any:
+        """A word of zeros on the same device, for kernels that count their blocks."""
+        return self._torch.zeros(4, dtype=self._torch.uint8, device=self.d.device)
+
     def operands(self, workspace: Any) -> GemmOperands:
-        """Where the matrices lie, with C = D and a workspace of :meth:`room`."""
+        """Where the matrices lie, with C = D, a workspace of :meth:`room` and the counter."""
         d = Pointer("D", self.d.data_ptr())
         e = Pointer("E", self.e.data_ptr())
         f = e if self.problem.gram else Pointer("F", self.f.data_ptr())
-        return GemmOperands(a=e, b=f, c=d, d=d, workspace=Pointer("workspace", workspace.data_ptr()))
+        room, counter = Pointer("workspace", workspace.data_ptr()), Pointer("counter", self.counter.data_ptr())
+        return GemmOperands(a=e, b=f, c=d, d=d, workspace=room, counter=counter)
 
     @cached_property
     def answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -5,7 +5,7 @@ bytes in flight over the latency allow (Little's law) and no faster than memory 
 between the two; instructions are issued; multiply-adds are done, those on padding included; shared memory, or L1, hands
 operands to threads. Blocks take portions of k in turns, so the busiest multiprocessor decides, and the last portion is
 short. Launching, the first loads' latency, the code that comes from memory, the last stage of lines that begin
-anywhere, the block's own sum and, with more than one block, the second launch come on top.
+anywhere, the block's own sum and, with more than one block, the last one's work or the second launch come on top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, VECTOR_BYTES, Reads
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -28,6 +28,8 @@ _LANES, _SECTOR_LINE = 32, 128
 _CROWDING = 4
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
 _WAYS, _UNROLLED = 16, 16
+#: Vectors that a thread of the last block has under way: the first number where no more threads share registers.
+_LAST_UNROLLED, _LAST_FEWER, _FEW_THREADS = 16, 6, 512
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Constants:
     code_cycles: float = 2.86
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
     second_step: float = 6.19e-07
+    #: Of the block that adds the sums of all others, without its own work, and of each of its steps, in which a thread
+    #: reads 6 or 16 vectors.
+    last: float = 7e-07
+    last_step: float = 5.5e-07
     #: Share of the data sheet's multiply-adds that are reached.
     fma_share: float = 0.764
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
@@ -88,9 +94,9 @@ class Demand:
     ``bytes``, ``flight`` (bytes under way at a time), and the seconds that multiply-adds take at the data sheet's rate
     (``multiply_seconds``) are of the whole GPU; instructions, per thread added up, ``lines`` of 128 bytes touched in L1
     and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
-    ``loads`` those from stages. ``sums`` are outputs per
-    thread times warps of a block. ``parted`` is 1 where there is a second launch, ``shifted`` where lines begin
-    anywhere, else 0. ``code`` are the multiply-adds in the machine code of the loops.
+    ``loads`` those from stages. ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is
+    a second launch, ``counted`` where the last block adds the sums of all, ``shifted`` where lines begin anywhere, else
+    0. ``code`` are the multiply-adds in the machine code of the loops.
     """
 
     bytes: float
@@ -108,6 +114,7 @@ class Demand:
     passes: float
     sums: float
     parted: float
+    counted: float
     shifted: float
     code: float
     partial_bytes: float
@@ -166,6 +173,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     overhead += asked.parted * (c.second + c.second_step * asked.steps + traffic)
+    overhead += asked.counted * (c.last + c.last_step * asked.steps + traffic)
     return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
 
 
@@ -200,7 +208,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         reads = s * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
         lines = _lines(problem, config, "E", tm, config["DOWN"]) + _lines(problem, config, "F", tn, config["ACROSS"])
 
-    parted = gs > 1
+    counted = config["LAST"] == 1
+    parted = gs > 1 and not counted
     sum_bytes = gs * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return Demand(
         bytes=float(terms * busy * row_bytes),
@@ -218,14 +227,23 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         passes=terms * passes,
         sums=config["TM"] * config["TN"] * bs / _LANES,
         parted=float(parted),
+        counted=float(counted),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=2.0 * sum_bytes if parted else 0.0,
-        steps=float(ceil_div(gs, _WAYS * _UNROLLED)) if parted else 0.0,
+        partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
+        steps=float(_last_steps(problem, config) if counted else ceil_div(gs, _WAYS * _UNROLLED) if parted else 0),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
+
+
+def _last_steps(problem: Gemm, config: Config) -> int:
+    """Steps of the last block, in which its threads read vectors of partial sums (``last_block.cuh``)."""
+    bs, places = config["BS"], ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, VECTOR_BYTES)
+    lanes = min(bs, 1 << (places - 1).bit_length())
+    at_once = _LAST_UNROLLED if bs * config["BLOCKS_PER_SM"] <= _FEW_THREADS else _LAST_FEWER
+    return ceil_div(ceil_div(config["GS"], bs // lanes), at_once) * ceil_div(places, lanes) * problem.batch
 
 
 def _code(config: Config, products: float) -> float:

@@ -1,7 +1,7 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
 E and F are A and B of the problem. k is split over GS blocks; where that is more than one, their partial sums go
-through a workspace to a second launch, which adds them in fixed order.
+through a workspace to the block that is done last (LAST = 1) or to a second launch, which adds them in fixed order.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from matmill.partials import (
     CARRY,
     FINISH,
     c_strides,
+    counter,
     d_strides,
     finish,
+    padded_bytes,
     partials_bytes,
     scalars,
     sums_bytes,
@@ -42,6 +44,7 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
         operands.a,
         operands.b,
         workspace(operands),
+        counter(operands),
         np.int64(problem.k),
         *(np.int64(stride) for stride in (*problem.a_row_col, a_batch, *problem.b_row_col, b_batch)),
         operands.c,
@@ -54,7 +57,9 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 def _scratch(problem: Gemm, config: Config) -> int:
     """One block makes D itself."""
-    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
+    if config["GS"] == 1:
+        return 0
+    return padded_bytes(problem, config) if config["LAST"] else partials_bytes(problem, config)
 
 
 _PROBLEM = Gemm(m=3, n=3, k=100_000, b_strides=(1, 100_000))
@@ -86,12 +91,13 @@ INNER: Kernel[Gemm] = Kernel(
         F_GROUP=1,
         F_PITCH=0,
         SHARED_BYTES=1024,
-    ).launched(GS=98),
+    ).launched(GS=98, LAST=0),
     geometry=_geometry,
     arguments=_arguments,
     legality=against,
     after=(finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
     scratch=_scratch,
+    alone=lambda _problem, config: config["LAST"] == 1,
 )
 
 
@@ -101,7 +107,7 @@ def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
     read.
     """
-    return replace(kernel, after=(CARRY,), scratch=partials_bytes)
+    return replace(kernel, after=(CARRY,), scratch=partials_bytes, alone=None)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
@@ -111,5 +117,11 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
         return FINISH.arguments(problem, kernel.config, operands)
 
     return replace(
-        kernel, entry=FINISH.entry, geometry=FINISH.geometry, arguments=arguments, after=(), scratch=sums_bytes
+        kernel,
+        entry=FINISH.entry,
+        geometry=FINISH.geometry,
+        arguments=arguments,
+        after=(),
+        scratch=sums_bytes,
+        alone=None,
     )

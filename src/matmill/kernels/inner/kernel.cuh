@@ -1,33 +1,52 @@
 // D = alpha * E * F + beta * C for at most 128 rows of E and columns of F and any k; see product.cuh for the long sum.
 //
-//   inner ─▶ partial sums [batch][block][output] ─▶ finish (or carry, then finish) ─▶ D
+//   inner ─▶ partial sums [batch][block][output] ─▶ the last block ─▶ D
+//                                                └▶ finish (or carry, then finish) ─▶ D
 //
-// Where partials is null there is one block, and it makes D itself.
+// Where partials is null there is one block, and it makes D itself. Where counter is null the partial sums are left to a
+// second launch.
 //
 // Everything is added in an order that launch and layout alone decide: the same inputs give the same bits.
+#include "matmill/inner/last_block.cuh"
 #include "matmill/inner/product.cuh"
 
 using Product = matmill::InnerProduct<Config>;
+// Vectors take four registers each, which many resident threads do not have.
+using LastBlock =
+    matmill::LastBlock<Config::BS, Product::M * Product::N, Config::BS * Config::BLOCKS_PER_SM <= 512 ? 16 : 6>;
+constexpr int SHARED_BYTES = LastBlock::BYTES > Product::SHARED_BYTES ? LastBlock::BYTES : Product::SHARED_BYTES;
+static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
 extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
-    inner(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ partials, Index k, Index e_row,
-          Index e_k, Index e_batch, Index f_k, Index f_column, Index f_batch, const Scalar* C, Index c_row,
-          Index c_column, Index c_batch, Scalar* D, Index d_row, Index d_column, Index d_batch, Acc alpha, Acc beta) {
+    inner(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* partials, unsigned* counter,
+          Index k, Index e_row, Index e_k, Index e_batch, Index f_k, Index f_column, Index f_batch, const Scalar* C,
+          Index c_row, Index c_column, Index c_batch, Scalar* D, Index d_row, Index d_column, Index d_batch, Acc alpha,
+          Acc beta) {
   matmill::ptx::let_next_start();
   extern __shared__ __align__(16) unsigned char shared[];
   const Index batch = blockIdx.y;
   Product product;
   product.run({E + batch * e_batch, e_row, e_k}, {F + batch * f_batch, f_column, f_k}, k, shared);
 
+  const auto write = [&](Index batch, int row, int column, Acc sum) {
+    const auto given = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
+    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
+  };
   if (partials == nullptr) {
-    C += batch * c_batch;
-    D += batch * d_batch;
-    product.sum(shared, [&](int row, int column, Acc sum) {
-      const auto given = [&] { return C[row * c_row + column * c_column]; };
-      D[row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
+    product.sum(shared, [&](int row, int column, Acc sum) { write(batch, row, column, sum); });
+    return;
+  }
+  const bool counts = counter != nullptr;
+  const Index pitch = counts ? LastBlock::PITCH : Product::M * Product::N;
+  Acc* const own = partials + (batch * gridDim.x + blockIdx.x) * pitch;
+  product.sum(shared, [&](int row, int column, Acc sum) { own[row * Product::N + column] = sum; });
+  if (!counts) return;
+  LastBlock::pad(own);
+  if (!matmill::is_last(counter, gridDim.x * gridDim.y)) return;
+  for (Index other = 0; other < gridDim.y; ++other) {
+    const Acc* const sums = partials + other * gridDim.x * pitch;
+    LastBlock::run(sums, gridDim.x, reinterpret_cast<Acc*>(shared), [&](int output, Acc sum) {
+      write(other, output / Product::N, output % Product::N, sum);
     });
-  } else {
-    Acc* const own = partials + (batch * gridDim.x + blockIdx.x) * (Product::M * Product::N);
-    product.sum(shared, [&](int row, int column, Acc sum) { own[row * Product::N + column] = sum; });
   }
 }

@@ -18,6 +18,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import with_stages
 from matmill.layout import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
+from matmill.partials import MOST_ADDED_BY_ONE, padded_bytes
 from matmill.problem import Gemm
 
 _LEAST_COPY = 4  # bytes, of cp.async
@@ -36,6 +37,8 @@ _THREADS = (128, 256)
 _GRAM_DOWN = (1, 2, 3, 4, 5, 7, 8, 10, 15, 16, 22)
 #: Bytes of a stage that is worth a barrier and still leaves room for others, and of a line's part of it.
 _STAGE, _LINE = (4096, 32768), 64
+#: Bytes of partial sums that the last block adds as soon as a second launch would.
+_SOON_ADDED = 8192
 #: Threads of a warp, bytes of a line of L1, and more rows than a warp should read in shorter runs.
 _WARP, _L1_LINE, _MANY = 32, 128, 32
 #: Lines of a whole Gram matrix, in one thread's hands, that are read from a stage although they are aligned.
@@ -106,7 +109,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
             direct = (config for config in direct if not _scattered(config, problem))
         for config in (*direct, *staged):
             for gs in _grids(problem, config, arch):
-                found[config.launched(GS=gs)] = None
+                for last in _adders(problem, config.launched(GS=gs)):
+                    found[config.launched(GS=gs, LAST=last)] = None
     return tuple(found)
 
 
@@ -297,6 +301,14 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
     yield from sorted({min(most, count) for count in counts})
 
 
+def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
+    """Who may add the partial sums: the last block (1), a second launch (0)."""
+    sums = padded_bytes(problem, config)
+    if config["GS"] == 1 or sums > MOST_ADDED_BY_ONE:
+        return (0,)
+    return (1,) if sums <= _SOON_ADDED else (1, 0)
+
+
 def block_terms(config: Config) -> int:
     """Terms of k that a block takes at a time."""
     return config["BK"] or config["V"] * config["BS"] // config["S"]
@@ -339,4 +351,6 @@ def _wrong_launch(problem: Gemm, config: Config) -> str | None:
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:
             return f"{name} = {config[name]}, and the device needs {needed[name]}"
+    if config["LAST"] and not (config["GS"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
+        return f"LAST = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of GS = {config['GS']} blocks"
     return None if config["GS"] >= 1 else f"GS = {config['GS']} blocks"

@@ -25,7 +25,8 @@ def with_stages(config: Config, problem: Gemm) -> Config:
     stage = 0
     if config["BK"]:
         stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
-    sums = _sum_bytes(config, problem.dtype.accumulator.itemsize)
+    wide = problem.dtype.accumulator.itemsize
+    sums = max(_sum_bytes(config, wide), _last_block_bytes(config, wide))
     return config.replace(SHARED_BYTES=max(config["STAGES"] * stage * size, sums))
 
 
@@ -53,3 +54,10 @@ def _sum_bytes(config: Config, itemsize: int) -> int:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
     return bs // s // 2 * s * outputs * itemsize
+
+
+def _last_block_bytes(config: Config, itemsize: int) -> int:
+    """Where the last block adds the sums of all, as ``include/matmill/inner/last_block.cuh`` lays them out."""
+    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
+    lanes = min(bs, 1 << (places - 1).bit_length())
+    return bs // max(lanes, _LANES) * lanes * VECTOR_BYTES if lanes < bs else 0

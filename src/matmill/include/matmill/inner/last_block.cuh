@@ -1,0 +1,103 @@
+// What `finish` does, by the last block of the launch that wrote the partial sums: a second launch costs a host more.
+//
+//   partial sums [block][output] ─▶ barrier ─▶ one thread counts its block; all but the last block end
+//   last block: BS threads = WAYS x LANES, each with a vector of outputs
+//     way by way in steps of WAYS ─▶ registers ─▶ shuffles among a warp's ways ─▶ shared [SLICES][outputs] ─▶ in turn
+//
+// The sums of a block are padded to whole vectors of 16 bytes. The order of additions does not depend on which block is
+// the last.
+#pragma once
+
+#include "matmill/inner/outputs.cuh"
+#include "matmill/ptx/atomic.cuh"
+#include "matmill/word.cuh"
+
+namespace matmill {
+
+// Whether this is the last of `blocks` blocks to come here: all that the others wrote can then be read. Every thread of
+// a block must call it. *counter is 0 before the first block and after the last.
+__device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
+  __syncthreads();  // what the block has written, its first thread now passes on
+  return __syncthreads_or(threadIdx.x == 0 && ptx::count_up(counter, blocks - 1) == blocks - 1);
+}
+
+// AT_ONCE: vectors that a thread has under way.
+template <int BS, int OUTPUTS, int AT_ONCE>
+struct LastBlock {
+  static constexpr int WIDTH = 16 / int(sizeof(Acc)), PLACES = (OUTPUTS + WIDTH - 1) / WIDTH;  // of vectors
+  static constexpr int PITCH = PLACES * WIDTH;  // from one block's sums to the next one's
+  static constexpr int lanes(int lanes) { return lanes >= PLACES || lanes == BS ? lanes : LastBlock::lanes(2 * lanes); }
+  static constexpr int LANES = lanes(1), WAYS = BS / LANES;
+  static constexpr bool IN_WARP = LANES < 32;
+  static constexpr int SLICES = IN_WARP ? BS / 32 : WAYS;
+  static constexpr int BYTES = WAYS > 1 ? SLICES * LANES * WIDTH * int(sizeof(Acc)) : 0;
+
+  // Fills what pads a block's own sums.
+  static __device__ __forceinline__ void pad(Acc* own) {
+    if (threadIdx.x < PITCH - OUTPUTS) own[OUTPUTS + threadIdx.x] = 0;
+  }
+
+  // Calls write(output, sum) once for every output, from some thread. `shared` holds BYTES.
+  template <class Write>
+  static __device__ __forceinline__ void run(const Acc* sums, int count, Acc* shared, Write write) {
+    const int lane = threadIdx.x % LANES, way = threadIdx.x / LANES;
+    if constexpr (WAYS == 1) {
+#pragma unroll 1
+      for (int place = lane; place < PLACES; place += LANES) {
+        Acc sum[WIDTH] = {};
+        add(sum, sums + place * WIDTH, way, count);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+          if (place * WIDTH + i < OUTPUTS) write(place * WIDTH + i, sum[i]);
+        }
+      }
+    } else {
+      Acc sum[WIDTH] = {};
+      if (lane < PLACES) add(sum, sums + lane * WIDTH, way, count);
+      spread(sum, shared, lane, way, write);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void add(Acc (&sum)[WIDTH], const Acc* sums, int way, int count) {
+    using Bits = Word<16>::Type;
+    for (int first = way; first < count; first += WAYS * AT_ONCE) {
+      alignas(16) Acc some[AT_ONCE][WIDTH];
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        const int i = first + u * WAYS;
+        const Acc* const from = sums + i * PITCH;
+        if (i < count) *reinterpret_cast<Bits*>(some[u]) = __ldcg(reinterpret_cast<const Bits*>(from));
+      }
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; ++u) {
+        if (first + u * WAYS >= count) continue;
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) sum[i] += some[u][i];
+      }
+    }
+  }
+
+  template <class Write>
+  static __device__ __forceinline__ void spread(Acc (&sum)[WIDTH], Acc* shared, int lane, int way, Write write) {
+#pragma unroll
+    for (int apart = LANES; apart < 32; apart *= 2)
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], apart);
+    const int slice = IN_WARP ? threadIdx.x / 32 : way;
+    if (!IN_WARP || threadIdx.x % 32 < LANES) {
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) shared[(slice * LANES + lane) * WIDTH + i] = sum[i];
+    }
+    __syncthreads();
+    for (int output = threadIdx.x; output < OUTPUTS; output += BS) {
+      Acc total = 0;
+#pragma unroll
+      for (int i = 0; i < SLICES; ++i) total += shared[i * LANES * WIDTH + output];
+      write(output, total);
+    }
+    __syncthreads();  // `shared` is free again, for the next product of a batch
+  }
+};
+
+}  // namespace matmill
