@@ -29,12 +29,19 @@ _DEPTHS, _LINES = (4, 8, 16), (128, 256)
 #: Vectors down a tile that holds a matrix of few rows whole, and bytes of its rows where it holds few columns whole.
 _FLAT, _SHORT = (1, 2), (16, 32, 64)
 #: Bytes on which a block's parts of rows start where rows are not aligned: a vector, a sector, a line.
-_STARTS = (16, 32, 64, 128)
+_LINE = 128
+_STARTS = (16, 32, 64, _LINE)
 #: Registers that what a thread has under way takes at most.
 _MOST_LOADED = 80
 #: Registers that the assembler takes for sm_90a: so many, and for each one under way this many more, in single
 #: elements, which have addresses of their own, and in vectors.
 _OTHERS, _SINGLE, _WHOLE = 18, 3.2, 1.15
+#: The same where an operand is copied to shared memory without registers: what is gathered from there is in them.
+_OTHERS_GATHERED, _WHOLE_GATHERED = 28, 1.5
+#: Share of a multiprocessor's shared memory that such blocks take at the most. The rest is L1, which holds the sectors
+#: where one line's part ends and the next one's begins: with 208 KB of 228 taken, a sum took 1.5 times as long as with
+#: 193 (8192 x 8192 bfloat16, rows 3 and 5 apart, on an H200, 2026-11-20).
+_MOST_SHARED = 7 / 8
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -55,6 +62,10 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
     found = []
     v, size = layout["V"], problem.dtype.itemsize
     starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
+    if MOVED in {layout["X_MODE"], layout["Y_MODE"]}:
+        # Columns that start anywhere share lines of the cache whatever D's rows do: to start those on whole ones won
+        # nothing on an H200 (2026-11-20), and takes the most columns besides a block's own.
+        starts = [start for start in starts if start < _LINE]
     for depth, line, threads, start in product((*_FLAT, *_DEPTHS), (*_SHORT, *_LINES), _THREADS, starts):
         # Single elements are dealt like fours of them, so that tiles are not tiny.
         rows = depth * (v if v > 1 else 4)
@@ -71,10 +82,23 @@ def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ..
         ):
             continue
         config = config.replace(SHARED_BYTES=shared_bytes(config, size))
-        registers = min(255, round(_OTHERS + (_SINGLE if v == 1 else _WHOLE) * loaded))
-        resident, _limits = arch.resident(threads, registers, config["SHARED_BYTES"])
-        found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
+        resident, _limits = arch.resident(threads, min(255, round(_registers(config, loaded))), config["SHARED_BYTES"])
+        room = (config["SHARED_BYTES"] + arch.shared_reserved) * resident <= _MOST_SHARED * arch.shared_per_sm
+        if room or not _copies(config):
+            found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
     return tuple(_fitting(_fitting(found, "BR", problem.m), "BC", problem.n))
+
+
+def _copies(config: Config) -> bool:
+    """Whether an operand goes to shared memory without registers."""
+    return not {config["X_MODE"], config["Y_MODE"]}.isdisjoint({MOVED, ASKEW})
+
+
+def _registers(config: Config, loaded: int) -> float:
+    """What the assembler takes for sm_90a, or a little more, where ``loaded`` are under way."""
+    if _copies(config):
+        return _OTHERS_GATHERED + _WHOLE_GATHERED * loaded
+    return _OTHERS + (_SINGLE if config["V"] == 1 else _WHOLE) * loaded
 
 
 def _fitting(found: list[Config], name: str, extent: int) -> list[Config]:
@@ -130,17 +154,15 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
             return SINGLE, 1
         return CROSSED if view.align // size >= v else MOVED, v
     width = min(v, max(1, view.beside // size)) if column == 1 else 1
-    if column == 1 and width * size < WORD_BYTES and v * size == VECTOR_BYTES:
+    if column == 1 and width * size <= WORD_BYTES and v * size == VECTOR_BYTES and width < v:
         return ASKEW, v  # one element at a time would take more loads than memory has time for
     return ALONG, width
 
 
 def halo(config: Config, itemsize: int) -> int:
     """Columns that a turned tile has besides a block's own, for rows of D that are moved to the left."""
-    if not config["SHIFTED"]:
-        return 0
     word = _word(config, itemsize)
-    return ceil_div(config["START"] - config["SHIFTED"], word) * word
+    return ceil_div(reach(config), word) * word
 
 
 def _word(config: Config, itemsize: int) -> int:
@@ -156,9 +178,9 @@ def _loaded(config: Config, itemsize: int) -> int:
     slots = config["BR"] * config["BC"] // v // threads
     loads = {
         ALONG: slots * registers,
-        ASKEW: slots * (2 * registers + 1),
+        ASKEW: 0,
         CROSSED: of_lists,
-        MOVED: 2 * of_lists,
+        MOVED: 0,
         SINGLE: ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES),
         ABSENT: 0,
     }
@@ -166,17 +188,35 @@ def _loaded(config: Config, itemsize: int) -> int:
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of one block: a turned tile for each crossed operand. The device asserts the same."""
-    columns = config["BC"] + halo(config, itemsize)
-    pitch = config["BR"] + (config["BR"] - 1) // 32 * min(4, config["V"] // 2) | 1
-    one = ceil_div(pitch * columns * itemsize, VECTOR_BYTES) * VECTOR_BYTES
-    return one * sum(config[f"{name}_MODE"] in {CROSSED, MOVED, SINGLE} for name in "XY")
+    """Dynamic shared memory of one block: a turned tile, or lines, for each operand. The device asserts the same."""
+    return sum(_shared(config, itemsize, config[f"{name}_MODE"]) for name in "XY")
+
+
+def _shared(config: Config, itemsize: int, mode: int) -> int:
+    if mode in {CROSSED, SINGLE}:
+        pitch = config["BR"] + (config["BR"] - 1) // 32 * min(4, config["V"] // 2) | 1
+        columns = config["BC"] + halo(config, itemsize)
+        return ceil_div(pitch * columns * itemsize, VECTOR_BYTES) * VECTOR_BYTES
+    across = config["BC"] + reach(config)
+    if mode == MOVED:
+        return _of_lines(across, config["BR"] * itemsize, itemsize)
+    return _of_lines(config["BR"], across * itemsize, itemsize) if mode == ASKEW else 0
+
+
+def _of_lines(lines: int, nbytes: int, itemsize: int) -> int:
+    """Shared memory of parts of lines, ``nbytes`` long, that start anywhere; see lines.cuh."""
+    apart = (ceil_div(nbytes, VECTOR_BYTES) + 2) * VECTOR_BYTES - itemsize
+    return (ceil_div(lines * apart, VECTOR_BYTES) + 2) * VECTOR_BYTES
+
+
+def reach(config: Config) -> int:
+    """Elements by which a row's part of a tile is moved to the left at the most."""
+    return config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
 
 
 def blocks(problem: Geam, config: Config) -> int:
     """Blocks of one matrix."""
-    reach = config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
-    return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach, config["BC"])
+    return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach(config), config["BC"])
 
 
 def against(problem: Geam, config: Config, arch: Arch) -> str | None:

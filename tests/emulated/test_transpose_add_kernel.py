@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
+from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.turns import ASKEW, layout, space, tiles
+from matmill.turns import ASKEW, MOVED, layout, space, tiles
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -97,8 +98,69 @@ def test_rows_of_y_that_start_elsewhere_are_loaded_in_whole_vectors(name: str, p
 def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
     trial = SumTrial((1, 64, 2047), ELEMENTWISE["bfloat16"], (ACROSS, Placed(pad=3), ROWS))
     assert trial.kernel.config["Y_MODE"] == ASKEW
-    # Two vectors of eight for each of X and of Y, and more at the ends of rows; single elements would be 8 and 2.
-    assert check(trial).counters.global_load_requests * 32 < 5 * 64 * 2047 / 8
+    counters = check(trial).counters
+    # A vector of eight for each of X and of Y, one more a line, and more at the ends of rows; single ones would be 8.
+    assert (counters.global_load_requests + counters.cp_async_requests) * 32 < 5 * 64 * 2047 / 8
+
+
+def copying(trial: SumTrial, **constants: int) -> SumTrial:
+    """With a tile whose columns of X start anywhere, of these constants."""
+    found = (c for c in space(trial.problem, H200) if c["X_MODE"] == MOVED)
+    trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in found if all(c[k] == v for k, v in constants.items())))
+    return trial
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_columns_that_start_anywhere_are_copied_as_they_lie_in_whole_vectors(name: str) -> None:
+    dtype = ELEMENTWISE[name]
+    m, n = 512 // dtype.itemsize, 130
+    trial = copying(SumTrial((1, m, n), dtype, (Placed(crossed=True, pad=1), None, Placed(pad=-n % 16)), (2.0, 0.0)))
+    counters = check(trial).counters
+    config, v = trial.kernel.config, 16 // dtype.itemsize
+    # Of each column's part all vectors that hold some of it: one more than it has, unless it starts on one.
+    parts = n * ceil_div(m, config["BR"])
+    assert counters.cp_async_bytes <= 16 * parts * (config["BR"] // v + 1)
+    assert counters.cp_async_bytes > 16 * parts * (config["BR"] // v)
+    # What is not in whole vectors of the matrix goes by elements: at its two ends in memory.
+    assert counters.global_load_bytes < 2 * 16 * ceil_div(m, config["BR"])
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "int8", "float64"])
+@pytest.mark.parametrize(("pad", "before"), [(1, 0), (3, 5), (7, 1), (2, 3)])
+def test_columns_of_any_pitch_and_start(name: str, pad: int, before: int) -> None:
+    dtype = ELEMENTWISE[name]
+    x = Placed(crossed=True, pad=pad, before=before)
+    trial = SumTrial((2, 100, 137), dtype, (x, Placed(before=1), Placed(pad=1)))
+    moved = [config for config in space(trial.problem, H200) if config["X_MODE"] == MOVED]
+    assert bool(moved) == (pad * dtype.itemsize % 16 != 0 or before * dtype.itemsize % 16 != 0)
+    for config in moved[:: max(1, len(moved) // 3)]:
+        trial.kernel = TRANSPOSE_ADD.with_config(config)
+        trial.d[...] = 7
+        check(trial)
+
+
+def test_columns_that_start_anywhere_and_run_backwards() -> None:
+    trial = SumTrial((1, 70, 90), ELEMENTWISE["bfloat16"], (Placed(crossed=True, pad=1), ROWS, Placed(pad=1)))
+    row, column = trial.problem.x.strides
+    trial.problem = replace(trial.problem, x=replace(trial.problem.x, strides=(row, -column)))
+    trial.x = trial.x[:, :, ::-1]
+    check(copying(trial))
+
+
+def test_what_is_copied_has_to_arrive() -> None:
+    places = (Placed(crossed=True, pad=1), None, ROWS)
+    trial = copying(SumTrial((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))
+    source = without(trial.source(), "turn.cuh", "if constexpr (COPIES) ptx::cp_async_wait<0>();")
+    assert trial.run(source).hazards
+
+
+def test_blocks_that_copy_leave_room_for_a_cache() -> None:
+    trial = SumTrial((1, 5000, 5001), ELEMENTWISE["int8"], (Placed(crossed=True, pad=3), Placed(pad=7), ROWS))
+    configs = space(trial.problem, H200)
+    assert any(config["Y_MODE"] == ASKEW for config in configs)
+    for config in configs:
+        taken = config["BLOCKS_PER_SM"] * (config["SHARED_BYTES"] + H200.shared_reserved)
+        assert config["X_MODE"] != MOVED or taken <= 0.9 * H200.shared_per_sm
 
 
 @pytest.mark.parametrize("name", ["float16", "int8"])

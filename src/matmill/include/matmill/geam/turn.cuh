@@ -15,11 +15,11 @@
 // starts on START elements, 16 bytes or more, so that D is stored, and Y loaded, in whole vectors whatever the pitch, and
 // sectors need not be shared between blocks; each block then needs HALO
 // columns of X more. Columns of X that are not aligned (MOVED), and rows of an operand that start elsewhere than D's
-// vectors (ASKEW), are loaded in pairs of whole vectors. Only vectors that stick out of a row of D, or out of all that
-// lies between an operand's first and last element, go element by element.
+// vectors (ASKEW), are copied to shared memory as they lie, see lines.cuh. Only vectors that stick out of a row of D, or
+// out of all that lies between an operand's first and last element, go element by element.
 #pragma once
 
-#include "matmill/geam/vector.cuh"
+#include "matmill/geam/lines.cuh"
 
 // Offsets: a matrix may hold more than 2^31 elements.
 using Index = long long;
@@ -122,7 +122,8 @@ struct Turn {
     static constexpr int BYTES = 0;
     Vector values[SLOTS];
 
-    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix& D, int row0, int column0, int m, int n) {
+    __device__ __forceinline__ void fetch(unsigned char*, const Matrix& X, const Matrix& D, int row0, int column0, int m,
+                                          int n) {
       const Place place(row0, column0);
 #pragma unroll
       for (int s = 0; s < SLOTS; ++s) {
@@ -148,44 +149,26 @@ struct Turn {
     __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const { return values[s]; }
   };
 
-  // The same where its elements lie side by side and none of D's vectors starts where one of its own does, as a rule: the
-  // two in which they lie are loaded. It reads what other threads are given, and so never lies where D does.
+  // The same where none of D's vectors starts where one of its own does, as a rule. A thread reads what others copied,
+  // and so this never lies where D does.
   struct Askew {
-    static constexpr int BYTES = 0;
-    Vector values[SLOTS][2];
-    int behind[SLOTS];
+    using Rows = Lines<Scalar, THREADS, BR, BC + REACH>;
+    static constexpr int BYTES = Rows::BYTES;
+    Rows rows;
 
-    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix& D, int row0, int column0, int m, int n) {
-      const Place place(row0, column0);
+    __device__ __forceinline__ void fetch(unsigned char* sheet, const Matrix& X, const Matrix&, int row0, int column0,
+                                          int m, int n) {
       // All that lies between the first element and the last may be read: past a row's end lies another row.
-      const Scalar* const begin = X.in_row(X.row < 0 ? m - 1 : 0, 0);
-      const Scalar* const end = X.in_row(X.row > 0 ? m - 1 : 0, n);
-#pragma unroll
-      for (int s = 0; s < SLOTS; ++s) {
-        const int r = place.row + s * ROWS, c = place.column - Place::shift(D, r);
-        if (r >= m) continue;
-        behind[s] = X.template behind<V>(r, c);
-        const int first = c - behind[s];
-        const Scalar* const from = X.in_row(r, first);
-        if (from >= begin && from + 2 * V <= end) {
-#pragma unroll
-          for (int l = 0; l < 2; ++l) values[s][l].load(from + l * V);
-        } else {
-#pragma unroll
-          for (int l = 0; l < 2; ++l) {
-#pragma unroll 4
-            for (int i = l * V; i < l * V + V; ++i) {
-              values[s][l].push(first + i >= 0 && first + i < n ? from[i] : Scalar{});
-            }
-          }
-        }
-      }
+      const auto bytes = [](const Scalar* at) { return reinterpret_cast<const unsigned char*>(at); };
+      rows.fetch(sheet,
+                 typename Rows::template Source<Stride>{
+                     bytes(X.in_row(row0, column0 - REACH)), bytes(X.in_row(X.row < 0 ? m - 1 : 0, 0)),
+                     bytes(X.in_row(X.row > 0 ? m - 1 : 0, n)), X.row, row0, m, column0 - REACH, n},
+                 [](int count, Stride stride) { return times(count, stride); });
     }
     __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
-    __device__ __forceinline__ Vector at(const unsigned char*, int s, int, int) const {
-      Vector v = values[s][0];
-      v.follow(values[s][1], behind[s]);
-      return v;
+    __device__ __forceinline__ Vector at(const unsigned char*, int, int r, int column) const {
+      return rows.along(r, column + REACH);
     }
   };
 
@@ -226,10 +209,8 @@ struct Turn {
   // The nearest column of a matrix of n columns.
   static __device__ __forceinline__ int nearest(int column, int n) { return max(0, min(column, n - 1)); }
 
-  // An operand whose columns are contiguous: a thread loads the same V rows of W columns, and stores V words of W
-  // elements. Where columns start anywhere (LOADS is 2), it loads the two vectors in which those rows lie, and takes
-  // them out of both; the second is its neighbour's first, and in L1 already.
-  template <int LOADS>
+  // An operand whose columns are contiguous and start on whole vectors: a thread loads the same V rows of W columns, and
+  // stores V words of W elements.
   struct Turned : Sheet {
     using Sheet::COLUMNS;
     static constexpr int GROUPS = COLUMNS / W, DEEP = BR / V;  // of columns; vectors down one
@@ -237,57 +218,40 @@ struct Turn {
     static constexpr int PASS = THREADS / DEEP;
     static constexpr int ROUNDS = (GROUPS + PASS - 1) / PASS;
     static_assert(BR % V == 0 && BELOW * DOWN == DEEP && PASS * DEEP == THREADS && WARPS % BELOW == 0, "whole warps");
-    Vector values[ROUNDS][W][LOADS];
+    Vector values[ROUNDS][W];
 
-    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
+    __device__ __forceinline__ void fetch(unsigned char*, const Matrix& X, const Matrix&, int row0, int column0, int m,
+                                          int n) {
       // Below the last row, vectors that hold it, which are loaded anyway.
-      const int r = LOADS == 1 ? min(row0 + vector() * V, (m - 1) / V * V) : min(row0 + vector() * V, m - 1);
-      // All that lies between the first element and the last may be read: past a column's end lies the next column.
-      const Scalar* const begin = X.in_column(0, X.column < 0 ? n - 1 : 0);
+      const int r = min(row0 + vector() * V, (m - 1) / V * V);
+      // All that lies before the last element may be read: past a column's end lies the next column.
       const Scalar* const end = X.in_column(m, X.column > 0 ? n - 1 : 0);
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
         if (!present(s)) continue;
 #pragma unroll
         for (int w = 0; w < W; ++w) {
-          const int c = column(s, w, column0, n), first = r - behind(X, r, c);
-          const Scalar* const from = X.in_column(first, c);
-          if (LOADS == 1 ? r + V <= m || from + V <= end : from >= begin && from + 2 * V <= end) {
-#pragma unroll
-            for (int l = 0; l < LOADS; ++l) values[s][w][l].load(from + l * V);
+          const Scalar* const from = X.in_column(r, column(s, w, column0, n));
+          if (r + V <= m || from + V <= end) {
+            values[s][w].load(from);
           } else {
-#pragma unroll
-            for (int l = 0; l < LOADS; ++l) {
 #pragma unroll 4
-              for (int i = l * V; i < l * V + V; ++i) {
-                values[s][w][l].push(first + i >= 0 && first + i < m ? from[i] : Scalar{});
-              }
-            }
+            for (int i = 0; i < V; ++i) values[s][w].push(r + i < m ? from[i] : Scalar{});
           }
         }
       }
     }
 
-    __device__ __forceinline__ void place(const Matrix& X, unsigned char* sheet, int row0, int column0, int m,
-                                          int n) const {
+    __device__ __forceinline__ void place(const Matrix&, unsigned char* sheet, int, int, int, int) const {
       Word* const to = reinterpret_cast<Word*>(sheet) + Sheet::offset(group(0), vector() * V);
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
         if (!present(s)) continue;
-        Vector columns[W];
-#pragma unroll
-        for (int w = 0; w < W; ++w) {
-          columns[w] = values[s][w][0];
-          if constexpr (LOADS == 2) {
-            const int r = min(row0 + vector() * V, m - 1);
-            columns[w].follow(values[s][w][1], behind(X, r, column(s, w, column0, n)));
-          }
-        }
 #pragma unroll
         for (int j = 0; j < WORDS; ++j) {
           Word words[W], rows[W];
 #pragma unroll
-          for (int w = 0; w < W; ++w) words[w] = columns[w].words[j];
+          for (int w = 0; w < W; ++w) words[w] = values[s][w].words[j];
           Packed::turn(rows, words);
 #pragma unroll
           for (int w = 0; w < W; ++w) to[s * PASS * Sheet::PITCH + j * W + w] = rows[w];
@@ -314,8 +278,28 @@ struct Turn {
     static __device__ __forceinline__ int column(int s, int w, int column0, int n) {
       return nearest(column0 - HALO + group(s) * W + w, n);
     }
-    static __device__ __forceinline__ int behind(const Matrix& X, int r, int c) {
-      return LOADS == 1 ? 0 : X.template behind<V>(r, c);
+  };
+
+  // An operand whose columns are contiguous and start anywhere: they are copied as they lie, and a vector of D is gathered
+  // element by element. To take vectors out of the two in which each lies took 86 slots for each of them.
+  struct Moved {
+    using Columns = Lines<Scalar, THREADS, BC + REACH, BR>;
+    static constexpr int BYTES = Columns::BYTES;
+    Columns columns;
+
+    __device__ __forceinline__ void fetch(unsigned char* sheet, const Matrix& X, const Matrix&, int row0, int column0,
+                                          int m, int n) {
+      // All that lies between the first element and the last may be read: past a column's end lies the next column.
+      const auto bytes = [](const Scalar* at) { return reinterpret_cast<const unsigned char*>(at); };
+      columns.fetch(sheet,
+                    typename Columns::template Source<Stride>{
+                        bytes(X.in_column(row0, column0 - REACH)), bytes(X.in_column(0, X.column < 0 ? n - 1 : 0)),
+                        bytes(X.in_column(m, X.column > 0 ? n - 1 : 0)), X.column, column0 - REACH, n, row0, m},
+                    [](int count, Stride stride) { return times(count, stride); });
+    }
+    __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
+    __device__ __forceinline__ Vector at(const unsigned char*, int, int r, int column) const {
+      return columns.across(column + REACH, r);
     }
   };
 
@@ -324,7 +308,8 @@ struct Turn {
     static constexpr int ELEMENTS = Sheet::COLUMNS * BR, ROUNDS = (ELEMENTS + THREADS - 1) / THREADS;
     Scalar values[ROUNDS];
 
-    __device__ __forceinline__ void fetch(const Matrix& X, const Matrix&, int row0, int column0, int m, int n) {
+    __device__ __forceinline__ void fetch(unsigned char*, const Matrix& X, const Matrix&, int row0, int column0, int m,
+                                          int n) {
 #pragma unroll
       for (int s = 0; s < ROUNDS; ++s) {
         const int item = threadIdx.x + s * THREADS, c = nearest(column0 - HALO + item / BR, n);
@@ -348,7 +333,7 @@ struct Turn {
 
   struct Absent {
     static constexpr int BYTES = 0;
-    __device__ __forceinline__ void fetch(const Matrix&, const Matrix&, int, int, int, int) {}
+    __device__ __forceinline__ void fetch(unsigned char*, const Matrix&, const Matrix&, int, int, int, int) {}
     __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
   };
 
@@ -358,11 +343,11 @@ struct Turn {
   };
   template <int WIDTH>
   struct Operand<CROSSED, WIDTH> {
-    using Type = Turned<1>;
+    using Type = Turned;
   };
   template <int WIDTH>
   struct Operand<MOVED, WIDTH> {
-    using Type = Turned<2>;
+    using Type = Moved;
   };
   template <int WIDTH>
   struct Operand<ASKEW, WIDTH> {
@@ -379,6 +364,9 @@ struct Turn {
   using OperandX = typename Operand<Config::X_MODE, Config::X_WIDTH>::Type;
   using OperandY = typename Operand<Config::Y_MODE, Config::Y_WIDTH>::Type;
   static_assert(OperandX::BYTES + OperandY::BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
+  // Whether anything is copied to shared memory without registers.
+  static constexpr bool copied(int mode) { return mode == MOVED || mode == ASKEW; }
+  static constexpr bool COPIES = copied(Config::X_MODE) || copied(Config::Y_MODE);
 
   // One block's part of D (grid.x), of one matrix of the batch (grid.y). Y and D may be the same memory. `shared`
   // holds SHARED_BYTES, aligned to 16.
@@ -396,15 +384,17 @@ struct Turn {
     // ones, down its columns, whose parts lie side by side in X.
     const unsigned across = (n + REACH + BC - 1) / BC, below = (m + BR - 1) / BR;
     const bool flat = below <= MOST_FLAT && below < across;
-    const unsigned down = flat ? blockIdx.x % below : blockIdx.x / across;
-    const int row0 = down * BR, column0 = (flat ? blockIdx.x / below : blockIdx.x - down * across) * BC;
+    const unsigned many = flat ? below : across, quotient = blockIdx.x / many, rest = blockIdx.x - quotient * many;
+    const int row0 = (flat ? rest : quotient) * BR, column0 = (flat ? quotient : rest) * BC;
 
     OperandX x;
     OperandY y;
-    x.fetch(mx, md, row0, column0, m, n);
-    y.fetch(my, md, row0, column0, m, n);
+    x.fetch(x_sheet, mx, md, row0, column0, m, n);
+    y.fetch(y_sheet, my, md, row0, column0, m, n);
+    if constexpr (COPIES) ptx::cp_async_commit();
     x.place(mx, x_sheet, row0, column0, m, n);
     y.place(my, y_sheet, row0, column0, m, n);
+    if constexpr (COPIES) ptx::cp_async_wait<0>();
     if constexpr (Config::SHARED_BYTES > 0) __syncthreads();
 
     const Place place(row0, column0);

@@ -56,30 +56,6 @@ struct alignas(V * sizeof(Scalar)) Vector {
       }
     }
   }
-  // The vector that begins `behind` elements after this one's start and ends in `next`: whole words first, then parts.
-  __device__ __forceinline__ void follow(const Vector& next, int behind) {
-    Word all[2 * WORDS];
-#pragma unroll
-    for (int j = 0; j < WORDS; ++j) {
-      all[j] = words[j];
-      all[WORDS + j] = next.words[j];
-    }
-#pragma unroll
-    for (int step = WORDS / 2; step > 0; step /= 2) {
-      const bool moved = behind & step * W;
-      // As many words as later steps reach.
-#pragma unroll
-      for (int j = 0; j < WORDS + step; ++j) all[j] = moved ? all[j + step] : all[j];
-    }
-#pragma unroll
-    for (int j = 0; j < WORDS; ++j) {
-      if constexpr (W == 1) {
-        words[j] = all[j];
-      } else {
-        words[j] = __funnelshift_r(all[j], all[j + 1], behind % W * SIZE * 8);
-      }
-    }
-  }
   // Element i, which is a constant.
   __device__ __forceinline__ Scalar element(int i) const {
     if constexpr (W == 1) {
