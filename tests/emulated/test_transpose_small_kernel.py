@@ -74,8 +74,9 @@ def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(nam
     dtype = ELEMENTWISE[name]
     counters = check(small(SumTrial((256, 8, 8), dtype, (ACROSS, ROWS, ROWS)))).counters
     nbytes = 256 * 64 * dtype.itemsize
-    assert counters.global_load_sectors * 32 == 2 * nbytes
-    assert counters.global_load_bytes == 2 * nbytes
+    # X is copied without registers, Y loaded.
+    assert counters.cp_async_sectors * 32 == counters.cp_async_bytes == nbytes
+    assert counters.global_load_sectors * 32 == counters.global_load_bytes == nbytes
     assert counters.global_store_requests * 512 == nbytes
     assert counters.shared_load_wavefronts == counters.shared_load_wavefronts_ideal
 
@@ -106,7 +107,13 @@ def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n:
         assert (distances == distances[0]).all()
 
 
-@pytest.mark.parametrize("missing", ["__syncthreads();", "half = SHEET - half;"])
-def test_a_missing_barrier_or_half_is_found(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
+def test_a_missing_barrier_or_wait_is_found(missing: str) -> None:
     trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     assert trial.run(without(trial.source(), "portion.cuh", missing)).hazards
+
+
+def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
+    trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    trial.run(without(trial.source(), "portion.cuh", "half = SHEET - half;"))
+    assert trial.d.tobytes() != trial.expected().tobytes()

@@ -30,7 +30,7 @@ struct Operands {
   Index x_pitch, y_pitch, d_pitch;
   bool aligned;  // the operand that is a run, D or X
 
-  __device__ __forceinline__ void fetch_x(Vector (&x)[Portion::Given::SLOTS], Index portion) const {
+  __device__ __forceinline__ void copy_x(unsigned char* half, Index portion) const {
     const Scalar* const from = X + portion * (WIDE ? Portion::RUN : LONG);
     const int left = WIDE ? of_run(portion) : of_line(portion), reach = WIDE ? Portion::RUN : LONG + ROOM;
     const bool all = (!APART || portion > 0) && left >= reach;
@@ -39,7 +39,7 @@ struct Operands {
       if (!Portion::Given::present(s)) continue;
       const Spot spot = x_spot(Portion::Given::vector(s));
       const Range range = all ? Range{0, V} : existing(spot, portion, left);
-      x[s] = Portion::fetched(from + spot.offset, range.begin, range.end, !WIDE || aligned);
+      Portion::copied(half, Portion::Given::vector(s), from + spot.offset, range.begin, range.end, !WIDE || aligned);
     }
   }
 

@@ -14,11 +14,20 @@ struct Operands {
   Index total;
   bool x_aligned, y_aligned, d_aligned;
 
-  __device__ __forceinline__ void fetch_x(Vector (&x)[Portion::Made::SLOTS], Index portion) const {
-    fetch(x, X, portion, x_aligned);
+  __device__ __forceinline__ void copy_x(unsigned char* half, Index portion) const {
+#pragma unroll
+    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
+      if (!Portion::Made::present(s)) continue;
+      Portion::copied(half, Portion::Made::vector(s), X + portion * Portion::RUN + at(s), 0, left(portion) - at(s),
+                      x_aligned);
+    }
   }
   __device__ __forceinline__ void fetch_y(Vector (&y)[Portion::Made::SLOTS], Index portion) const {
-    fetch(y, Y, portion, y_aligned);
+#pragma unroll
+    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
+      if (!Portion::Made::present(s)) continue;
+      y[s] = Portion::fetched(Y + portion * Portion::RUN + at(s), 0, left(portion) - at(s), y_aligned);
+    }
   }
   __device__ __forceinline__ void store(const Vector& v, int s, Index portion) const {
     Portion::stored(D + portion * Portion::RUN + at(s), v, 0, left(portion) - at(s), d_aligned);
@@ -31,14 +40,6 @@ struct Operands {
   __device__ __forceinline__ int left(Index portion) const {
     const Index rest = total - portion * Portion::RUN;
     return int(rest < Portion::RUN ? rest : Portion::RUN);
-  }
-  __device__ __forceinline__ void fetch(Vector (&to)[Portion::Made::SLOTS], const Scalar* from, Index portion,
-                                        bool aligned) const {
-#pragma unroll
-    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
-      if (!Portion::Made::present(s)) continue;
-      to[s] = Portion::fetched(from + portion * Portion::RUN + at(s), 0, left(portion) - at(s), aligned);
-    }
   }
 };
 

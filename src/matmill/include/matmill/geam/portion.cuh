@@ -1,18 +1,19 @@
 // Transposed sums of which a block makes one portion after another, X turned on the way from shared memory to registers.
 //
-//   X ── 16-byte loads of a portion ──▶ 16-byte stores to shared memory, as it lies ──┐ barrier
-//   Y ── loads of D's vectors ──▶ registers ──▶ alpha * X gathered + beta * Y ◀───────┘
+//   X ── 16-byte copies of a portion to shared memory, as it lies ──▶ barrier ──┐
+//   Y ── loads of D's vectors ──▶ registers ──▶ alpha * X gathered + beta * Y ◀───┘
 //                                                   └─▶ 16-byte stores of D
 //
 // There are as many blocks as run at the same time. A thread makes the same SLOTS vectors of D of every portion, so that
-// where their elements lie in X is worked out once. The next portion's vectors are under way while one is gathered, and
-// go to the other half of shared memory: one barrier a portion.
+// where their elements lie in X is worked out once. The next portion's vectors are under way while one is gathered: X's
+// to the other half of shared memory, so that there is one barrier a portion, and Y's to registers that X's need no more.
 //
 // A portion is G matrices of M x N elements of D, whose vectors are numbered along rows, then down, then matrix by
 // matrix; M, N and G are compiled in. How the operands lie in global memory is the kernel's business.
 #pragma once
 
 #include "matmill/geam/vector.cuh"
+#include "matmill/ptx/cp_async.cuh"
 
 namespace matmill {
 
@@ -113,6 +114,20 @@ struct Portion {
     return v;
   }
 
+  // Copies a vector of X to its place in half of shared memory, as above; what does not exist is not touched.
+  static __device__ __forceinline__ void copied(unsigned char* half, int vector, const Scalar* from, int begin, int end,
+                                                bool aligned) {
+    unsigned char* const to = half + byte_of(vector * V);
+    if (aligned && begin <= 0 && end >= V) {
+      ptx::cp_async<16>(ptx::shared_address(to), from);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < V; ++i) {
+        reinterpret_cast<Scalar*>(to)[i] = i >= begin && i < end ? from[i] : Scalar{};
+      }
+    }
+  }
+
   static __device__ __forceinline__ void stored(Scalar* to, Vector v, int begin, int end, bool aligned) {
     if (aligned && begin <= 0 && end >= V) {
       v.template store<true>(to);
@@ -125,15 +140,16 @@ struct Portion {
     }
   }
 
-  // Makes portions in turns with the other blocks. `operands` say how they lie: `fetch_x(x, p)` loads the vectors of
-  // portion p that Given deals, `fetch_y(y, p)` those of Made, of which `store(v, s, p)` stores the one of slot s;
+  // Makes portions in turns with the other blocks. `operands` say how they lie: `copy_x(half, p)` copies the vectors of
+  // portion p that Given deals, `fetch_y(y, p)` loads those of Made, of which `store(v, s, p)` stores the one of slot s;
   // `moved` is as in Places. `shared` holds SHARED_BYTES, aligned to 16. Y and D may be the same memory.
   template <class Operands>
   static __device__ __forceinline__ void make(unsigned char* shared, const Operands& operands, Index portions,
                                               Acc alpha, Acc beta) {
-    Vector x[Given::SLOTS], y[Made::SLOTS];
+    Vector y[Made::SLOTS];
     Index portion = blockIdx.x;
-    operands.fetch_x(x, portion);
+    operands.copy_x(shared, portion);
+    ptx::cp_async_commit();
     if constexpr (HAS_Y) operands.fetch_y(y, portion);
     Places places[Made::SLOTS];
     const auto moved = [&](int row, int column) { return operands.moved(row, column); };
@@ -143,11 +159,15 @@ struct Portion {
 #pragma unroll 1
     while (portion < portions) {
       const Index next = portion + gridDim.x;
-#pragma unroll
-      for (int s = 0; s < Given::SLOTS; ++s)
-        if (Given::present(s)) *reinterpret_cast<Vector*>(shared + (half + byte_of(Given::vector(s) * V))) = x[s];
-      if (next < portions) operands.fetch_x(x, next);
+      ptx::cp_async_wait<0>();
       __syncthreads();
+      // The other half is free now: all threads have gathered from it.
+      Vector under_way[Made::SLOTS];
+      if (next < portions) {
+        operands.copy_x(shared + (SHEET - half), next);
+        if constexpr (HAS_Y) operands.fetch_y(under_way, next);
+      }
+      ptx::cp_async_commit();
 
 #pragma unroll
       for (int s = 0; s < Made::SLOTS; ++s) {
@@ -160,7 +180,8 @@ struct Portion {
         }
         operands.store(out, s, portion);
       }
-      if (HAS_Y && next < portions) operands.fetch_y(y, next);
+#pragma unroll
+      for (int s = 0; s < Made::SLOTS; ++s) y[s] = under_way[s];
       half = SHEET - half;
       portion = next;
     }
