@@ -179,19 +179,25 @@ class Record:
 def read(paths: Sequence[Path]) -> list[Found[Geam]]:
     """The sums of several records, each once, with what is chosen from today; every third of them is one to judge by.
 
+    Sums are left out of which nothing was measured that is chosen from today.
+
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none.
     """
     lines = {_key(line["shape"]): line for path in paths for line in _KIND.read(path)[1]}
-    return [_found(line, _PARTS[place % len(_PARTS)]) for place, line in enumerate(lines.values())]
+    found = (_found(line, _PARTS[place % len(_PARTS)]) for place, line in enumerate(lines.values()))
+    return [one for one in found if one is not None]
 
 
-def _found(line: dict[str, Any], part: str) -> Found[Geam]:
+def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
     shape = Shape.restored(line["shape"])
     problem = transposed_sum(shape.m, shape.n, shape.dtype)
     arch = get(DEFAULT)
     considered = {_measured(config): config for one in SUMS for config in one.space(problem, arch)}
     rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
-    configs, seconds = zip(*((considered[key], time) for key, time in rows if key in considered), strict=True)
+    known = [(considered[key], seconds) for key, seconds in rows if key in considered]
+    if not known:
+        return None
+    configs, seconds = zip(*known, strict=True)
     return Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=line[EAGER])
 
 
