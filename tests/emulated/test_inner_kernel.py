@@ -18,7 +18,7 @@ from matmill.choose import choose_from
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.cost.inner_passes import Reads
+from matmill.cost.inner_passes import TURNED, Reads
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
 from matmill.kernel import GemmOperands, Kernel
@@ -54,6 +54,22 @@ class Picked:
         """The ``number``-th of those that are ``wanted``."""
         fitting = [config for config in space(problem, arch) if self.wanted(config)]
         return INNER.with_config(fitting[self.number % len(fitting)])
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """One of the configurations whose threads read ahead, which are offered where k is long, by what it is like."""
+
+    wanted: Callable[[Config], bool] = lambda _config: True
+    number: int = 0
+
+    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+        """The ``number``-th of those that are ``wanted``, with three blocks."""
+        strides = problem.b_strides
+        column = problem.b_row_col[0] == 1
+        long = replace(problem, k=10**6 + problem.k % 4, b_strides=(1, 10**6 + problem.k % 4) if column else strides)
+        fitting = [one for one in space(long, arch) if one["BK"] and one["U"] and self.wanted(one)]
+        return INNER.with_config(fitting[self.number % len(fitting)].launched(GS=3))
 
 
 def hazards(trial: Trial, *, schedule: int = 0) -> list[str]:
@@ -101,6 +117,50 @@ def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 4, 8])))
     assert not hazards(trial, schedule=draw(st.integers(0, 3)))
     assert trial.excess() <= 1
+
+
+AHEAD_CASES = [
+    Case(64, 64, 700, "float32", "row"),
+    Case(48, 56, 700, "float32", "column"),
+    Case(65, 65, 500, "float32", "row", alpha=2.0, beta=-1.0),
+    Case(66, 80, 300, "float32", "row", e_layout="column"),
+    Case(100, 50, 400, "float32", "column"),
+]
+
+
+@pytest.mark.parametrize("case", AHEAD_CASES, ids=str)
+@pytest.mark.parametrize("number", [0, 7, 19])
+def test_threads_that_read_ahead_are_right(case: Case, number: int) -> None:
+    trial = Trial(Ahead(number=number), case)
+    assert not hazards(trial, schedule=number % 4)
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 5, 63, 1000])
+@pytest.mark.parametrize("team", [32, 64])
+def test_teams_share_any_k(k: int, team: int) -> None:
+    trial = Trial(
+        Ahead(lambda config: config["BS"] // config["U"] == team < config["BS"]), Case(64, 64, k, layout="row")
+    )
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_lines_that_begin_anywhere_are_turned(layout: str) -> None:
+    case = Case(52, 50, 601, "float32", layout)
+    trial = Trial(Ahead(lambda config: config["E_MODE"] == TURNED), case)
+    assert not hazards(trial)
+    assert trial.excess() <= 1
+
+
+def test_threads_without_a_tile_of_their_own_add_nothing() -> None:
+    trial = Trial(Ahead(lambda config: config["S"] == 30), Case(65, 65, 400, "float32", "row"))
+    config = trial.kernel.config
+    assert config["BS"] // config["U"] % config["S"]
+    trial.e[...], trial.f[...] = 1, 1
+    assert not hazards(trial)
+    assert (trial.d == 400).all()
 
 
 MANY = Case(6, 10, 3000, "float32", "row", alpha=0.5, beta=-1.5)
@@ -320,6 +380,17 @@ PLANTED = [
     (STAGED, "product.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "ptx::cp_async_wait<0>();"),
     (DIRECT, "tile_sum.cuh", "__syncthreads();", ""),
 ]
+_ANY_TEAM = "          ptx::cp_async_wait<STAGES - 2>();\n          meet();"
+PLANTED_AHEAD = [("meet();", ""), ("ptx::cp_async_wait<STAGES - 2>();", ""), ("__syncwarp();", "")]
+
+
+@pytest.mark.parametrize(("snippet", "instead"), PLANTED_AHEAD)
+def test_a_missing_wait_or_barrier_of_a_team_is_found(snippet: str, instead: str) -> None:
+    team = Ahead(lambda config: config["BS"] // config["U"] == 32 and config["STAGES"] > 2)
+    trial = Trial(team, Case(48, 48, 2000, "float32", "row"))
+    line = _ANY_TEAM.replace(snippet, instead) if snippet in _ANY_TEAM else instead
+    source = without(trial.source(), "ahead.cuh", _ANY_TEAM if snippet in _ANY_TEAM else snippet, instead=line)
+    assert [hazard for report in trial.run(source) for hazard in report.hazards]
 
 
 @pytest.mark.parametrize(("subject", "header", "snippet", "instead"), PLANTED)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, VECTOR_BYTES, Reads
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, TURNED, Reads, groups, last_lanes, teams
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -82,6 +82,16 @@ class Constants:
     overlap: float = 3.44
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
     l2_bytes: float = 3.83
+    #: Where threads read ahead, in place of the above: the share of multiply-adds, the slots of a copy and of a load
+    #: from a stage, and a barrier's cycles.
+    ahead_fma_share: float = 0.9
+    ahead_copy_slots: float = 1.5
+    ahead_load_slots: float = 0.75
+    ahead_barrier_cycles: float = 25.0
+    #: There, slots more of a multiply-add whose operands come by fours of one line: their registers share a bank.
+    ahead_paired_slots: float = 0.1
+    #: Cycles of shared memory and L1 per element of a matrix that is turned on the way to its stage.
+    turned_cycles: float = 0.1
 
 
 DEFAULT = Constants()
@@ -116,6 +126,9 @@ class Demand:
     parted: float
     counted: float
     shifted: float
+    ahead: float
+    paired: float
+    turned: float
     code: float
     partial_bytes: float
     steps: float
@@ -159,13 +172,20 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
     memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * asked.scatter
-    arithmetic = asked.multiply_seconds / c.fma_share
 
-    slots = asked.multiplies + c.read_slots * asked.reads + c.load_slots * asked.loads
-    slots += c.widen_slots * asked.widened + c.copy_slots * asked.copies
+    def either(plain: float, ahead: float) -> float:
+        return plain + asked.ahead * (ahead - plain)
+
+    arithmetic = asked.multiply_seconds / either(c.fma_share, c.ahead_fma_share)
+
+    slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.ahead_load_slots) * asked.loads
+    slots += c.widen_slots * asked.widened + either(c.copy_slots, c.ahead_copy_slots) * asked.copies
+    slots += c.ahead_paired_slots * asked.paired
     filled = asked.warps / (asked.warps + c.warps_half)
-    issue = (slots / (4 * _LANES * filled) + c.barrier_cycles * asked.barriers) / asked.hz
-    operands = (c.line_cycles * asked.lines + c.shared_cycles * asked.passes) / asked.hz
+    barriers = either(c.barrier_cycles, c.ahead_barrier_cycles) * asked.barriers
+    issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz
+    operands = c.line_cycles * asked.lines + c.shared_cycles * asked.passes + c.turned_cycles * asked.turned
+    operands /= asked.hz
 
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
@@ -180,7 +200,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
     staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["GS"]
-    portion = config["BK"] if staged else v * (bs // s)
+    portion = config["BK"] * teams(config) if staged else v * (bs // s)
     blocks = gs * problem.batch
     slots = arch.sms * config["BLOCKS_PER_SM"]
     portions = ceil_div(ceil_div(problem.k, portion), gs) * ceil_div(blocks, slots)
@@ -195,6 +215,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     tm, tn = config["TM"], 0 if alone else config["TN"]
     products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
+    ahead = staged and config["U"] > 0
+    threads = bs / groups(config)  # to a k, those that are left over included
 
     copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
@@ -202,10 +224,10 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         passes = row_bytes / _SECTOR_LINE
         for name, whole, count in (("E", problem.m, tm), ("F", problem.n, tn)):
             read = Reads.of(config, name, whole, size)
-            loads += s * count / read.width
-            passes += s / _LANES * count / read.width * read.passes(config[f"{name}_PITCH"])
+            loads += threads * count / read.width
+            passes += threads / _LANES * count / read.width * read.passes(config[f"{name}_PITCH"])
     else:
-        reads = s * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
+        reads = threads * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
         lines = _lines(problem, config, "E", tm, config["DOWN"]) + _lines(problem, config, "F", tn, config["ACROSS"])
 
     counted = config["LAST"] == 1
@@ -215,12 +237,12 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         bytes=float(terms * busy * row_bytes),
         flight=float(under_way * portion * row_bytes * resident * busy),
         scatter=_scatter(problem, config),
-        barriers=portions / resident if staged else 0.0,
-        multiply_seconds=terms * s * products / lanes / arch.boost_hz,
-        multiplies=terms * s * products,
+        barriers=portions / resident / teams(config) if staged else 0.0,
+        multiply_seconds=terms * threads * products / lanes / arch.boost_hz,
+        multiplies=terms * threads * products,
         reads=terms * reads,
         loads=terms * loads,
-        widened=float(terms * s * (tm + tn)) if problem.dtype.wider is not None else 0.0,
+        widened=float(terms * threads * (tm + tn)) if problem.dtype.wider is not None else 0.0,
         copies=terms * copied,
         warps=resident * bs / _LANES,
         lines=terms * lines,
@@ -228,6 +250,9 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         sums=config["TM"] * config["TN"] * bs / _LANES,
         parted=float(parted),
         counted=float(counted),
+        ahead=float(ahead),
+        paired=terms * threads * products if ahead and v > 1 else 0.0,
+        turned=float(terms * _turned(problem, config)),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
@@ -240,8 +265,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 def _last_steps(problem: Gemm, config: Config) -> int:
     """Steps of the last block, in which its threads read vectors of partial sums (``last_block.cuh``)."""
-    bs, places = config["BS"], ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, VECTOR_BYTES)
-    lanes = min(bs, 1 << (places - 1).bit_length())
+    bs, (places, lanes) = config["BS"], last_lanes(config, problem.dtype.accumulator.itemsize)
     at_once = _LAST_UNROLLED if bs * config["BLOCKS_PER_SM"] <= _FEW_THREADS else _LAST_FEWER
     return ceil_div(ceil_div(config["GS"], bs // lanes), at_once) * ceil_div(places, lanes) * problem.batch
 
@@ -251,9 +275,17 @@ def _code(config: Config, products: float) -> float:
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
+    if config["U"]:
+        return config["BK"] * teams(config) / groups(config) * products
     pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
     most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))
     return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
+
+
+def _turned(problem: Gemm, config: Config) -> int:
+    """Elements per k that are copied one by one, to stages that hold k by k."""
+    lines = {"E": problem.m, "F": problem.n}
+    return sum(count for name, count in lines.items() if config["BK"] and config[f"{name}_MODE"] == TURNED)
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
@@ -261,7 +293,7 @@ def _scatter(problem: Gemm, config: Config) -> float:
     pieces = _LANES // min(config["S"], _LANES)
     run = (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
     lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
-    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED})
+    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED, TURNED})
     return along / sum(lines.values()) * _SECTOR_LINE / run
 
 

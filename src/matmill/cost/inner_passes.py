@@ -8,16 +8,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
+from math import gcd, lcm
 
 from matmill.config import Config
+from matmill.kernel import ceil_div
 
 VECTOR_BYTES = 16
 
 #: How a matrix's lines are read, as in lines.cuh.
-ALONG_K, PACKED, STRIDED, SHIFTED = range(4)
+ALONG_K, PACKED, STRIDED, SHIFTED, TURNED = range(5)
 
 _LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at once; bytes of a bank
+
+
+def teams(config: Config) -> int:
+    """Teams of threads, with stages of their own, into which a block falls (``include/matmill/inner/ahead.cuh``)."""
+    return config["U"] if config["BK"] and config["U"] else 1
+
+
+def groups(config: Config) -> int:
+    """Groups of S threads in a block, each with k's of its own; threads of a team that are too few for one are left."""
+    return teams(config) * (config["BS"] // teams(config) // config["S"])
+
+
+def last_lanes(config: Config, itemsize: int) -> tuple[int, int]:
+    """Vectors of outputs, and threads beside each other that take one each, where the last block adds the sums of all.
+
+    ``itemsize`` is that of a sum (``include/matmill/inner/last_block.cuh``).
+    """
+    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
+    lanes = 1 << (places - 1).bit_length()
+    return places, bs if bs % lanes else lanes
+
+
+def width_of(config: Config, name: str, lines: int, size: int) -> int:
+    """Elements that a thread loads at once from a stage of matrix ``name``, of ``lines`` lines."""
+    mode = config[f"{name}_MODE"]
+    if mode in {ALONG_K, SHIFTED}:
+        return config["V"]
+    if mode == PACKED and config["ACROSS" if name == "F" else "DOWN"] == 1:
+        return gcd(VECTOR_BYTES // size, config["V"] * lines)  # all lines of V k's are one run
+    return config[f"{name}_GROUP"]
 
 
 @dataclass(frozen=True)
@@ -31,35 +62,44 @@ class Reads:
     v: int
     linewise: bool
     square: tuple[int, int, int, int]
+    team: int
 
     @classmethod
     def of(cls, config: Config, name: str, lines: int, size: int) -> Reads:
         """Those of a matrix of ``lines`` lines."""
-        mode, v, group = config[f"{name}_MODE"], config["V"], config[f"{name}_GROUP"]
         square = (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"])
-        linewise, width = mode in {ALONG_K, SHIFTED}, group
-        if linewise:
-            width = v
-        elif mode == PACKED and square[name == "F"] == 1:
-            width = gcd(VECTOR_BYTES // size, v * lines)  # all lines of V k's are one run
-        return cls(name, size, width, group, v, linewise, square)
+        width, linewise = width_of(config, name, lines, size), config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
+        team = config["BS"] // teams(config)
+        return cls(name, size, width, config[f"{name}_GROUP"], config["V"], linewise, square, team)
 
-    def passes(self, pitch: int) -> int:
+    def passes(self, pitch: int) -> float:
         """Passes that one such load of a warp takes where lines, or k's, lie ``pitch`` elements apart."""
         taker, group = (pitch, self.v) if self.linewise else (self.group, self.v * pitch)
-        return _passes(self.square, self.name, taker * self.size, group * self.size, self.width * self.size)
+        return _passes(
+            self.square, self.team, self.name, (taker * self.size, group * self.size, self.width * self.size)
+        )
 
 
 @cache
-def _passes(square: tuple[int, int, int, int], name: str, taker_bytes: int, group_bytes: int, width: int) -> int:
-    """Takers of lines read ``taker_bytes`` apart, groups of S threads ``group_bytes``, ``width`` bytes each.
+def _passes(square: tuple[int, int, int, int], team: int, name: str, apart: tuple[int, int, int]) -> float:
+    """Of a warp, in the mean, where ``team`` threads share stages.
 
-    >>> _passes((2, 2, 4, 0), "E", 528, 16, 16), _passes((2, 2, 4, 0), "E", 576, 16, 16)
-    (4, 2)
+    ``apart`` are bytes from taker to taker of lines and from one group of S threads to the next, and of a load.
+
+    >>> _passes((2, 2, 4, 0), 32, "E", (528, 16, 16)), _passes((2, 2, 4, 0), 32, "E", (576, 16, 16))
+    (4.0, 2.0)
     """
-    s = square[2]
-    takers = [tile_of(lane % s, *square)[name == "F"] for lane in range(_LANES)]
-    starts = [taker * taker_bytes + lane // s * group_bytes for lane, taker in enumerate(takers)]
+    warps = min(team, lcm(square[2], _LANES)) // _LANES
+    return sum(_passes_of(warp, square, team, name, apart) for warp in range(warps)) / warps
+
+
+def _passes_of(warp: int, square: tuple[int, int, int, int], team: int, name: str, apart: tuple[int, int, int]) -> int:
+    """Those of one warp."""
+    s, (taker_bytes, group_bytes, width) = square[2], apart
+    threads = range(warp * _LANES, (warp + 1) * _LANES)
+    takers = [tile_of(thread % s, *square)[name == "F"] for thread in threads]
+    own = [min(thread // s, team // s - 1) for thread in threads]  # those left load what the last group does
+    starts = [taker * taker_bytes + group * group_bytes for group, taker in zip(own, takers, strict=True)]
     paired = width > _WORD and any(all(starts[i] == starts[i ^ bit] for i in range(_LANES)) for bit in (1, 2))
     together = min(_LANES, _ROW // max(width, _WORD) * (2 if paired else 1))
     count = 0
@@ -79,6 +119,8 @@ def tile_of(s: int, down: int, across: int, threads: int, gram: int) -> tuple[in
     if gram and down * across > threads:
         upper = [(i, j) for i in range(down) for j in range(i, down)]
         return upper[s] if s < len(upper) else (0, 0)
-    if down > 1 and across > 1:
+    if down % 2 == 0 and across % 2 == 0:
         return s // 2 % 2 + s // (2 * across) * 2, s % 2 + s // 4 % (across // 2) * 2
-    return (s if down > 1 else 0), (s if across > 1 else 0)
+    if down % 2 == 0:
+        return s % 2 + s // (2 * across) * 2, s // 2 % across
+    return divmod(s, across)

@@ -13,8 +13,9 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, Reads
+from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, TURNED, VECTOR_BYTES, teams, width_of
 from matmill.kernel import ceil_div
+from matmill.kernels.inner.ahead import against_ahead, ahead
 from matmill.kernels.inner.stages import with_stages
 from matmill.layout import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
@@ -111,6 +112,10 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
             for gs in _grids(problem, config, arch):
                 for last in _adders(problem, config.launched(GS=gs)):
                     found[config.launched(GS=gs, LAST=last)] = None
+    for config in ahead(problem, arch, ((e.mode, e.lines, e.width), (f.mode, f.lines, f.width))):
+        blocks = arch.sms * config["BLOCKS_PER_SM"] // problem.batch
+        if blocks and problem.k >= blocks * block_terms(config):
+            found[config.launched(GS=blocks, LAST=0)] = None
     return tuple(found)
 
 
@@ -243,8 +248,8 @@ def _staged(problem: Gemm, arch: Arch, tile: Config, e: Layout, f: Layout) -> It
 def _copied(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
     """Stages from which ``read`` says how threads read."""
     size, v = problem.dtype.itemsize, read["V"]
-    loaded = _registers(read["TM"] * v, Reads.of(read, "E", problem.m, size).width, size)
-    loaded += 0 if _alone(read) else _registers(read["TN"] * v, Reads.of(read, "F", problem.n, size).width, size)
+    loaded = _registers(read["TM"] * v, width_of(read, "E", problem.m, size), size)
+    loaded += 0 if _alone(read) else _registers(read["TN"] * v, width_of(read, "F", problem.n, size), size)
     if loaded > min(_MOST_LOADED, _MOST_REGISTERS - _needed(read, problem)):
         return
     for bs, bk, stages in product(_THREADS, (16, 32, 64, 128, 256, 512), (3, 4)):
@@ -311,7 +316,7 @@ def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
 
 def block_terms(config: Config) -> int:
     """Terms of k that a block takes at a time."""
-    return config["BK"] or config["V"] * config["BS"] // config["S"]
+    return config["BK"] * teams(config) or config["V"] * config["BS"] // config["S"]
 
 
 def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -337,6 +342,10 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
             if not (layout.shifts and config["BK"] and config["V"] == 1):
                 return f"{name}_MODE = {mode} needs stages, V = 1 and a matrix that begins at an aligned vector"
             continue
+        if mode == TURNED:
+            if not (layout.along_k and config["BK"] and size >= _LEAST_COPY):
+                return f"{name}_MODE = {mode} needs stages and lines along k of elements of {_LEAST_COPY} bytes or more"
+            continue
         if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
             return f"{name}_MODE = {mode} is not how {name} lies"
         if width > layout.width:
@@ -347,6 +356,8 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
 
 
 def _wrong_launch(problem: Gemm, config: Config) -> str | None:
+    if config["BK"] and config["U"] and (reason := against_ahead(config)) is not None:
+        return reason
     needed = with_stages(config, problem)
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:

@@ -7,7 +7,18 @@ with which a warp's reads take the fewest passes.
 from __future__ import annotations
 
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, Reads
+from matmill.cost.inner_passes import (
+    ALONG_K,
+    PACKED,
+    SHIFTED,
+    STRIDED,
+    TURNED,
+    VECTOR_BYTES,
+    Reads,
+    groups,
+    last_lanes,
+    teams,
+)
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -27,7 +38,7 @@ def with_stages(config: Config, problem: Gemm) -> Config:
         stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
     wide = problem.dtype.accumulator.itemsize
     sums = max(_sum_bytes(config, wide), _last_block_bytes(config, wide))
-    return config.replace(SHARED_BYTES=max(config["STAGES"] * stage * size, sums))
+    return config.replace(SHARED_BYTES=max(teams(config) * config["STAGES"] * stage * size, sums))
 
 
 def _elements(config: Config, name: str, lines: int) -> int:
@@ -42,22 +53,23 @@ def _pitch(config: Config, name: str, lines: int, size: int) -> int:
     mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // size
     if mode == PACKED or (mode == STRIDED and lines % vector):
         return lines
-    # Shifted lines begin up to a vector late.
-    least = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
-    pitches = [least + vector * more for more in range(_VECTORS)]
+    if mode == TURNED:  # an odd number of vectors: neighbouring k's, which are copied together, lie in other banks
+        least, by = vector * (ceil_div(lines, vector) | 1), 2 * vector
+    else:  # shifted lines begin up to a vector late
+        least, by = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode], vector
+    pitches = [least + by * more for more in range(_VECTORS)]
     return min(pitches, key=Reads.of(config, name, lines, size).passes)
 
 
 def _sum_bytes(config: Config, itemsize: int) -> int:
     outputs, s, bs = config["TM"] * config["TN"], config["S"], config["BS"]
-    if s < _LANES:
+    if _LANES // 2 % s == 0:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
-    return bs // s // 2 * s * outputs * itemsize
+    return groups(config) // 2 * s * outputs * itemsize
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
     """Where the last block adds the sums of all, as ``include/matmill/inner/last_block.cuh`` lays them out."""
-    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
-    lanes = min(bs, 1 << (places - 1).bit_length())
+    bs, (_places, lanes) = config["BS"], last_lanes(config, itemsize)
     return bs // max(lanes, _LANES) * lanes * VECTOR_BYTES if lanes < bs else 0

@@ -26,7 +26,10 @@ template <int BS, int OUTPUTS, int AT_ONCE>
 struct LastBlock {
   static constexpr int WIDTH = 16 / int(sizeof(Acc)), PLACES = (OUTPUTS + WIDTH - 1) / WIDTH;  // of vectors
   static constexpr int PITCH = PLACES * WIDTH;  // from one block's sums to the next one's
-  static constexpr int lanes(int lanes) { return lanes >= PLACES || lanes == BS ? lanes : LastBlock::lanes(2 * lanes); }
+  static constexpr int lanes(int most) {
+    while (most < PLACES) most *= 2;
+    return BS % most == 0 ? most : BS;
+  }
   static constexpr int LANES = lanes(1), WAYS = BS / LANES;
   static constexpr bool IN_WARP = LANES < 32;
   static constexpr int SLICES = IN_WARP ? BS / 32 : WAYS;

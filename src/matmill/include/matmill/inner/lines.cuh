@@ -4,6 +4,7 @@
 //   PACKED   all lines of one k are neighbours and the k's too: the matrix is one run of memory
 //   STRIDED  anything else; GROUP lines of one k may still be neighbours
 //   SHIFTED  k is contiguous and lines begin anywhere: only in stages, one k at a time
+//   TURNED   k is contiguous, but the stage holds k by k: like STRIDED there
 //
 // TAKERS threads share LINES lines and take COUNT each, in groups of GROUP neighbours dealt out in turns: what
 // neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.
@@ -113,14 +114,18 @@ struct Lines {
       for (int i = 0; i < LENGTH; i += WIDTH) copy<WIDTH>(&x[i], stage + at[0] + k * COUNT + i);
     } else {
 #pragma unroll
-      for (int i = 0; i < COUNT; i += GROUP) {
-        if constexpr (ALONG) {
-          copy<V>(&x[i * V], stage + at[i] + k);
-        } else {
+      for (int i = 0; i < COUNT; i += GROUP) read_group<PITCH>(stage, at, k, i);
+    }
+  }
+
+  // The same for the group alone that begins with line i.
+  template <int PITCH>
+  __device__ __forceinline__ void read_group(const T* stage, const int (&at)[COUNT], int k, int i) {
+    if constexpr (ALONG) {
+      copy<V>(&x[i * V], stage + at[i] + k);
+    } else {
 #pragma unroll
-          for (int v = 0; v < V; ++v) copy<GROUP>(&x[v * COUNT + i], stage + (k + v) * PITCH + at[i]);
-        }
-      }
+      for (int v = 0; v < V; ++v) copy<GROUP>(&x[v * COUNT + i], stage + (k + v) * PITCH + at[i]);
     }
   }
 };

@@ -1,22 +1,23 @@
 // The sums of a block whose threads, S at a time, hold OUT outputs each of the same tile of D.
 //
-//   S < 32   acc[OUT] ─▶ shuffles: lanes that hold the same outputs add them and split them up ─▶ shared [warp][OUT / (32 / S)][lane]
+//   S | 16   acc[OUT] ─▶ shuffles: lanes that hold the same outputs add them and split them up ─▶ shared [warp][OUT / (32 / S)][lane]
 //            ─▶ barrier ─▶ one thread per output adds the warps in turn
-//   S >= 32  acc[OUT] ─▶ half of the groups of S threads hands its sums to the other half through shared, and so on
+//   else     acc[OUT] ─▶ half of the groups of S threads hands its sums to the other half through shared, and so on
 //            ─▶ the first group holds them
 //
-// Splitting up takes OUT shuffles of one element instead of OUT * log2(32 / S). S and THREADS are powers of two.
+// Splitting up takes OUT shuffles of one element instead of OUT * log2(32 / S). It is for an S that is a power of two; any
+// other S, and any number of groups, add by halves. Each TEAM threads make up TEAM / S groups; those left have no sums.
 #pragma once
 
 namespace matmill {
 
-template <class Acc, int THREADS, int S, int OUT>
+template <class Acc, int THREADS, int S, int OUT, int TEAM>
 struct TileSum {
-  static constexpr bool IN_WARP = S < 32;
+  static constexpr bool IN_WARP = 16 % S == 0;
   static constexpr int ALIKE = IN_WARP ? 32 / S : 1;                      // lanes of a warp with the same outputs
   static constexpr int SPLIT = (OUT + ALIKE - 1) / ALIKE * ALIKE;         // outputs, in whole shares
   static constexpr int SHARE = SPLIT / ALIKE;                             // of one lane after the shuffles
-  static constexpr int WARPS = THREADS / 32, GROUPS = THREADS / S;
+  static constexpr int WARPS = THREADS / 32, GROUPS = THREADS / TEAM * (TEAM / S);
   static constexpr int ELEMENTS = IN_WARP ? WARPS * 32 * SHARE : GROUPS / 2 * S * OUT;
   static constexpr int BYTES = ELEMENTS * int(sizeof(Acc));
 
@@ -70,19 +71,21 @@ struct TileSum {
 
   template <class Write>
   static __device__ __forceinline__ void across_groups(Acc (&acc)[OUT], Acc* shared, Write write) {
-    const int group = threadIdx.x / S, s = threadIdx.x % S;
+    const int own = threadIdx.x % TEAM / S, s = threadIdx.x % TEAM % S;
+    const int group = own < TEAM / S ? threadIdx.x / TEAM * (TEAM / S) + own : GROUPS;
 #pragma unroll
-    for (int half = GROUPS / 2; half >= 1; half /= 2) {
-      if (group >= half && group < 2 * half) {
+    for (int left = GROUPS; left > 1; left -= left / 2) {
+      const int half = left / 2, kept = left - half;  // the groups that hand over, and those that then hold sums
+      if (group >= kept && group < left) {
 #pragma unroll
-        for (int i = 0; i < OUT; ++i) shared[(i * half + group - half) * S + s] = acc[i];
+        for (int i = 0; i < OUT; ++i) shared[(i * half + group - kept) * S + s] = acc[i];
       }
       __syncthreads();
       if (group < half) {
 #pragma unroll
         for (int i = 0; i < OUT; ++i) acc[i] += shared[(i * half + group) * S + s];
       }
-      if (half > 1) __syncthreads();
+      if (kept > 1) __syncthreads();
     }
     if (group == 0) {
 #pragma unroll
