@@ -25,6 +25,7 @@ from matmill.choose import choose_from
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
+from matmill.cost.inner_passes import groups, teams
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
 from matmill.emulator.counters import Counters
@@ -73,15 +74,15 @@ class Pass:
     @classmethod
     def of(cls, problem: Gemm, config: Config) -> Pass:
         """Of a configuration."""
-        groups = config["BS"] // config["S"]
-        terms = config["BK"] or config["U"] * config["V"] * groups
+        threads = groups(config)
+        terms = config["BK"] * teams(config) or config["U"] * config["V"] * threads
         alone = config["GRAM"] and config["DOWN"] == 1
         outputs = config["TM"] * (config["TM"] + 1) // 2 if alone else config["TM"] * config["TN"]
         copies = [
-            ceil_div(lines * config["BK"] // config[f"{name}_WIDTH"], config["BS"])
+            ceil_div(lines * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
             for name, lines in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
         ]
-        return cls(terms, terms // groups * outputs, max(copies))
+        return cls(terms, terms // threads * outputs, max(copies))
 
 
 def instructions(found: Code, one: Pass) -> Counter[str]:
@@ -164,8 +165,11 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
         passes = (read + written) / terms
         least = twice.shared_load_wavefronts_ideal - once.shared_load_wavefronts_ideal
         ideal = least / terms + k_bytes / LINE
-    width = f"E{'apxs'[config['E_MODE']]}{config['E_WIDTH']} F{'apxs'[config['F_MODE']]}{config['F_WIDTH']}"
-    staged = f"V{config['V']} U{config['U']}" if direct else f"V{config['V']} BK{config['BK']}x{config['STAGES']}"
+    width = f"E{'apxst'[config['E_MODE']]}{config['E_WIDTH']} F{'apxst'[config['F_MODE']]}{config['F_WIDTH']}"
+    ahead = f" in {config['U']}" if config["U"] else ""
+    staged = (
+        f"V{config['V']} U{config['U']}" if direct else f"V{config['V']} BK{config['BK']}x{config['STAGES']}{ahead}"
+    )
     tile = f"{config['TM']}x{config['TN']}/{config['S']} {staged} {width} {config['BS']}x{resident}"
     return [
         label,
