@@ -40,58 +40,58 @@ class Constants:
     read_share: float = 1.0
     #: From a request under load to its data. Bandwidth times latency is 18 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 5.01e-07
+    latency: float = 5.39e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
     #: 130 KB it takes 8% to 20% longer, as measured on an H200.
-    crowded: float = 196000.0
+    crowded: float = 191000.0
     #: Share of bytes moved in vain where rows are read in runs of a line of 128 bytes; less where they are longer.
-    scatter: float = 0.0151
+    scatter: float = 0.0159
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.98e-06
+    launch: float = 3.55e-06
     #: What a second launch right behind the first adds, without its own work.
-    second: float = 1.33e-06
+    second: float = 2.77e-06
     #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
-    last_shifted: float = 1.58e-06
+    last_shifted: float = 1.56e-06
     #: Cycles per instruction of the loops, which come from memory once.
-    code_cycles: float = 2.86
+    code_cycles: float = 3.11
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float = 6.19e-07
+    second_step: float = 3.37e-07
     #: Of the block that adds the sums of all others, without its own work, and of each of its steps, in which a thread
     #: reads 6 or 16 vectors.
-    last: float = 7e-07
-    last_step: float = 5.5e-07
+    last: float = 1.12e-06
+    last_step: float = 6.67e-07
     #: Share of the data sheet's multiply-adds that are reached.
-    fma_share: float = 0.764
+    fma_share: float = 0.705
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
     #: 16 bits that is widened. In machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
-    copy_slots: float = 8.28
-    read_slots: float = 17.3
-    load_slots: float = 0.401
-    widen_slots: float = 1.23
+    copy_slots: float = 9.81
+    read_slots: float = 18.0
+    load_slots: float = 1.41
+    widen_slots: float = 0.828
     #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
-    barrier_cycles: float = 70.1
+    barrier_cycles: float = 89.8
     #: Cycles per 128-byte line that a load straight from memory touches in L1.
-    line_cycles: float = 0.354
+    line_cycles: float = 0.378
     #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
-    shared_cycles: float = 1.23
+    shared_cycles: float = 1.08
     #: Cycles per output and thread of the sum over a block.
-    sum_cycles: float = 0.101
+    sum_cycles: float = 0.216
     #: Warps per multiprocessor that would fill half of its issue slots.
-    warps_half: float = 1.11
+    warps_half: float = 0.83
     #: The four times overlap in part: the p-norm of them with this p.
-    overlap: float = 3.44
+    overlap: float = 3.5
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-    l2_bytes: float = 3.83
+    l2_bytes: float = 7.27
     #: Where threads read ahead, in place of the above: the share of multiply-adds, the slots of a copy and of a load
     #: from a stage, and a barrier's cycles.
-    ahead_fma_share: float = 0.9
-    ahead_copy_slots: float = 1.5
-    ahead_load_slots: float = 0.75
-    ahead_barrier_cycles: float = 25.0
+    ahead_fma_share: float = 1.0
+    ahead_copy_slots: float = 0.8
+    ahead_load_slots: float = 0.5
+    ahead_barrier_cycles: float = 12.7
     #: There, slots more of a multiply-add whose operands come by fours of one line: their registers share a bank.
-    ahead_paired_slots: float = 0.1
+    ahead_paired_slots: float = 0.05
     #: Cycles of shared memory and L1 per element of a matrix that is turned on the way to its stage.
-    turned_cycles: float = 0.1
+    turned_cycles: float = 0.0946
 
 
 DEFAULT = Constants()
