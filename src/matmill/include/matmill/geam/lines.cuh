@@ -14,6 +14,20 @@
 
 namespace matmill {
 
+// What may be read: a matrix's own memory, and as much before and behind as the others of its batch are away.
+struct Span {
+  const unsigned char *begin, *end;
+  long long to_first, to_last;
+
+  __device__ __forceinline__ bool holds(const unsigned char* low, const unsigned char* high) const {
+    return low >= begin && high <= end;
+  }
+  __device__ __forceinline__ void widen() {
+    begin += min(to_first, to_last);
+    end += max(to_first, to_last);
+  }
+};
+
 // LINES parts of lines with LENGTH elements each, copied by THREADS threads.
 template <class Scalar, int THREADS, int LINES, int LENGTH>
 struct Lines {
@@ -28,11 +42,12 @@ struct Lines {
   static constexpr int BYTES = (LINES * (APART + UNIT - SIZE) + 2 * UNIT + UNIT - 1) / UNIT * UNIT;
 
   // Where the lines are: `from` is the first one's part in global memory, `stride` bytes from one to the next; of the
-  // lines from `first` on `lines` exist, and of their elements, from `start` on, `length`. All that lies between `begin`
-  // and `end` may be read.
+  // lines from `first` on `lines` exist, and of their elements, from `start` on, `length`. All of `span` may be
+  // read.
   template <class Stride>
   struct Source {
-    const unsigned char *from, *begin, *end;
+    const unsigned char* from;
+    Span span;
     Stride stride;
     int first, lines, start, length;
   };
@@ -42,16 +57,22 @@ struct Lines {
   // `shared` holds BYTES, aligned to 16. Whoever calls closes the group of copies, and waits for it. Through L1: where a
   // line's part ends, another request asks for the rest of a sector (2 to 4% of the time of sums with odd pitches).
   template <class Stride, class Times>
-  __device__ __forceinline__ void fetch(unsigned char* shared, const Source<Stride>& source, Times times) {
-    origin = ptx::shared_address(shared) + unsigned(reinterpret_cast<unsigned long long>(source.from)) % UNIT;
+  __device__ __forceinline__ void fetch(unsigned char* shared, Source<Stride> source, Times times) {
+    origin = ptx::shared_address(shared) + past(source.from);
     pitch = APART + unsigned(source.stride) % UNIT;
-    // Most blocks have only lines that exist, and may read all vectors that hold a part of one.
-    const long long reach = times(LINES - 1, source.stride);
-    const bool all = source.first >= 0 && source.first + LINES <= source.lines && source.start >= 0 &&
-                     source.start + LENGTH <= source.length &&
-                     source.from + (reach < 0 ? reach : 0) - UNIT >= source.begin &&
-                     source.from + (reach > 0 ? reach : 0) + LONG + UNIT <= source.end;
-    if (all) {
+    // Of nearly all blocks all vectors may be read that hold something of a line's part. They lie between the first
+    // multiple of UNIT and the last one that such elements touch.
+    const auto one = times(max(0, -source.first), source.stride);
+    const auto other = times(min(LINES, source.lines - source.first) - 1, source.stride);
+    const unsigned char* const low = source.from + min(one, other) + max(0, -source.start) * SIZE;
+    const unsigned char* const high = source.from + max(one, other) + min(LENGTH, source.length - source.start) * SIZE;
+    const auto ends = [&] { return source.span.holds(low - past(low), high + (UNIT - past(high)) % UNIT); };
+    bool readable = ends();
+    if (!readable) {  // a block at the start or the end of its matrix
+      source.span.widen();
+      readable = ends();
+    }
+    if (readable) {
       whole<FIRST, 0>(source, times);
       if constexpr (REST > 0) whole<REST, FIRST>(source, times);
     } else {
@@ -95,21 +116,28 @@ struct Lines {
   static __device__ __forceinline__ T* in_shared(unsigned address) {
     return static_cast<T*>(__cvta_shared_to_generic(address));
   }
+  static __device__ __forceinline__ unsigned past(const unsigned char* address) {
+    return unsigned(reinterpret_cast<unsigned long long>(address)) % UNIT;
+  }
   __device__ __forceinline__ unsigned address(int line) const { return origin + line * pitch; }
 
-  // Copies COUNT vectors of each line, from vector CHUNK on, where all exist.
+  // Copies COUNT vectors of each line, from vector CHUNK on, where all may be read; those of no line are 0.
   template <int COUNT, int CHUNK, class Stride, class Times>
   __device__ __forceinline__ void whole(const Source<Stride>& source, Times times) const {
     constexpr int PASS = THREADS / COUNT, ROUNDS = (LINES + PASS - 1) / PASS;  // lines at a time
     const int line = threadIdx.x / COUNT, before = (CHUNK + threadIdx.x % COUNT) * UNIT;
+    const unsigned above = source.first + line, most = source.length + V - 1;
+    const int last = source.start + before / SIZE + V - 1;  // of the elements of a vector that starts where the line does
     const unsigned char* from = source.from + times(line, source.stride) + before;
     unsigned to = address(line);
 #pragma unroll
     for (int s = 0; s < ROUNDS; ++s) {
-      const int behind = to % UNIT;
-      const bool present = (THREADS % COUNT == 0 || line < PASS) && (s + 1 < ROUNDS || line + s * PASS < LINES);
-      // Vectors behind a power of two of them may hold nothing of the line, or something of the next one.
-      if (present && (CHUNK == 0 || before - behind < LONG)) ptx::cp_async<UNIT>(to - behind + before, from - behind);
+      const unsigned behind = to % UNIT;
+      const bool dealt = (THREADS % COUNT == 0 || line < PASS) && (s + 1 < ROUNDS || line + s * PASS < LINES);
+      // Vectors behind a power of two of them may hold nothing of the line's part, or something of the next one.
+      const bool held = CHUNK == 0 || before - int(behind) < LONG;
+      const bool exists = above + s * PASS < unsigned(source.lines) && unsigned(last - behind / SIZE) < most;
+      if (dealt && held) ptx::cp_async_part<UNIT>(to - behind + before, from - behind, exists ? UNIT : 0);
       from += times(PASS, source.stride);
       to += PASS * pitch;
     }
@@ -123,7 +151,7 @@ struct Lines {
     if (before >= LONG) return;
     const unsigned char* const from = source.from + times(line, source.stride) + before;
     const bool exists = unsigned(source.first + line) < unsigned(source.lines);
-    if (exists && element < source.length && element + V > 0 && from >= source.begin && from + UNIT <= source.end) {
+    if (exists && element < source.length && element + V > 0 && source.span.holds(from, from + UNIT)) {
       ptx::cp_async<UNIT>(at + before, from);
       return;
     }

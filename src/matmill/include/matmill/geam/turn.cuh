@@ -75,14 +75,27 @@ struct Turn {
   }
   static __device__ __forceinline__ Index times(int count, Index stride) { return count * stride; }
 
-  // One matrix: where it lies and its strides in bytes, as D's rows and columns count them.
+  // One matrix of the batch (grid.y): where it lies and its strides in bytes, as D's rows and columns count them, and how
+  // far the batch's matrices are apart.
   using Stride = typename Either<Config::FAR != 0, Index, int>::Type;
   struct Matrix {
     const unsigned char* first;
     Stride row, column;
+    Index batch;
 
-    __device__ __forceinline__ Matrix(const Scalar* first, Index row, Index column)
-        : first(reinterpret_cast<const unsigned char*>(first)), row(row * SIZE), column(column * SIZE) {}
+    __device__ __forceinline__ Matrix(const Scalar* start, Index row, Index column, Index batch)
+        : first(reinterpret_cast<const unsigned char*>(start + blockIdx.y * batch)),
+          row(row * SIZE),
+          column(column * SIZE),
+          batch(batch * SIZE) {}
+    // Of m rows and n columns: all from the first element in memory to the last one may be read, whatever lies there.
+    // Past a line's end lies another line, and past a matrix another one.
+    __device__ __forceinline__ Span span(int m, int n) const {
+      const Index down = times(m - 1, row), across = times(n - 1, column);
+      return {first + min(down, Index(0)) + min(across, Index(0)),
+              first + max(down, Index(0)) + max(across, Index(0)) + SIZE, -Index(blockIdx.y) * batch,
+              Index(gridDim.y - 1 - blockIdx.y) * batch};
+    }
     __device__ __forceinline__ const Scalar* at(int r, int c) const {
       return reinterpret_cast<const Scalar*>(first + times(r, row) + times(c, column));
     }
@@ -158,12 +171,10 @@ struct Turn {
 
     __device__ __forceinline__ void fetch(unsigned char* sheet, const Matrix& X, const Matrix&, int row0, int column0,
                                           int m, int n) {
-      // All that lies between the first element and the last may be read: past a row's end lies another row.
-      const auto bytes = [](const Scalar* at) { return reinterpret_cast<const unsigned char*>(at); };
       rows.fetch(sheet,
                  typename Rows::template Source<Stride>{
-                     bytes(X.in_row(row0, column0 - REACH)), bytes(X.in_row(X.row < 0 ? m - 1 : 0, 0)),
-                     bytes(X.in_row(X.row > 0 ? m - 1 : 0, n)), X.row, row0, m, column0 - REACH, n},
+                     reinterpret_cast<const unsigned char*>(X.in_row(row0, column0 - REACH)), X.span(m, n), X.row,
+                     row0, m, column0 - REACH, n},
                  [](int count, Stride stride) { return times(count, stride); });
     }
     __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
@@ -289,12 +300,10 @@ struct Turn {
 
     __device__ __forceinline__ void fetch(unsigned char* sheet, const Matrix& X, const Matrix&, int row0, int column0,
                                           int m, int n) {
-      // All that lies between the first element and the last may be read: past a column's end lies the next column.
-      const auto bytes = [](const Scalar* at) { return reinterpret_cast<const unsigned char*>(at); };
       columns.fetch(sheet,
                     typename Columns::template Source<Stride>{
-                        bytes(X.in_column(row0, column0 - REACH)), bytes(X.in_column(0, X.column < 0 ? n - 1 : 0)),
-                        bytes(X.in_column(m, X.column > 0 ? n - 1 : 0)), X.column, column0 - REACH, n, row0, m},
+                        reinterpret_cast<const unsigned char*>(X.in_column(row0, column0 - REACH)), X.span(m, n),
+                        X.column, column0 - REACH, n, row0, m},
                     [](int count, Stride stride) { return times(count, stride); });
     }
     __device__ __forceinline__ void place(const Matrix&, unsigned char*, int, int, int, int) const {}
@@ -376,9 +385,7 @@ struct Turn {
                                              Acc alpha, Acc beta) {
     unsigned char* const x_sheet = shared;
     unsigned char* const y_sheet = shared + OperandX::BYTES;
-    const Index batch = blockIdx.y;
-    const Matrix mx(X + batch * x_batch, x_row, x_column), my(Y + batch * y_batch, y_row, y_column);
-    const Matrix md(D + batch * d_batch, d_row, d_column);
+    const Matrix mx(X, x_row, x_column, x_batch), my(Y, y_row, y_column, y_batch), md(D, d_row, d_column, d_batch);
 
     // Along D's rows: blocks that run at the same time write neighbouring pieces of them. Where D has few rows and long
     // ones, down its columns, whose parts lie side by side in X.
