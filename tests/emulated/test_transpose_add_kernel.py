@@ -147,6 +147,33 @@ def test_columns_that_start_anywhere_and_run_backwards() -> None:
     check(copying(trial))
 
 
+@pytest.mark.parametrize("name", ["float64", "bfloat16", "int8"])
+def test_edges_of_a_batch_are_copied_in_whole_vectors_but_for_its_two_ends(name: str) -> None:
+    dtype = ELEMENTWISE[name]
+    trial = copying(SumTrial((3, 151, 203), dtype, (ACROSS, None, ROWS), (2.0, 0.0)))
+    counters = check(trial).counters
+    assert 0 < counters.global_load_bytes < 2 * 16
+    assert counters.cp_async_bytes > 3 * 151 * 203 * dtype.itemsize
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_vectors_of_y_that_stick_out_of_rows_are_loaded_whole_unless_others_write_there(
+    name: str, *, in_place: bool
+) -> None:
+    dtype = ELEMENTWISE[name]
+    rows, columns = 151, 203
+    trial = copying(SumTrial((1, rows, columns), dtype, (ACROSS, ROWS, ROWS), in_place=in_place))
+    counters = check(trial).counters
+    # Each row has two vectors, at the most, that hold other rows' elements as well.
+    most = rows * (columns * dtype.itemsize + 2 * 16)
+    assert counters.global_load_bytes < most
+    if in_place:
+        assert counters.global_load_bytes <= dtype.itemsize * rows * columns + 2 * 16
+    else:
+        assert counters.global_load_bytes > dtype.itemsize * rows * columns + 8 * rows
+
+
 def test_what_is_copied_has_to_arrive() -> None:
     places = (Placed(crossed=True, pad=1), None, ROWS)
     trial = copying(SumTrial((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))

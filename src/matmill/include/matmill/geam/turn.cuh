@@ -15,8 +15,8 @@
 // starts on START elements, 16 bytes or more, so that D is stored, and Y loaded, in whole vectors whatever the pitch, and
 // sectors need not be shared between blocks; each block then needs HALO
 // columns of X more. Columns of X that are not aligned (MOVED), and rows of an operand that start elsewhere than D's
-// vectors (ASKEW), are copied to shared memory as they lie, see lines.cuh. Only vectors that stick out of a row of D, or
-// out of all that lies between an operand's first and last element, go element by element.
+// vectors (ASKEW), are copied to shared memory as they lie, see lines.cuh. Only vectors of D that stick out of a row, and
+// vectors that stick out of all that lies between an operand's first and last element, go element by element.
 #pragma once
 
 #include "matmill/geam/lines.cuh"
@@ -129,6 +129,16 @@ struct Turn {
     }
   };
 
+  // Whether a row of n columns has something of a vector from column c on.
+  static __device__ __forceinline__ bool touches(int c, int n) { return unsigned(c + V - 1) < unsigned(n + V - 1); }
+
+  // Whether a whole vector of X may be loaded although it sticks out of a row: what lies beside the row is not used. Not
+  // where X is D, whose other elements other threads write meanwhile.
+  static __device__ __forceinline__ bool spares(const Matrix& X, const Matrix& D, const Scalar* from, int m, int n) {
+    const unsigned char* const low = reinterpret_cast<const unsigned char*>(from);
+    return X.first != D.first && X.span(m, n).holds(low, low + V * SIZE);
+  }
+
   // An operand that lies along D's rows, loaded WIDTH elements at a time into registers.
   template <int WIDTH>
   struct Along {
@@ -141,14 +151,14 @@ struct Turn {
 #pragma unroll
       for (int s = 0; s < SLOTS; ++s) {
         const int r = place.row + s * ROWS, c = place.column - Place::shift(D, r);
-        if (r >= m) continue;
-        if (c >= 0 && c + V <= n) {
+        if (r >= m || (WIDTH > 1 && !touches(c, n))) continue;
+        if ((c >= 0 && c + V <= n) || (WIDTH > 1 && spares(X, D, X.in_row(r, c), m, n))) {
 #pragma unroll
           for (int i = 0; i < V; i += WIDTH) {
             const Scalar* const from = WIDTH > 1 ? X.in_row(r, c + i) : X.at(r, c + i);
             copy<WIDTH>(reinterpret_cast<Scalar*>(values[s].words) + i, from);
           }
-        } else if constexpr (FEW) {
+        } else if constexpr (FEW && WIDTH == 1) {
           values[s] = Vector::gathered([&](int i) { return c + i >= 0 && c + i < n ? *X.at(r, c + i) : Scalar{}; });
         } else {
 #pragma unroll 4
