@@ -21,13 +21,15 @@ def elements(config: Config) -> int:
     return config["G"] * config["M"] * config["N"]
 
 
-def shared_bytes(vectors: int, every: int, gap: int) -> int:
-    """Dynamic shared memory of one block: two portions of X with gaps. The device asserts the same.
+def shared_bytes(vectors: int, every: int, gap: int, parts: int = 2, beside: int = 0) -> int:
+    """Dynamic shared memory of one block: ``parts`` portions of X with gaps. The device asserts the same.
+
+    Beside each of them are so many vectors of Y.
 
     >>> shared_bytes(vectors=256, every=32, gap=1)
     8416
     """
-    return 2 * (vectors + (vectors - 1) // every * gap) * VECTOR_BYTES
+    return parts * (vectors + (vectors - 1) // every * gap + beside) * VECTOR_BYTES
 
 
 def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> Config | None:

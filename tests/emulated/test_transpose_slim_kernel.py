@@ -17,7 +17,8 @@ from matmill.bench.transposed import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
-from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, space
+from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
+from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
 
 SIDES = (2, 3, 5, 8, 17, 30, 32)
@@ -143,14 +144,16 @@ def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: s
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
-def test_aligned_lines_move_in_whole_vectors_each_sector_once(name: str, *, wide: bool) -> None:
+@pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2)])
+def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
-    trial = slim(SumTrial(shape_of(17, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    trial = slim(SumTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    assert trial.kernel.config["AHEAD"] == ahead
     counters = check(trial).counters
-    nbytes = 17 * 4096 * dtype.itemsize
-    # X is copied without registers, Y loaded.
-    assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == nbytes
-    assert counters.global_load_bytes == counters.global_load_sectors * 32 == nbytes
+    nbytes = short * 4096 * dtype.itemsize
+    # X is copied without registers, and Y where several portions are ahead; otherwise it is loaded.
+    assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == ahead * nbytes
+    assert counters.global_load_bytes == counters.global_load_sectors * 32 == (2 - ahead) * nbytes
     assert counters.global_store_bytes == counters.global_store_sectors * 32 == nbytes
     vectors = made(trial)
     assert counters.global_store_requests == ceil_div(vectors, 32) * nbytes // 16 // vectors
@@ -183,10 +186,45 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dt
         gaps.wavefronts(config["M"], config["N"], size, made(trial), kept)
         for kept in ((config["EVERY"], config["GAP"]), (config["M"], 0))
     )
-    found = counters.shared_load_wavefronts / (short * 8192 * size / 512)
+    of_y = 4 if config["AHEAD"] > 1 else 0  # whole vectors, which a warp reads in so many
+    found = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y
     assert found <= 1.15 * each * gaps.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
     assert each <= min(plain, 2.05)
     assert counters.cp_async_shared_wavefronts <= 1.3 * counters.cp_async_bytes / 128
+
+
+def test_several_portions_are_ahead_where_y_can_be_copied_and_few_lines_are_no_whole_vectors() -> None:
+    for short, ahead in ((8, 1), (30, 2), (33, 1)):
+        assert {config["AHEAD"] for config in space(transposed_sum(10_000, short, F32), H200)} == {ahead}
+    narrow = replace(transposed_sum(10_000, 17, F32), y=View((17, 1), beside=4))
+    config = space(narrow, H200)[0]
+    assert config["AHEAD"] == 1
+    reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)
+    assert reason == "AHEAD = 2 portions, and Y is loaded 1 elements at a time"
+
+
+@pytest.mark.parametrize("y", [None, ROWS])
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("long", [1, 100, 1000])
+def test_several_portions_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
+    trial = SumTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS))
+    config = space(trial.problem, H200)[0].replace(AHEAD=2)
+    shared = shared_bytes(held(config, 4), config["EVERY"], config["GAP"], 3, elements(config) // 4 if y else 0)
+    trial.kernel = TRANSPOSE_SLIM.with_config(config.replace(SHARED_BYTES=shared, BLOCKS=blocks))
+    check(trial)
+
+
+@pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 1), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
+def test_a_missing_barrier_or_wait_is_found_where_several_portions_are_ahead(missing: str, index: int) -> None:
+    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    assert trial.kernel.config["AHEAD"] == 2
+    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
+
+
+def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
+    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    trial.run(without(trial.source(), "portion.cuh", "part = following(part);"))
+    assert trial.d.tobytes() != trial.expected().tobytes()
 
 
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])

@@ -179,7 +179,7 @@ class Record:
 def read(paths: Sequence[Path]) -> list[Found[Geam]]:
     """The sums of several records, each once, with what is chosen from today; every third of them is one to judge by.
 
-    Sums are left out of which nothing was measured that is chosen from today.
+    Sums are left out of which nothing was measured of what is chosen from today, of any kernel.
 
     Raises :class:`~matmill.errors.ArgumentError` for a file that is none.
     """
@@ -192,13 +192,20 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
     shape = Shape.restored(line["shape"])
     problem = transposed_sum(shape.m, shape.n, shape.dtype)
     arch = get(DEFAULT)
-    considered = {_measured(config): config for one in SUMS for config in one.space(problem, arch)}
-    rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
+    spaces = [{_measured(config): config for config in one.space(problem, arch)} for one in SUMS]
+    considered = {key: config for space in spaces for key, config in space.items()}
+    rows = [(_measured(_config(row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]
-    if not known:
+    measured = {key for key, _ in rows}
+    if any(space and measured.isdisjoint(space) for space in spaces):
         return None
     configs, seconds = zip(*known, strict=True)
     return Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=line[EAGER])
+
+
+def _config(constants: dict[str, int]) -> Config:
+    """A configuration as a record has it. Slim sums had one portion ahead before that was a constant."""
+    return Config.of(**{**({"AHEAD": 1} if "WIDE" in constants else {}), **constants})
 
 
 def _measured(config: Config) -> Config:

@@ -26,7 +26,9 @@ from matmill.turns import blocks as tiles
 _LANES, _LINE, _SECTOR = 32, 128, 32
 #: Slots that finding the place of an element costs. Counted in machine code for sm_90a: 14, of few threads.
 _PLACE = 5.2
-#: How much more a vector costs that is copied only if it exists. Counted likewise: 50 instructions instead of 14.
+#: How much more a vector counts that a tile at an edge copies. It stands for all that edges take, of which vectors of D
+#: that go element by element are the most. Fitted when copies there took 50 instructions rather than 14; with 1.5 the
+#: tiles that are chosen for int8 would be up to 1.2 times slower than the best, on an H200 (2026-11-20).
 _PICKED = 2.5
 
 
@@ -243,11 +245,11 @@ def _portion(problem: Geam, config: Config) -> _Work:
     """
     v = VECTOR_BYTES // problem.dtype.itemsize
     elements = portions.elements(config)
-    lines_x, lines_others, room, y_width = 1, 1, 0, v
+    lines_x, lines_others, room, y_width, ahead = 1, 1, 0, v, 1
     if "WIDE" in dict(config.constants):
         short = config["M"] if config["WIDE"] else config["N"]
         lines_x, lines_others = (1, short) if config["WIDE"] else (short, 1)
-        room, y_width = short * config["APART"], config["Y_WIDTH"]
+        room, y_width, ahead = short * config["APART"], config["Y_WIDTH"], config["AHEAD"]
     others = 1 if problem.y is None else 2
     return _Work(
         count=ceil_div(problem.batch * problem.m * problem.n, elements),
@@ -255,11 +257,12 @@ def _portion(problem: Geam, config: Config) -> _Work:
         lines=lines_x + others * lines_others,
         # Lines that start anywhere are cut at whole vectors. What of X is loaded twice is in a cache.
         split=room * others * _inside(VECTOR_BYTES) if lines_others > 1 else 0.0,
+        # Y's are counted alike where they are copied: with places that are worked out once that takes no more.
         vectors=elements / v + (elements / y_width if others > 1 else 0.0),
         copied=elements / v + room,
         gathered=elements,
         found=0 if config["STEADY"] else elements,
-        under_way=2 * config["BLOCKS_PER_SM"],  # the next portion of each block while it does one
+        under_way=(1 + ahead) * config["BLOCKS_PER_SM"],  # the next portions of each block while it does one
         starts=config["BLOCKS_PER_SM"],
         apart=config["BLOCKS_PER_SM"],
     )

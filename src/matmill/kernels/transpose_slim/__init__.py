@@ -6,6 +6,8 @@ long line for each column. Of few rows (wide), it is X that is packed, and Y and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from matmill.arch import Arch
@@ -24,8 +26,14 @@ _LONGEST = 2**30
 _LINE_BYTES = 128
 #: Vectors of a portion, about.
 _VECTORS = (128, 256, 512, 1024)
+#: Portions under way besides the one that is made, and the longest short side for several. On an H200 (2026-11-20) 30 x
+#: 3000000 int8 took 0.87 of the time with two, and 1000001 x 17 bfloat16 0.84; a third won nothing more. Nor did two
+#: where the short side is whole vectors, and 48 lines of float64 took 1.13 times as long.
+_AHEAD, _MOST_AHEAD = 2, 32
 #: Registers of a vector, of where one begins in each operand, and of a thread besides its vectors and places.
 _VECTOR_REGISTERS, _SPOT, _OTHERS = 4, 3, 23
+#: And to know where several portions are, where each element's place takes a register.
+_PARTS = 16
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -33,7 +41,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     if slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
-    constants = _layout(problem)
+    constants = {**_layout(problem), "AHEAD": _ahead(problem)}
     short, line = min(problem.m, problem.n), _LINE_BYTES // size
     found: dict[Config, None] = {}
     for wanted in _VECTORS:
@@ -52,12 +60,27 @@ def _portion(config: Config, size: int, arch: Arch) -> Config:
     """``config`` with the gaps that suit its portion."""
     vectors = elements(config) * size // VECTOR_BYTES
     every, gap = best(_line(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
-    return config.replace(
-        EVERY=every,
-        GAP=gap,
-        STEADY=int(_steady(config.replace(EVERY=every, GAP=gap), size)),
-        SHARED_BYTES=shared_bytes(held(config, size), every, gap),
-    )
+    config = config.replace(EVERY=every, GAP=gap)
+    return config.replace(STEADY=int(_steady(config, size)), SHARED_BYTES=_shared_bytes(config, size))
+
+
+def _shared_bytes(config: Config, size: int) -> int:
+    """Dynamic shared memory of one block. Y is there as well where several portions are ahead."""
+    beside = elements(config) * size // VECTOR_BYTES if config["HAS_Y"] and config["AHEAD"] > 1 else 0
+    return shared_bytes(held(config, size), config["EVERY"], config["GAP"], 1 + config["AHEAD"], beside)
+
+
+def _ahead(problem: Geam) -> int:
+    """Portions under way besides the one that is made."""
+    size, short = problem.dtype.itemsize, min(problem.m, problem.n)
+    if problem.y is None or short > _MOST_AHEAD or short * size % VECTOR_BYTES == 0:
+        return 1
+    return _AHEAD if _parked(_layout(problem), size) else 1
+
+
+def _parked(constants: Mapping[str, int], size: int) -> bool:
+    """Whether Y, if there is one, can pass through shared memory: in whole vectors."""
+    return not constants["HAS_Y"] or constants["Y_WIDTH"] * size == VECTOR_BYTES
 
 
 def _line(config: Config, size: int) -> int:
@@ -122,13 +145,11 @@ def _registers(config: Config, itemsize: int) -> int:
     given = ceil_div(held(config, itemsize), threads)
     places = 1 if config["STEADY"] else v
     spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)
-    return (
-        _OTHERS
-        + spots
-        + (_VECTOR_REGISTERS * config["HAS_Y"] + places) * made
-        + _VECTOR_REGISTERS * given
-        + gathering(itemsize, made)
-    )
+    # Vectors on their way to shared memory by themselves take none.
+    several = config["AHEAD"] > 1
+    loaded = 0 if several else _VECTOR_REGISTERS * (config["HAS_Y"] * made + given)
+    others = _OTHERS + (_PARTS if several and not config["STEADY"] else 0)
+    return others + spots + places * made + loaded + gathering(itemsize, made)
 
 
 def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
@@ -141,8 +162,10 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
         if config[name] != value:
             return f"{name} = {config[name]} where the operands need {value}"
     size = problem.dtype.itemsize
+    if config["AHEAD"] > 1 and not _parked(dict(config.constants), size):
+        return f"AHEAD = {config['AHEAD']} portions, and Y is loaded {config['Y_WIDTH']} elements at a time"
     needed = {
-        "SHARED_BYTES": shared_bytes(held(config, size), config["EVERY"], config["GAP"]),
+        "SHARED_BYTES": _shared_bytes(config, size),
         "STEADY": int(_steady(config, size)),
     }
     for name, value in needed.items():
@@ -187,6 +210,7 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
         STEADY=1,
         PLAIN=0,
         HAS_Y=1,
+        AHEAD=1,
         Y_WIDTH=4,
         SHARED_BYTES=8416,
         BLOCKS_PER_SM=4,

@@ -18,7 +18,7 @@ constexpr bool WIDE = Config::WIDE != 0, APART = Config::APART != 0;
 constexpr int SHORT = WIDE ? Config::M : Config::N, LONG = WIDE ? Config::G * Config::N : Config::M;
 constexpr int ROOM = APART ? 16 / int(sizeof(Scalar)) : 0;  // elements of a line before those that a portion makes
 constexpr int LINE = WIDE ? Config::M : LONG + ROOM;        // of X in shared memory
-using Portion = matmill::Portion<Scalar, Config, LINE, APART ? SHORT : 0>;
+using Portion = matmill::Portion<Scalar, Config, LINE, APART ? SHORT : 0, Config::AHEAD>;
 using Vector = Portion::Vector;
 constexpr int V = Portion::V, Y_WIDTH = Config::Y_WIDTH;
 
@@ -30,7 +30,7 @@ struct Operands {
   Index x_pitch, y_pitch, d_pitch;
   bool aligned;  // the operand that is a run, D or X
 
-  __device__ __forceinline__ void copy_x(unsigned char* half, Index portion) const {
+  __device__ __forceinline__ void copy_x(unsigned char* part, Index portion) const {
     const Scalar* const from = X + portion * (WIDE ? Portion::RUN : LONG);
     const int left = WIDE ? of_run(portion) : of_line(portion), reach = WIDE ? Portion::RUN : LONG + ROOM;
     const bool all = (!APART || portion > 0) && left >= reach;
@@ -39,7 +39,7 @@ struct Operands {
       if (!Portion::Given::present(s)) continue;
       const Spot spot = x_spot(Portion::Given::vector(s));
       const Range range = all ? Range{0, V} : existing(spot, portion, left);
-      Portion::copied(half, Portion::Given::vector(s), from + spot.offset, range.begin, range.end, !WIDE || aligned);
+      Portion::copied(part, Portion::Given::vector(s), from + spot.offset, range.begin, range.end, !WIDE || aligned);
     }
   }
 
@@ -51,6 +51,17 @@ struct Operands {
       const Spot spot = d_spot(Portion::Made::vector(s), y_pitch);
       const Range range = made(spot, portion);
       y[s] = Portion::template fetched<Y_WIDTH>(from + spot.offset, range.begin, range.end, WIDE || aligned);
+    }
+  }
+
+  __device__ __forceinline__ void copy_y(unsigned char* part, Index portion) const {
+    const Scalar* const from = Y + portion * (WIDE ? LONG : Portion::RUN);
+#pragma unroll
+    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
+      if (!Portion::Made::present(s)) continue;
+      const Spot spot = d_spot(Portion::Made::vector(s), y_pitch);
+      const Range range = made(spot, portion);
+      Portion::parked(part, Portion::Made::vector(s), from + spot.offset, range.begin, range.end, WIDE || aligned);
     }
   }
 

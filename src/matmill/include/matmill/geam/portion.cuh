@@ -7,6 +7,7 @@
 // There are as many blocks as run at the same time. A thread makes the same SLOTS vectors of D of every portion, so that
 // where their elements lie in X is worked out once. The next portion's vectors are under way while one is gathered: X's
 // to the other half of shared memory, so that there is one barrier a portion, and Y's to registers that X's need no more.
+// With more portions AHEAD, both are copied to shared memory, each portion to a part of its own.
 //
 // A portion is G matrices of M x N elements of D, whose vectors are numbered along rows, then down, then matrix by
 // matrix; M, N and G are compiled in. How the operands lie in global memory is the kernel's business.
@@ -24,8 +25,9 @@ __device__ __forceinline__ bool on_vectors(const void* start) {
 }
 
 // X's elements lie in shared memory column by column, LINE from one column of D to the next, and take HELD vectors in
-// all. A kernel whose X starts inside a vector leaves room for that in either.
-template <class Scalar, class Config, int LINE = Config::M, int MORE = 0>
+// all. A kernel whose X starts inside a vector leaves room for that in either. AHEAD portions are under way besides the
+// one that is made.
+template <class Scalar, class Config, int LINE = Config::M, int MORE = 0, int AHEAD = 1>
 struct Portion {
   static constexpr int M = Config::M, N = Config::N, G = Config::G, THREADS = Config::THREADS;
   static constexpr int SIZE = sizeof(Scalar), V = 16 / SIZE, RUN = G * M * N, VECTORS = RUN / V, HELD = VECTORS + MORE;
@@ -48,7 +50,10 @@ struct Portion {
   // Behind every EVERY vectors of X, GAP others are left out. With the gaps that suit M and N, what a warp gathers lies
   // in different banks.
   static constexpr int EVERY = Config::EVERY, GAP = Config::GAP, SHEET = (HELD + (HELD - 1) / EVERY * GAP) * 16;
-  static_assert(2 * SHEET == Config::SHARED_BYTES, "host and device must agree");
+  // Bytes of a portion in shared memory. Y's vectors are there where registers would have to hold those of two portions.
+  static constexpr bool PARKED = HAS_Y && AHEAD > 1;
+  static constexpr int PART = SHEET + (PARKED ? VECTORS * 16 : 0);
+  static_assert((1 + AHEAD) * PART == Config::SHARED_BYTES, "host and device must agree");
 
   // The byte at which element `place` of X lies.
   static __device__ __forceinline__ constexpr int byte_of(int place) {
@@ -114,10 +119,17 @@ struct Portion {
     return v;
   }
 
-  // Copies a vector of X to its place in half of shared memory, as above; what does not exist is not touched.
-  static __device__ __forceinline__ void copied(unsigned char* half, int vector, const Scalar* from, int begin, int end,
+  // Copies a vector of X, or of Y, to its place in a part of shared memory, as above; what does not exist is not touched.
+  static __device__ __forceinline__ void copied(unsigned char* part, int vector, const Scalar* from, int begin, int end,
                                                 bool aligned) {
-    unsigned char* const to = half + byte_of(vector * V);
+    copied_to(part + byte_of(vector * V), from, begin, end, aligned);
+  }
+  static __device__ __forceinline__ void parked(unsigned char* part, int vector, const Scalar* from, int begin, int end,
+                                                bool aligned) {
+    copied_to(part + SHEET + vector * 16, from, begin, end, aligned);
+  }
+  static __device__ __forceinline__ void copied_to(unsigned char* to, const Scalar* from, int begin, int end,
+                                                   bool aligned) {
     if (aligned && begin <= 0 && end >= V) {
       ptx::cp_async<16>(ptx::shared_address(to), from);
     } else {
@@ -140,12 +152,25 @@ struct Portion {
     }
   }
 
-  // Makes portions in turns with the other blocks. `operands` say how they lie: `copy_x(half, p)` copies the vectors of
+  // Makes portions in turns with the other blocks. `operands` say how they lie: `copy_x(part, p)` copies the vectors of
   // portion p that Given deals, `fetch_y(y, p)` loads those of Made, of which `store(v, s, p)` stores the one of slot s;
-  // `moved` is as in Places. `shared` holds SHARED_BYTES, aligned to 16. Y and D may be the same memory.
+  // `copy_y(part, p)`, where several portions are ahead, copies them instead; `moved` is as in Places. `shared` holds
+  // SHARED_BYTES, aligned to 16. Y and D may be the same memory.
   template <class Operands>
   static __device__ __forceinline__ void make(unsigned char* shared, const Operands& operands, Index portions,
                                               Acc alpha, Acc beta) {
+    if constexpr (AHEAD == 1) {
+      make_next(shared, operands, portions, alpha, beta);
+    } else {
+      make_ahead(shared, operands, portions, alpha, beta);
+    }
+  }
+
+ private:
+  // With the next portion under way.
+  template <class Operands>
+  static __device__ __forceinline__ void make_next(unsigned char* shared, const Operands& operands, Index portions,
+                                                   Acc alpha, Acc beta) {
     Vector y[Made::SLOTS];
     Index portion = blockIdx.x;
     operands.copy_x(shared, portion);
@@ -186,6 +211,51 @@ struct Portion {
       portion = next;
     }
   }
+
+  // With AHEAD portions under way. What is waited for was asked for so many portions ago.
+  template <class Operands>
+  static __device__ __forceinline__ void make_ahead(unsigned char* shared, const Operands& operands, Index portions,
+                                                    Acc alpha, Acc beta) {
+    Index portion = blockIdx.x, coming = portion;
+    unsigned free = 0;  // where the part is that the portion coming next goes to
+    const auto copy = [&] {
+      if (coming < portions) {
+        operands.copy_x(shared + free, coming);
+        if constexpr (PARKED) operands.copy_y(shared + free, coming);
+      }
+      ptx::cp_async_commit();
+      coming += gridDim.x;
+      free = following(free);
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) copy();
+    Places places[Made::SLOTS];
+    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
+#pragma unroll
+    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    unsigned part = 0;
+#pragma unroll 1
+    for (; portion < portions; portion += gridDim.x) {
+      ptx::cp_async_wait<AHEAD - 1>();
+      __syncthreads();
+      copy();  // to the part that all threads have gathered from
+#pragma unroll
+      for (int s = 0; s < Made::SLOTS; ++s) {
+        if (!Made::present(s)) continue;
+        Vector out = places[s].gathered(part);
+        if constexpr (HAS_Y) {
+          Vector y;
+          y.load(reinterpret_cast<const Scalar*>(shared + part + SHEET + Made::vector(s) * 16));
+          out.blend(alpha, beta, y);
+        } else if constexpr (!PLAIN) {
+          out.scale(alpha);
+        }
+        operands.store(out, s, portion);
+      }
+      part = following(part);
+    }
+  }
+  static __device__ __forceinline__ unsigned following(unsigned part) { return part == AHEAD * PART ? 0 : part + PART; }
 };
 
 }  // namespace matmill
