@@ -27,8 +27,8 @@ _UNKNOWN: tuple[Key, int, int] = ((), 0, 0)
 class _Way(NamedTuple):
     """What a kind of call needs: the result's shape, what its plan enqueues, and torch's current stream on that GPU.
 
-    ``own`` is the plan's. ``reaches`` are the first byte of x, y and the result, and the one behind their last, from
-    their addresses on.
+    ``own`` is the plan's. ``x_shared`` and ``y_shared`` are the two distances in bytes, from x or y to the result,
+    between which both share memory.
     ``in_place`` says that the result may be exactly y. ``empty_like`` makes it where it lies as y does: a quarter less
     time than by shape.
     """
@@ -40,7 +40,8 @@ class _Way(NamedTuple):
     stream: Callable[[int], int]
     device: int
     byte: Any
-    reaches: tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+    x_shared: tuple[int, int]
+    y_shared: tuple[int, int]
     in_place: bool
     empty_like: Callable[[Any], Any] | None
 
@@ -77,8 +78,17 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     if array is None:
         array = way.empty_like(y) if way.empty_like else x.new_empty(way.shape)
     d = array.data_ptr()
-    if d & 15 if out is None else _shared(way, a, b, d):
-        return None
+    if out is None:
+        if d & 15:
+            return None
+    else:
+        # Compared here: a function would take as long again.
+        below, above = way.x_shared
+        if below < d - a < above:
+            return None
+        below, above = way.y_shared
+        if below < d - b < above and not (way.in_place and b == d):
+            return None
     stream = way.stream(way.device)
     at, counter = (0, 0) if way.own is None else way.own(stream)
     room = None  # must live until the launches are made
@@ -87,15 +97,6 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
         at = room.data_ptr()
     way.enqueue((a, b, 0, d, at, counter), stream)
     return array
-
-
-def _shared(way: _Way, a: int, b: int, d: int) -> bool:
-    """Whether the result at ``d`` may share memory with x at ``a``, or with y at ``b`` in a way that it must not."""
-    (x_first, x_last), (y_first, y_last), (first, last) = way.reaches
-    first, last = first + d, last + d
-    return (first < a + x_last and a + x_first < last) or (
-        first < b + y_last and b + y_first < last and not (way.in_place and b == d)
-    )
 
 
 def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], second: Any) -> None:
@@ -127,10 +128,17 @@ def remember(request: Request, shape: tuple[int, ...], plans: dict[int, Plan], s
         torch._C._cuda_getCurrentRawStream,  # noqa: SLF001 — see matmill.arrays.streams
         a.device[1],
         torch.uint8,
-        (_reach(a), _reach(b), _reach(out)),
+        _sharing(a, out),
+        _sharing(b, out),
         in_place=b is not None and out is not None and operation.added == operation.second and _alike(b, out),
         empty_like=torch.empty_like if b is not None and b.shape == shape and second.is_contiguous() else None,
     )
+
+
+def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
+    """Distances from an operand to the result between which they share memory."""
+    (first, last), (out_first, out_last) = _reach(operand), _reach(out)
+    return first - out_last, last - out_first
 
 
 def _reach(operand: Operand | None) -> tuple[int, int]:
