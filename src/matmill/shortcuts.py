@@ -78,17 +78,11 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     if array is None:
         array = way.empty_like(y) if way.empty_like else x.new_empty(way.shape)
     d = array.data_ptr()
-    if out is None:
-        if d & 15:
-            return None
-    else:
-        # Compared here: a function would take as long again.
-        below, above = way.x_shared
-        if below < d - a < above:
-            return None
-        below, above = way.y_shared
-        if below < d - b < above and not (way.in_place and b == d):
-            return None
+    # Compared here: a function would take as long again.
+    (x_below, x_above), (y_below, y_above) = way.x_shared, way.y_shared
+    shared = x_below < d - a < x_above or (y_below < d - b < y_above and not (way.in_place and b == d))
+    if d & 15 if out is None else shared:
+        return None
     stream = way.stream(way.device)
     at, counter = (0, 0) if way.own is None else way.own(stream)
     room = None  # must live until the launches are made

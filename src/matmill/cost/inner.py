@@ -26,6 +26,8 @@ from matmill.problem import Gemm
 _LANES, _SECTOR_LINE = 32, 128
 #: How steeply memory slows down where too much is in flight.
 _CROWDING = 4
+#: Warps of a multiprocessor that hide little of each other's waiting.
+_FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
 _WAYS, _UNROLLED = 16, 16
 #: Vectors that a thread of the last block has under way: the first number where no more threads share registers.
@@ -80,6 +82,9 @@ class Constants:
     warps_half: float = 0.83
     #: The four times overlap in part: the p-norm of them with this p.
     overlap: float = 3.5
+    #: Of memory's and issue's times the part of the shorter one that comes on top where threads load for themselves and
+    #: wait for it, and eight warps share a multiprocessor: more fill it.
+    direct_wait: float = 0.25
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
     l2_bytes: float = 7.27
     #: Where threads read ahead, in place of the above: the share of multiply-adds, the slots of a copy and of a load
@@ -106,7 +111,8 @@ class Demand:
     and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
     ``loads`` those from stages. ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is
     a second launch, ``counted`` where the last block adds the sums of all, ``shifted`` where lines begin anywhere, else
-    0. ``code`` are the multiply-adds in the machine code of the loops.
+    0. ``direct`` is 1 where threads load straight into registers. ``code`` are the multiply-adds in the machine code of
+    the loops.
     """
 
     bytes: float
@@ -129,6 +135,7 @@ class Demand:
     ahead: float
     paired: float
     turned: float
+    direct: float
     code: float
     partial_bytes: float
     steps: float
@@ -189,6 +196,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
+    shorter = (memory + issue - abs(memory - issue)) / 2
+    together += asked.direct * c.direct_wait * shorter * _FEW_WARPS / asked.warps
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
@@ -253,6 +262,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         ahead=float(ahead),
         paired=terms * threads * products if ahead and v > 1 else 0.0,
         turned=float(terms * _turned(problem, config)),
+        direct=float(not staged),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
