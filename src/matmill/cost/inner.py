@@ -82,8 +82,8 @@ class Constants:
     warps_half: float = 0.83
     #: The four times overlap in part: the p-norm of them with this p.
     overlap: float = 3.5
-    #: Of memory's and issue's times the part of the shorter one that comes on top where threads load for themselves and
-    #: wait for it, and eight warps share a multiprocessor: more fill it.
+    #: Of memory's and issue's times the part that comes on top where threads load for themselves and wait for it, both
+    #: are equal, and eight warps share a multiprocessor; more fill it, and it falls with the square of the shorter one.
     direct_wait: float = 0.25
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
     l2_bytes: float = 7.27
@@ -196,8 +196,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
-    shorter = (memory + issue - abs(memory - issue)) / 2
-    together += asked.direct * c.direct_wait * shorter * _FEW_WARPS / asked.warps
+    shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
+    together += asked.direct * c.direct_wait * shorter**2 / longer * _FEW_WARPS / asked.warps
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
