@@ -9,8 +9,9 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
-``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``). They are what fits
-together, not what each would be measured alone: those that hardly matter beside others lie anywhere.
+``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``), but for ``direct_wait``,
+which was set by hand to what both grids of that search say of direct loads. They are what fits together, not what each
+would be measured alone: those that hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Constants:
 
     #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
     read_share: float = 1.0
-    #: From a request under load to its data. Bandwidth times latency is 18 KB in flight on each of an H200's SMs, with
+    #: From a request under load to its data. Bandwidth times latency is 20 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
     latency: float = 5.39e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
