@@ -66,6 +66,10 @@ class ScriptGPU:
             self.memory = Memory()
         return Buffer(self, array.copy())
 
+    def zeros(self, nbytes: int) -> Buffer:
+        """Memory of zeros."""
+        return Buffer(self, np.zeros(nbytes, np.uint8))
+
     def empty(self, nbytes: int) -> Buffer:
         """Memory with rubbish."""
         return Buffer(self, np.full(nbytes, 0x5A, np.uint8))
