@@ -27,6 +27,8 @@ from matmill.problem import Gemm
 _LANES, _SECTOR_LINE = 32, 128
 #: How steeply memory slows down where too much is in flight.
 _CROWDING = 4
+#: Seconds that are none: where k is 0, nothing takes longer.
+_INSTANT = 1e-15
 #: Warps of a multiprocessor that hide little of each other's waiting.
 _FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
@@ -198,7 +200,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
-    together += asked.direct * c.direct_wait * shorter**2 / longer * _FEW_WARPS / asked.warps
+    together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
