@@ -12,10 +12,8 @@ import argparse
 import cProfile
 import ctypes
 import pstats
-import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -25,10 +23,10 @@ from unittest import mock
 
 import matmill
 from matmill import arch, gpu, scratch
+from matmill.bench.calls import host_seconds
 from matmill.dtypes import ELEMENTWISE
 
 _ADDRESSES = count(1 << 40, 1 << 28)
-_WARM, _ROUNDS, _CALLS = 300, 30, 400
 #: Short sums are one block's, longer ones are added by the last block, and many of them by a second launch.
 _SHAPES = {
     "inner, one block": (3, 3, 500),
@@ -125,20 +123,6 @@ def _stand_in_gpu() -> gpu.GPU:
     return device
 
 
-def _microseconds(call: Callable[[], object], wait: Callable[[], object]) -> float:
-    """The median over rounds of many calls, with a wait in between so that the GPU's queue never fills."""
-    for _ in range(_WARM):
-        call()
-    rounds = []
-    for _ in range(_ROUNDS):
-        wait()
-        begin = time.perf_counter()
-        for _ in range(_CALLS):
-            call()
-        rounds.append((time.perf_counter() - begin) / _CALLS * 1e6)
-    return statistics.median(rounds)
-
-
 def _profile(call: Callable[[], object]) -> None:
     profile = cProfile.Profile()
     profile.enable()
@@ -168,10 +152,10 @@ def main() -> None:
         wait, rand = lambda: None, StandInTensor
         print(f"stand-ins for torch and the driver ({reason}): matmill's own part alone")
     for name, ways in _calls(rand, torch_too=reason is None).items():
-        for way, call in ways.items():
-            print(f"{name:22} {way:10} {_microseconds(call, wait):6.2f} us")
+        for way, seconds in host_seconds(ways, wait).items():
+            print(f"{name:22} {way:10} {seconds * 1e6:6.2f} us")
             if profile:
-                _profile(call)
+                _profile(ways[way])
 
 
 def _calls(rand: Callable[[tuple[int, ...]], Any], *, torch_too: bool) -> dict[str, dict[str, Callable[[], object]]]:

@@ -123,13 +123,14 @@ class Plan:
 
     ``workspace`` is how many bytes of it must be given to :meth:`run`. Its stages share them: they run in turn.
     ``own`` gives the room and the counter that a stream has of its own, by the stream's handle; the room is 0 where
-    another workspace must be given to :meth:`run`. It is None for a plan that counts nothing.
+    another workspace must be given to :meth:`run`, and both are 0 where nothing is counted. A plan without a workspace
+    need not ask.
     """
 
     def __init__(self, gpu: GPU, ready: tuple[Ready[Any], ...]) -> None:
         self.ready = ready
         self.workspace = max((one.workspace for one in ready), default=0)
-        self.own = _own(gpu, self.workspace) if any(one.counts for one in ready) else None
+        self.own = _own(gpu, self.workspace) if any(one.counts for one in ready) else _nothing
         self._gpu = gpu
         self._steps = tuple(_Step(gpu, one) for one in ready)
         self._latest: tuple[float, float, Enqueue] = (1.0, 0.0, self.bound(1.0, 0.0))
@@ -168,6 +169,10 @@ class Plan:
                     leave()
 
         return enqueue
+
+
+def _nothing(_stream: int) -> Own:
+    return 0, 0
 
 
 def _own(gpu: GPU, workspace: int) -> Callable[[int], Own]:

@@ -48,7 +48,7 @@ def in_place(request: Request, shape: Shape, plans: dict[int, Plan]) -> Any:
         d = _packed(shape, a, address) if out is None else out
         plan = plans[address & 15] = _recall(GPU.get(a.device[1]), request, d)
     stream = current_stream(a.library, a.device[1])
-    at, counter = (0, 0) if plan.own is None else plan.own(stream)
+    at, counter = plan.own(stream)
     if plan.workspace and not at:
         _room, at = allocate(like, a, plan.workspace, raw=True)  # which lives until the launches are made
     addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, at, counter)
@@ -86,7 +86,7 @@ def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
     for other in others:
         gpu.order(other, stream)
     plan = _recall(gpu, request, d)
-    at, counter = (0, 0) if plan.own is None else plan.own(stream)
+    at, counter = plan.own(stream)
     if plan.workspace and not at and allocate is not None:
         _room, at = allocate(like, a, plan.workspace, named, raw=True)  # which lives until the launches are made
     elif plan.workspace and not at:
@@ -158,7 +158,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
         there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"))
         plan = _recall(gpu, there, _packed(shape, x, memory.address))
-        at, counter = (0, 0) if plan.own is None else plan.own(stream or 0)
+        at, counter = plan.own(stream or 0)
         if plan.workspace and not at:
             at = stack.enter_context(gpu.empty(plan.workspace)).address
         _run(plan, there, memory.address, (at, counter), stream or 0)

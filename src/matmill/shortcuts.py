@@ -36,7 +36,7 @@ class _Way(NamedTuple):
     shape: tuple[int, ...]
     enqueue: Enqueue
     workspace: int
-    own: Callable[[int], Own] | None
+    own: Callable[[int], Own]
     stream: Callable[[int], int]
     device: int
     byte: Any
@@ -84,11 +84,12 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     if d & 15 if out is None else shared:
         return None
     stream = way.stream(way.device)
-    at, counter = (0, 0) if way.own is None else way.own(stream)
-    room = None  # must live until the launches are made
-    if way.workspace and not at:
-        room = x.new_empty(way.workspace, dtype=way.byte)
-        at = room.data_ptr()
+    at, counter, room = 0, 0, None  # the room must live until the launches are made
+    if way.workspace:
+        at, counter = way.own(stream)
+        if not at:
+            room = x.new_empty(way.workspace, dtype=way.byte)
+            at = room.data_ptr()
     way.enqueue((a, b, 0, d, at, counter), stream)
     return array
 

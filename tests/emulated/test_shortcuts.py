@@ -131,7 +131,7 @@ def test_what_needs_a_word_gets_it(device: EmulatedGPU, tensors: Tensors) -> Non
     launched = len(device.launches)
     graded, negated = tensors(x), tensors(y)
     graded.requires_grad = True
-    negated.is_neg = lambda: True  # type: ignore[method-assign]
+    negated.is_neg = lambda: True  # type: ignore[method-assign]  # of this one alone
     for first, second, error, words in (
         (graded, tensors(y), ArgumentError, "requires grad"),
         (tensors(x), negated, ArgumentError, "negated"),
@@ -250,7 +250,7 @@ def test_lazily_negated_tensors_and_other_types_are_refused_as_ever(place: str, 
     for _ in range(2):
         matmill.transpose_add(tensors(arrays["x"]), tensors(arrays["y"]), out=tensors(arrays["out"]))
     given = {name: tensors(array) for name, array in arrays.items()}
-    given[place].is_neg = lambda: True  # type: ignore[method-assign]
+    given[place].is_neg = lambda: True  # type: ignore[method-assign]  # of this one alone
     with pytest.raises(ArgumentError, match="negated"):
         matmill.transpose_add(given["x"], given["y"], out=given["out"])
     given = {name: tensors(array.astype(np.float64 if name == place else np.float32)) for name, array in arrays.items()}

@@ -41,8 +41,8 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     if slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
-    constants = {**_layout(problem), "AHEAD": _ahead(problem)}
-    short, line = min(problem.m, problem.n), _LINE_BYTES // size
+    constants, short, line = _layout(problem), min(problem.m, problem.n), _LINE_BYTES // size
+    constants["AHEAD"] = _ahead(constants, short, size)
     found: dict[Config, None] = {}
     for wanted in _VECTORS:
         lines = max(1, wanted * VECTOR_BYTES // (short * _LINE_BYTES))  # of the cache, of each line
@@ -70,12 +70,10 @@ def _shared_bytes(config: Config, size: int) -> int:
     return shared_bytes(held(config, size), config["EVERY"], config["GAP"], 1 + config["AHEAD"], beside)
 
 
-def _ahead(problem: Geam) -> int:
-    """Portions under way besides the one that is made."""
-    size, short = problem.dtype.itemsize, min(problem.m, problem.n)
-    if problem.y is None or short > _MOST_AHEAD or short * size % VECTOR_BYTES == 0:
-        return 1
-    return _AHEAD if _parked(_layout(problem), size) else 1
+def _ahead(layout: Mapping[str, int], short: int, size: int) -> int:
+    """Portions under way besides the one that is made, of which a Y can be copied in whole vectors."""
+    several = layout["HAS_Y"] and short <= _MOST_AHEAD and short * size % VECTOR_BYTES and _parked(layout, size)
+    return _AHEAD if several else 1
 
 
 def _parked(constants: Mapping[str, int], size: int) -> bool:
