@@ -35,6 +35,9 @@ def _arithmetic_32() -> Case:
         ops += [Op(f"mul24.{part}.{t} %0, %1, %2;", "u4") for part in ("lo", "hi")]
         ops += [Op(f"mad24.{part}.{t} %0, %1, %2, %3;", "u4") for part in ("lo", "hi")]
         ops += [Op(f"dp4a.{t}.{other} %0, %1, %2, %3;", "u4") for other in ("u32", "s32")]
+        ops += [
+            Op(f"dp2a.{part}.{t}.{other} %0, %1, %2, %3;", "u4") for part in ("lo", "hi") for other in ("u32", "s32")
+        ]
         ops.append(Op(f"mad.wide.{t} %0, %1, %2, %4;", "u8"))
         ops += [Op(f"mul.wide.{t} %0, %1, -7;", "u8")] if t == "s32" else []
     sums = (

@@ -130,6 +130,26 @@ def test_sad_dp4a_neg_abs() -> None:
     )
 
 
+@pytest.mark.parametrize("b_type", ["u32", "s32"])
+@pytest.mark.parametrize("a_type", ["u32", "s32"])
+def test_dp4a_and_dp2a_multiply_parts_of_either_sign(a_type: str, b_type: str) -> None:
+    a, b, c = (numbers(32, 300, s) for s in (45, 46, 47))
+
+    def parts(row: np.ndarray[Any, Any], type_name: str, size: int) -> np.ndarray[Any, Any]:
+        kind = "i" if type_name == "s32" else "u"
+        return np.ascontiguousarray(row).view(f"{kind}{size}").reshape(len(row), -1).astype(np.int64)
+
+    by_4, by_2, bytes_b = parts(a, a_type, 1), parts(a, a_type, 2), parts(b, b_type, 1)
+    wanted = {
+        "dp4a": (by_4 * bytes_b).sum(axis=1),
+        "dp2a.lo": (by_2 * bytes_b[:, :2]).sum(axis=1),
+        "dp2a.hi": (by_2 * bytes_b[:, 2:]).sum(axis=1),
+    }
+    for name, exact in wanted.items():
+        got = per_thread(f"{name}.{a_type}.{b_type} d, a0, a1, a2;", a, b, c, out=np.uint32)
+        np.testing.assert_array_equal(got, (exact + c).astype(np.uint32), err_msg=name)
+
+
 @pytest.mark.parametrize("bits", [16, 32, 64])
 def test_logic(bits: int) -> None:
     a, b = numbers(bits, 200, 18), numbers(bits, 200, 19)

@@ -1,4 +1,4 @@
-"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a and their kin.
+"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and their kin.
 
 PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". Floating-point
 forms of the same opcodes are handed to the ``floats`` family.
@@ -295,13 +295,26 @@ def sad(i: Instruction) -> Action:
 def dot4(i: Instruction) -> Action:
     """dp4a: four products of bytes, summed onto a 32-bit number."""
     m = Modifiers(i)
+    return _dot(i, m, slice(None))
+
+
+@instructions("dp2a", operands=(4,))
+def dot2(i: Instruction) -> Action:
+    """dp2a: two products of 16-bit numbers and the lower or upper two bytes, summed onto a 32-bit number."""
+    m = Modifiers(i)
+    return _dot(i, m, {"lo": slice(0, 2), "hi": slice(2, 4)}[m.pick(("lo", "hi"))])
+
+
+def _dot(i: Instruction, m: Modifiers, which: slice) -> Action:
+    """The sum of products of a's parts, as many as ``which`` names of b's bytes, and those."""
     types = [m.type("u32", "s32"), m.type("u32", "s32")]
     m.done()
-    bytes_a, bytes_b = (np.int8 if t == "s32" else np.uint8 for t in types)
+    signs = ["i" if t == "s32" else "u" for t in types]
 
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
-        wide_a = np.ascontiguousarray(a).reshape(-1).view(bytes_a).reshape(-1, 4).astype(np.int64)
-        wide_b = np.ascontiguousarray(b).reshape(-1).view(bytes_b).reshape(-1, 4).astype(np.int64)
+        wide_b = np.ascontiguousarray(b).reshape(-1).view(f"{signs[1]}1").reshape(-1, 4)[:, which].astype(np.int64)
+        size = 4 // wide_b.shape[1]
+        wide_a = np.ascontiguousarray(a).reshape(-1).view(f"{signs[0]}{size}").reshape(wide_b.shape).astype(np.int64)
         out[...] = ((wide_a * wide_b).sum(axis=1) + c.astype(np.int64)).astype(np.uint32)
 
     d, *sources = i.operands
