@@ -4,8 +4,9 @@
     compute-sanitizer --tool racecheck python benchmarks/inner_launches.py
 
 Every element type and layout, sizes that no tile divides, an odd k; of the production kernel what is chosen and one
-configuration of each kind that is not: loads straight into registers and through stages, one block and several. Prints
-a line per kernel; exits with 1 where a result is wrong. Kernels are compiled by other processes first.
+configuration of each kind that is not: loads straight into registers and through stages, the latter also multiplied on
+matrix units, by one team and several; one block and several. Prints a line per kernel; exits with 1 where a result is
+wrong. Kernels are compiled by other processes first.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from matmill.bench.selection import for_emulator, nearest
 from matmill.bench.subject import TRAFFIC
 from matmill.bench.sums import random_sum
 from matmill.compile import compile_source
+from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
@@ -45,14 +47,19 @@ def production(arch: Arch) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
     for (m, n, k), dtype, layout in product(_SIZES, ALL.values(), (*LAYOUTS, "gram")):
         plain = inner_product(m, n, k, dtype, LAYOUTS[0] if layout == "gram" else layout)
         problem = gram_of(plain) if layout == "gram" else plain
-        kinds: dict[tuple[bool, bool], Kernel[Gemm]] = {}
+        kinds: dict[tuple[str, bool], Kernel[Gemm]] = {}
         for config in space(problem, arch):
             kernel = INNER.with_config(config)
             if kernel.why_not(problem, arch) is None:
-                kinds.setdefault((config["BK"] > 0, config["GS"] > 1), kernel)
-        for (staged, parted), kernel in kinds.items():
-            how = f"{'staged' if staged else 'direct'} {'blocks' if parted else 'block'}"
-            yield f"inner {how} {layout_of(problem)}", kernel, problem
+                kinds.setdefault((_way(config), config["GS"] > 1), kernel)
+        for (way, parted), kernel in kinds.items():
+            yield f"inner {way} {'blocks' if parted else 'block'} {layout_of(problem)}", kernel, problem
+
+
+def _way(config: Config) -> str:
+    if config["UNITS"]:
+        return "units, teams" if config["U"] > 1 else "units"
+    return "staged" if config["BK"] else "direct"
 
 
 def rungs(arch: Arch) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
@@ -104,9 +111,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20261120)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that compile")
     parser.add_argument("--every", type=int, default=1, help="launch every N-th kernel alone (default: 1)")
+    parser.add_argument("--only", default="", help="launch those alone whose line has this in it, such as units")
     args = parser.parse_args()
     gpu = GPU.get(0)
-    todo = [*rungs(gpu.arch), *production(gpu.arch)][:: args.every]
+    todo = [one for one in (*rungs(gpu.arch), *production(gpu.arch)) if args.only in one[0]][:: args.every]
     with KernelCompiler(gpu.arch.target, args.workers) as compiler:
         for _, kernel, problem in todo:
             if kernel.entry == INNER.entry:

@@ -3,8 +3,8 @@
     python benchmarks/inner_sass.py
     python benchmarks/inner_sass.py --dtypes float16 --layouts row gram --sizes 3x3 16x16 17x9 --odd
 
-For each product it compiles what the cost model chooses for an H200, disassembles it, follows the main loop, and prints
-a row of a Markdown table. The shares say how much of the time that the product takes at its target (memory at the
+For each product it compiles what the cost model chooses for an H200 among plain multiply-adds, disassembles it, follows
+the main loop, and prints a row of a Markdown table. The shares say how much of the time that the product takes at its target (memory at the
 measured bandwidth, or multiply-adds at three quarters of the data sheet's rate, whichever takes longer) issue slots,
 multiply-adds and passes through shared memory or L1 need. A second limit near 100% keeps the first from being reached.
 """
@@ -35,7 +35,12 @@ from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.source import generate
 
-CANDIDATES = [Production(INNER, space, cost.explain)]
+
+def _plain(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    return tuple(config for config in space(problem, arch) if not config["UNITS"])
+
+
+CANDIDATES = [Production(INNER, _plain, cost.explain)]
 #: The clock under load and the bandwidth that reading reaches, measured on an H200.
 HZ, READ_BYTES_PER_S = 1.75e9, 4.35e12
 #: Of the data sheet's multiply-adds, where they and not memory are the limit.
@@ -165,11 +170,8 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
         passes = (read + written) / terms
         least = twice.shared_load_wavefronts_ideal - once.shared_load_wavefronts_ideal
         ideal = least / terms + k_bytes / LINE
-    width = f"E{'apxst'[config['E_MODE']]}{config['E_WIDTH']} F{'apxst'[config['F_MODE']]}{config['F_WIDTH']}"
-    ahead = f" in {config['U']}" if config["U"] else ""
-    staged = (
-        f"V{config['V']} U{config['U']}" if direct else f"V{config['V']} BK{config['BK']}x{config['STAGES']}{ahead}"
-    )
+    width = f"E{'apxs'[config['E_MODE']]}{config['E_WIDTH']} F{'apxs'[config['F_MODE']]}{config['F_WIDTH']}"
+    staged = f"V{config['V']} U{config['U']}" if direct else f"V{config['V']} BK{config['BK']}x{config['STAGES']}"
     tile = f"{config['TM']}x{config['TN']}/{config['S']} {staged} {width} {config['BS']}x{resident}"
     return [
         label,

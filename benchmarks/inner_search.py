@@ -22,7 +22,7 @@ from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules
 from matmill.bench.environment import describe
 from matmill.bench.inner_grids import fit_grid, judge_grid
-from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks
+from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks, unit_tasks
 from matmill.config import Config
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
@@ -44,6 +44,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=_PARALLEL, help=f"processes that compile (default: {_PARALLEL})")
     parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels; needs no GPU")
     parser.add_argument("--arch", default=DEFAULT, help=f"what --compile-only compiles for (default: {DEFAULT})")
+    parser.add_argument("--units", action="store_true", help="products alone that matrix units can multiply")
     parser.add_argument("--limit", type=int, help="take this many products of each grid alone")
     args = parser.parse_args()
     if args.out is None and not args.compile_only:
@@ -59,7 +60,8 @@ def main() -> None:
     arch = arches.get(args.arch) if gpu is None else gpu.arch
     fit = fit_grid(args.seed)
     judge = judge_grid(args.seed, fit)[: args.limit]
-    todo = [task for task in tasks(fit[: args.limit], judge) if args.part in {task.part, "all"}]
+    every = unit_tasks(fit[: args.limit], judge, arch) if args.units else tasks(fit[: args.limit], judge)
+    todo = [task for task in every if args.part in {task.part, "all"}]
     with KernelCompiler(arch.target, args.workers) as compiler:
         if gpu is None:
             begin = time.monotonic()

@@ -20,7 +20,7 @@ from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
-from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks
+from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
 from matmill.bench.phvm_curve import read_measured
 from matmill.bench.products import described, gram_of, inner_product, layout_of
 from matmill.bench.sums import random_sum
@@ -88,6 +88,26 @@ def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> No
     assert len(some) == 10 + round(0.25 * (len(everything) - 10))
     assert len(candidates(Task(problem, "judge", exhaustive=False), H200, 1)) == 10
     assert candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 2) != some
+
+
+def test_products_that_matrix_units_can_multiply_are_searched_among_those_configurations() -> None:
+    small, wide, halves = inner_product(3, 3, 10**6), inner_product(64, 64, 10**6), inner_product(16, 16, 10**6, F16)
+    column = inner_product(32, 32, 10**6, layout="column")
+    todo = unit_tasks([small, wide], [halves, column, small], H200)
+    assert [(task.problem, task.part, task.exhaustive, task.units) for task in todo] == [
+        (wide, "fit", False, True),
+        (column, "judge", False, False),
+        (column, "judge", True, False),
+    ]
+    everything = candidates(Task(wide, "fit", exhaustive=True), H200, 1)
+    some = candidates(todo[0], H200, 1)
+    assert some[:10] == everything[:10]
+    assert len(some) > 10
+    assert all(config["UNITS"] for config in some[10:])
+    others = sum(config["UNITS"] for config in everything[10:])
+    assert len(some) == 10 + round(todo[0].share * others) < 10 + others
+    mixed = candidates(Task(wide, "fit", exhaustive=False, share=todo[0].share), H200, 1)
+    assert not all(config["UNITS"] for config in mixed[10:])
 
 
 # Rounds

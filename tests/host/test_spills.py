@@ -35,6 +35,14 @@ def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> No
         assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0
 
 
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("m", [64, 65, 96, 128])
+def test_wide_inner_products_do_not_spill(m: int, layout: str) -> None:
+    problem = inner_product(m, m, 10**6, F32, layout)
+    kernel = choose_from(_INNER, problem, H200).kernel
+    assert compile_source(generate(kernel, F32), H200.target).resources.spill_stores == 0, str(kernel.config)
+
+
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
     """X transposed plus Y, packed."""
     size = dtype.itemsize

@@ -34,8 +34,8 @@ from matmill.problem import Gemm
 LIBRARY = "torch.mm"
 PARTS = ("fit", "judge")
 _KIND = Kind("inner search", "benchmarks/inner_search.py")
-#: Of a search that is not exhaustive: the best by the model, and this share of all others.
-_BEST, _SHARE = 10, 0.25
+#: Of a search that is not exhaustive: the model's best, and this share of all others, or of those on matrix units.
+_BEST, _SHARE, _UNIT_SHARE = 10, 0.25, 0.6
 #: What the model predicts to be this many times slower than its choice is not run at all: one block for a k of 1e7
 #: would take a thousand times as long as all.
 _HOPELESS = 5.0
@@ -46,13 +46,15 @@ _EVERY = 3  # product of the fit grid that is searched exhaustively
 class Task:
     """One product to time: which grid it is of, and whether with every configuration or with some.
 
-    Where not with every one, with the model's ten best and ``share`` of the others.
+    Where not with every one, with the model's ten best and ``share`` of the others, or, where ``units``, of those
+    others alone that multiply on matrix units.
     """
 
     problem: Gemm
     part: str
     exhaustive: bool
     share: float = 0.0
+    units: bool = False
 
     @property
     def key(self) -> tuple[str, bool]:
@@ -73,6 +75,19 @@ def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
     return found + [Task(p, "judge", exhaustive=True) for first in range(_EVERY) for p in judge[first::_EVERY]]
 
 
+def unit_tasks(fit: Sequence[Gemm], judge: Sequence[Gemm], arch: Arch) -> list[Task]:
+    """:func:`tasks` of the products alone for which there are configurations on matrix units, and mostly with those."""
+    found = []
+    for task in tasks(fit, judge):
+        if not any(config["UNITS"] for config in space(task.problem, arch)):
+            continue
+        if task.part == "fit":
+            found.append(replace(task, exhaustive=False, share=_UNIT_SHARE, units=True))
+        else:
+            found.append(task)
+    return found
+
+
 def candidates(task: Task, arch: Arch, seed: int) -> list[Config]:
     """The legal configurations to time, best first by the model; hopeless ones are left out."""
     problem = task.problem
@@ -85,7 +100,7 @@ def candidates(task: Task, arch: Arch, seed: int) -> list[Config]:
     legal = sorted((config for config, time in predicted.items() if time <= most), key=predicted.__getitem__)
     if task.exhaustive:
         return legal
-    others = legal[_BEST:]
+    others = [config for config in legal[_BEST:] if config["UNITS"] or not task.units]
     draw = random.Random(f"{seed} {task.key}")  # noqa: S311 — which configurations, not a secret
     return legal[:_BEST] + draw.sample(others, round(task.share * len(others)))
 

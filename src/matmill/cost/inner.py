@@ -20,11 +20,13 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, TURNED, Reads, groups, last_lanes, teams
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads, groups, last_lanes, outputs_of, teams
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
 _LANES, _SECTOR_LINE = 32, 128
+#: Lanes that share a line's k's where a warp loads fragments; schedulers of a multiprocessor.
+_SHARING, _SCHEDULERS = 4, 4
 #: How steeply memory slows down where too much is in flight.
 _CROWDING = 4
 #: Seconds that are none: where k is 0, nothing takes longer.
@@ -90,16 +92,14 @@ class Constants:
     direct_wait: float = 0.25
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
     l2_bytes: float = 7.27
-    #: Where threads read ahead, in place of the above: the share of multiply-adds, the slots of a copy and of a load
-    #: from a stage, and a barrier's cycles.
-    ahead_fma_share: float = 1.0
-    ahead_copy_slots: float = 0.8
-    ahead_load_slots: float = 0.5
-    ahead_barrier_cycles: float = 12.7
-    #: There, slots more of a multiply-add whose operands come by fours of one line: their registers share a bank.
-    ahead_paired_slots: float = 0.05
-    #: Cycles of shared memory and L1 per element of a matrix that is turned on the way to its stage.
-    turned_cycles: float = 0.0946
+    #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
+    #: thirds at best; slots of a copy and of a load from a stage; and a barrier's cycles.
+    unit_share: float = 0.363
+    unit_copy_slots: float = 6.26
+    unit_load_slots: float = 6.01
+    unit_barrier_cycles: float = 103.0
+    #: Of the multiplying of a block's last stage, the part that nothing else overlaps.
+    unit_last: float = 0.787
 
 
 DEFAULT = Constants()
@@ -135,9 +135,8 @@ class Demand:
     parted: float
     counted: float
     shifted: float
-    ahead: float
-    paired: float
-    turned: float
+    units: float
+    last: float
     direct: float
     code: float
     partial_bytes: float
@@ -183,24 +182,24 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * asked.scatter
 
-    def either(plain: float, ahead: float) -> float:
-        return plain + asked.ahead * (ahead - plain)
+    def either(plain: float, units: float) -> float:
+        return plain + asked.units * (units - plain)
 
-    arithmetic = asked.multiply_seconds / either(c.fma_share, c.ahead_fma_share)
+    arithmetic = asked.multiply_seconds / either(c.fma_share, c.unit_share)
 
-    slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.ahead_load_slots) * asked.loads
-    slots += c.widen_slots * asked.widened + either(c.copy_slots, c.ahead_copy_slots) * asked.copies
-    slots += c.ahead_paired_slots * asked.paired
+    slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.unit_load_slots) * asked.loads
+    slots += c.widen_slots * asked.widened + either(c.copy_slots, c.unit_copy_slots) * asked.copies
     filled = asked.warps / (asked.warps + c.warps_half)
-    barriers = either(c.barrier_cycles, c.ahead_barrier_cycles) * asked.barriers
+    barriers = either(c.barrier_cycles, c.unit_barrier_cycles) * asked.barriers
     issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz
-    operands = c.line_cycles * asked.lines + c.shared_cycles * asked.passes + c.turned_cycles * asked.turned
+    operands = c.line_cycles * asked.lines + c.shared_cycles * asked.passes
     operands /= asked.hz
 
     p = c.overlap
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
     together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
+    together += asked.units * c.unit_last * asked.last * (arithmetic + issue)
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
@@ -223,12 +222,18 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     size = problem.dtype.itemsize
     row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
     under_way = min(portions, config["STAGES"] - 1 if staged else config["U"])
-    alone = bool(config["GRAM"]) and config["DOWN"] == 1
+    units = config["UNITS"] == 1
+    alone = bool(config["GRAM"]) and config["DOWN"] == 1 and not units
     tm, tn = config["TM"], 0 if alone else config["TN"]
     products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
-    ahead = staged and config["U"] > 0
-    threads = bs / groups(config)  # to a k, those that are left over included
+    multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
+    threads = float(s)  # that load the same k
+    if units:
+        uneven = ceil_div(resident * bs, _LANES * _SCHEDULERS) * _LANES * _SCHEDULERS / (resident * bs)
+        multiplies = terms * s * _unit_slots(problem, config) * uneven
+        seconds = terms * _unit_seconds(problem, config, arch) * uneven
+        threads /= _SHARING
 
     copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
@@ -250,23 +255,22 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         flight=float(under_way * portion * row_bytes * resident * busy),
         scatter=_scatter(problem, config),
         barriers=portions / resident / teams(config) if staged else 0.0,
-        multiply_seconds=terms * threads * products / lanes / arch.boost_hz,
-        multiplies=terms * threads * products,
+        multiply_seconds=seconds,
+        multiplies=multiplies,
         reads=terms * reads,
         loads=terms * loads,
-        widened=float(terms * threads * (tm + tn)) if problem.dtype.wider is not None else 0.0,
+        widened=float(terms * threads * (tm + tn)) if problem.dtype.wider is not None and not units else 0.0,
         copies=terms * copied,
         warps=resident * bs / _LANES,
         lines=terms * lines,
         passes=terms * passes,
-        sums=config["TM"] * config["TN"] * bs / _LANES,
+        sums=outputs_of(config) * bs / _LANES,
         parted=float(parted),
         counted=float(counted),
-        ahead=float(ahead),
-        paired=terms * threads * products if ahead and v > 1 else 0.0,
-        turned=float(terms * _turned(problem, config)),
+        units=float(config["UNITS"]),
+        last=1 / max(1, ceil_div(ceil_div(problem.k, portion), gs)),
         direct=float(not staged),
-        code=_code(config, products),
+        code=_code(config, _unit_slots(problem, config) if units else products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
         steps=float(_last_steps(problem, config) if counted else ceil_div(gs, _WAYS * _UNROLLED) if parted else 0),
@@ -283,22 +287,36 @@ def _last_steps(problem: Gemm, config: Config) -> int:
     return ceil_div(ceil_div(config["GS"], bs // lanes), at_once) * ceil_div(places, lanes) * problem.batch
 
 
+def _terms(problem: Gemm) -> tuple[int, int]:
+    """Instructions of the matrix units that make one product of fragments, and k's that they take of each."""
+    return (1, 16) if problem.dtype.wider is not None else (3, 8)
+
+
+def _unit_slots(problem: Gemm, config: Config) -> float:
+    """Issue slots of a thread per k, of which a warp's fragments hold several: products, sums and splitting."""
+    (parts, length), tm, tn = _terms(problem), config["TM"], config["TN"]
+    chain = max(1, 4 * config["V"] // length)  # of products whose sum is added to the long one
+    splits = 6 * (tm + tn) if parts > 1 else 0
+    return (parts * tm * tn / 2 + 2 * tm * tn / chain + splits) / length
+
+
+def _unit_seconds(problem: Gemm, config: Config, arch: Arch) -> float:
+    """Of the GPU's matrix units per k at the data sheet's rate, on one multiprocessor's behalf."""
+    name = "tf32" if problem.dtype.wider is None else problem.dtype.name
+    parts, _ = _terms(problem)
+    return parts * 2 * config["S"] * outputs_of(config) * arch.sms / arch.matrix_flops[name]
+
+
 def _code(config: Config, products: float) -> float:
-    """Multiply-adds in the machine code of the loops, unrolled as ``product.cuh`` says."""
+    """Multiply-adds in the machine code of the loops, unrolled as ``product.cuh`` says; or whatever is ``products``."""
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
-    if config["U"]:
+    if config["UNITS"]:
         return config["BK"] * teams(config) / groups(config) * products
     pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
     most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))
     return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
-
-
-def _turned(problem: Gemm, config: Config) -> int:
-    """Elements per k that are copied one by one, to stages that hold k by k."""
-    lines = {"E": problem.m, "F": problem.n}
-    return sum(count for name, count in lines.items() if config["BK"] and config[f"{name}_MODE"] == TURNED)
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
@@ -306,7 +324,7 @@ def _scatter(problem: Gemm, config: Config) -> float:
     pieces = _LANES // min(config["S"], _LANES)
     run = (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
     lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
-    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED, TURNED})
+    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED})
     return along / sum(lines.values()) * _SECTOR_LINE / run
 
 

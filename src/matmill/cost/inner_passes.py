@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import gcd, lcm
+from math import gcd
 
 from matmill.config import Config
 from matmill.kernel import ceil_div
@@ -16,19 +16,24 @@ from matmill.kernel import ceil_div
 VECTOR_BYTES = 16
 
 #: How a matrix's lines are read, as in lines.cuh.
-ALONG_K, PACKED, STRIDED, SHIFTED, TURNED = range(5)
+ALONG_K, PACKED, STRIDED, SHIFTED = range(4)
 
 _LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at once; bytes of a bank
 
 
 def teams(config: Config) -> int:
-    """Teams of threads, with stages of their own, into which a block falls (``include/matmill/inner/ahead.cuh``)."""
-    return config["U"] if config["BK"] and config["U"] else 1
+    """Teams of threads, with stages of their own, into which a block falls (``include/matmill/inner/teams.cuh``)."""
+    return config["U"] if config["UNITS"] else 1
 
 
 def groups(config: Config) -> int:
-    """Groups of S threads in a block, each with k's of its own; threads of a team that are too few for one are left."""
-    return teams(config) * (config["BS"] // teams(config) // config["S"])
+    """Groups of S threads in a block, each with k's of its own."""
+    return config["BS"] // config["S"]
+
+
+def outputs_of(config: Config) -> int:
+    """Sums of a thread; on the matrix units, where each of 8 lanes has TM rows and TN columns, 4 lanes share them."""
+    return config["TM"] * config["TN"] * (2 if config["UNITS"] else 1)
 
 
 def last_lanes(config: Config, itemsize: int) -> tuple[int, int]:
@@ -62,44 +67,52 @@ class Reads:
     v: int
     linewise: bool
     square: tuple[int, int, int, int]
-    team: int
+    units: bool
 
     @classmethod
     def of(cls, config: Config, name: str, lines: int, size: int) -> Reads:
         """Those of a matrix of ``lines`` lines."""
         square = (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"])
         width, linewise = width_of(config, name, lines, size), config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
-        team = config["BS"] // teams(config)
-        return cls(name, size, width, config[f"{name}_GROUP"], config["V"], linewise, square, team)
+        return cls(name, size, width, config[f"{name}_GROUP"], config["V"], linewise, square, bool(config["UNITS"]))
 
     def passes(self, pitch: int) -> float:
         """Passes that one such load of a warp takes where lines, or k's, lie ``pitch`` elements apart."""
         taker, group = (pitch, self.v) if self.linewise else (self.group, self.v * pitch)
-        return _passes(
-            self.square, self.team, self.name, (taker * self.size, group * self.size, self.width * self.size)
-        )
+        apart = (taker * self.size, group * self.size, self.width * self.size)
+        if self.units:
+            return float(_passes_of(_fragment(), apart))
+        return _passes(self.square, self.name, apart)
 
 
 @cache
-def _passes(square: tuple[int, int, int, int], team: int, name: str, apart: tuple[int, int, int]) -> float:
-    """Of a warp, in the mean, where ``team`` threads share stages.
+def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int, int]) -> float:
+    """Of a warp, in the mean.
 
     ``apart`` are bytes from taker to taker of lines and from one group of S threads to the next, and of a load.
 
-    >>> _passes((2, 2, 4, 0), 32, "E", (528, 16, 16)), _passes((2, 2, 4, 0), 32, "E", (576, 16, 16))
+    >>> _passes((2, 2, 4, 0), "E", (528, 16, 16)), _passes((2, 2, 4, 0), "E", (576, 16, 16))
     (4.0, 2.0)
     """
-    warps = min(team, lcm(square[2], _LANES)) // _LANES
-    return sum(_passes_of(warp, square, team, name, apart) for warp in range(warps)) / warps
+    s = square[2]
+    warps = max(1, s // _LANES)
+    found = 0
+    for warp in range(warps):
+        threads = range(warp * _LANES, (warp + 1) * _LANES)
+        found += _passes_of(tuple((tile_of(t % s, *square)[name == "F"], t // s) for t in threads), apart)
+    return found / warps
 
 
-def _passes_of(warp: int, square: tuple[int, int, int, int], team: int, name: str, apart: tuple[int, int, int]) -> int:
-    """Those of one warp."""
-    s, (taker_bytes, group_bytes, width) = square[2], apart
-    threads = range(warp * _LANES, (warp + 1) * _LANES)
-    takers = [tile_of(thread % s, *square)[name == "F"] for thread in threads]
-    own = [min(thread // s, team // s - 1) for thread in threads]  # those left load what the last group does
-    starts = [taker * taker_bytes + group * group_bytes for group, taker in zip(own, takers, strict=True)]
+def _fragment() -> tuple[tuple[int, int], ...]:
+    """Taker of lines and group of k's of each lane of a warp that loads for the matrix units (``units.cuh``)."""
+    return tuple((lane // 4, lane % 4) for lane in range(_LANES))
+
+
+@cache
+def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int]) -> int:
+    """Those of a warp whose lanes are given as taker and group."""
+    taker_bytes, group_bytes, width = apart
+    starts = [taker * taker_bytes + group * group_bytes for taker, group in lanes]
     paired = width > _WORD and any(all(starts[i] == starts[i ^ bit] for i in range(_LANES)) for bit in (1, 2))
     together = min(_LANES, _ROW // max(width, _WORD) * (2 if paired else 1))
     count = 0

@@ -76,6 +76,7 @@ INNER: Kernel[Gemm] = Kernel(
         ACROSS=1,
         S=1,
         GRAM=0,
+        UNITS=0,
         V=4,
         U=2,
         BS=256,

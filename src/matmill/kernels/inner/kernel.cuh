@@ -1,4 +1,5 @@
-// D = alpha * E * F + beta * C for at most 128 rows of E and columns of F and any k; see product.cuh for the long sum.
+// D = alpha * E * F + beta * C for at most 128 rows of E and columns of F and any k; see product.cuh for the long sum, and
+// units.cuh where it is done on the matrix units.
 //
 //   inner ─▶ partial sums [batch][block][output] ─▶ the last block ─▶ D
 //                                                └▶ finish (or carry, then finish) ─▶ D
@@ -9,8 +10,17 @@
 // Everything is added in an order that launch and layout alone decide: the same inputs give the same bits.
 #include "matmill/inner/last_block.cuh"
 #include "matmill/inner/product.cuh"
+#include "matmill/inner/units.cuh"
 
-using Product = matmill::InnerProduct<Config>;
+template <class Config, bool UNITS>
+struct ProductOf {
+  using Type = matmill::InnerProduct<Config>;
+};
+template <class Config>
+struct ProductOf<Config, true> {
+  using Type = matmill::UnitProduct<Config>;
+};
+using Product = ProductOf<Config, Config::UNITS != 0>::Type;
 // Vectors take four registers each, which many resident threads do not have.
 using LastBlock =
     matmill::LastBlock<Config::BS, Product::M * Product::N, Config::BS * Config::BLOCKS_PER_SM <= 512 ? 16 : 6>;

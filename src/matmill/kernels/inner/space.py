@@ -13,10 +13,10 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, TURNED, VECTOR_BYTES, teams, width_of
+from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, teams, width_of
 from matmill.kernel import ceil_div
-from matmill.kernels.inner.ahead import against_ahead, ahead
 from matmill.kernels.inner.stages import with_stages
+from matmill.kernels.inner.units import against_units, units
 from matmill.layout import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
 from matmill.partials import MOST_ADDED_BY_ONE, padded_bytes
@@ -46,6 +46,8 @@ _WARP, _L1_LINE, _MANY = 32, 128, 32
 _MOST_PLACES = 12
 #: Threads per multiprocessor, two warps for each of its schedulers: else one that waits for a stage leaves it idle.
 _LEAST_RESIDENT = 256
+#: Stages of a block whose partial sums may take longer than they do.
+_FEW_STAGES = 8
 #: Pieces that a thread takes of a stage, and copies that it issues, at most.
 _MOST_PIECES, _MOST_COPIES = 8, 32
 
@@ -101,22 +103,24 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
     if not (problem.m <= NARROW and problem.n <= NARROW):
         return ()
-    e, f = layouts(problem)
     found: dict[Config, None] = {}
+    for config in _configs(problem, arch):
+        for gs in _grids(problem, config, arch):
+            for last in _adders(problem, config.launched(GS=gs)):
+                found[config.launched(GS=gs, LAST=last)] = None
+    return tuple(found)
+
+
+def _configs(problem: Gemm, arch: Arch) -> Iterator[Config]:
+    """Those worth considering, without a grid."""
+    e, f = layouts(problem)
     for tile in _tiles(problem):
         staged = tuple(_staged(problem, arch, tile, e, f))
         direct = _direct(problem, arch, tile, e, f)
         if staged:
             direct = (config for config in direct if not _scattered(config, problem))
-        for config in (*direct, *staged):
-            for gs in _grids(problem, config, arch):
-                for last in _adders(problem, config.launched(GS=gs)):
-                    found[config.launched(GS=gs, LAST=last)] = None
-    for config in ahead(problem, arch, ((e.mode, e.lines, e.width), (f.mode, f.lines, f.width))):
-        blocks = arch.sms * config["BLOCKS_PER_SM"] // problem.batch
-        if blocks and problem.k >= blocks * block_terms(config):
-            found[config.launched(GS=blocks, LAST=0)] = None
-    return tuple(found)
+        yield from (*direct, *staged)
+    yield from units(problem, arch, ((e.mode, e.lines, e.width, e.shifts), (f.mode, f.lines, f.width, f.shifts)))
 
 
 def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -145,7 +149,7 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
             sums = tm * (tm + 1) // 2 if gram and down == 1 else tm * tn
             most = _MOST_ALONE if gram and down == 1 else _MOST_SUMS
             if sums * size <= most and (tm + tn) * size <= _MOST_PER_K and sharing <= 256:
-                config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram))
+                config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram), UNITS=0)
                 fitting.append((_burden(config), config))
     fitting.sort(key=lambda pair: pair[0])
     least = fitting[0][0] if fitting else 0.0
@@ -297,10 +301,14 @@ def _needed(tile: Config, problem: Gemm) -> int:
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
     """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
 
-    One or two for each multiprocessor may be faster than as many as fit: too many bytes in flight crowd memory.
+    One or two for each multiprocessor may be faster than as many as fit: too many bytes in flight crowd memory. Those
+    that multiply on matrix units are no more than fit comfortably.
     """
     most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
+    if config["UNITS"] and most >= _FEW_STAGES * resident:
+        yield resident
+        return
     counts = {1, resident, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4, 8))}
     counts = {count for count in counts if count <= resident}
     yield from sorted({min(most, count) for count in counts})
@@ -323,6 +331,8 @@ def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
     checks = (_wrong_sizes, _wrong_loads, _wrong_launch)
     reason = next(filter(None, (check(problem, config) for check in checks)), None)
+    if reason is None and config["UNITS"]:
+        reason = against_units(problem, config, arch)
     return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
 
 
@@ -342,10 +352,6 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
             if not (layout.shifts and config["BK"] and config["V"] == 1):
                 return f"{name}_MODE = {mode} needs stages, V = 1 and a matrix that begins at an aligned vector"
             continue
-        if mode == TURNED:
-            if not (layout.along_k and config["BK"] and size >= _LEAST_COPY):
-                return f"{name}_MODE = {mode} needs stages and lines along k of elements of {_LEAST_COPY} bytes or more"
-            continue
         if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
             return f"{name}_MODE = {mode} is not how {name} lies"
         if width > layout.width:
@@ -356,8 +362,6 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
 
 
 def _wrong_launch(problem: Gemm, config: Config) -> str | None:
-    if config["BK"] and config["U"] and (reason := against_ahead(config)) is not None:
-        return reason
     needed = with_stages(config, problem)
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:

@@ -12,11 +12,11 @@ from matmill.cost.inner_passes import (
     PACKED,
     SHIFTED,
     STRIDED,
-    TURNED,
     VECTOR_BYTES,
     Reads,
     groups,
     last_lanes,
+    outputs_of,
     teams,
 )
 from matmill.kernel import ceil_div
@@ -53,16 +53,14 @@ def _pitch(config: Config, name: str, lines: int, size: int) -> int:
     mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // size
     if mode == PACKED or (mode == STRIDED and lines % vector):
         return lines
-    if mode == TURNED:  # an odd number of vectors: neighbouring k's, which are copied together, lie in other banks
-        least, by = vector * (ceil_div(lines, vector) | 1), 2 * vector
-    else:  # shifted lines begin up to a vector late
-        least, by = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode], vector
-    pitches = [least + by * more for more in range(_VECTORS)]
+    # Shifted lines begin up to a vector late.
+    least = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
+    pitches = [least + vector * more for more in range(_VECTORS)]
     return min(pitches, key=Reads.of(config, name, lines, size).passes)
 
 
 def _sum_bytes(config: Config, itemsize: int) -> int:
-    outputs, s, bs = config["TM"] * config["TN"], config["S"], config["BS"]
+    outputs, s, bs = outputs_of(config), config["S"], config["BS"]
     if _LANES // 2 % s == 0:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize

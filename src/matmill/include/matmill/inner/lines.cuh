@@ -4,7 +4,6 @@
 //   PACKED   all lines of one k are neighbours and the k's too: the matrix is one run of memory
 //   STRIDED  anything else; GROUP lines of one k may still be neighbours
 //   SHIFTED  k is contiguous and lines begin anywhere: only in stages, one k at a time
-//   TURNED   k is contiguous, but the stage holds k by k: like STRIDED there
 //
 // TAKERS threads share LINES lines and take COUNT each, in groups of GROUP neighbours dealt out in turns: what
 // neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.

@@ -20,6 +20,12 @@ using Acc = Number::Acc;
 
 namespace matmill {
 
+// One operand: where it lies, and its strides in elements.
+struct Matrix {
+  const Scalar* first;
+  Index line_stride, k_stride;
+};
+
 constexpr int FINISH_OUTPUTS = 32;  // outputs of one block of `finish` and `carry`
 constexpr int FINISH_WAYS = 16;     // threads that share the partial sums of one output
 constexpr int FINISH_THREADS = FINISH_OUTPUTS * FINISH_WAYS;

@@ -9,7 +9,7 @@
 
 namespace matmill {
 
-enum { ALONG_K, PACKED, STRIDED, SHIFTED, TURNED };
+enum { ALONG_K, PACKED, STRIDED, SHIFTED };
 
 // WIDTH elements from p in one load. Nothing is read twice: the hint keeps L2 for what is.
 template <int WIDTH, class T>

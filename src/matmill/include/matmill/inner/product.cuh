@@ -17,7 +17,6 @@
 // GRAM: F is E's transpose. E is read once, and only the tiles on and above the diagonal are written.
 #pragma once
 
-#include "matmill/inner/ahead.cuh"
 #include "matmill/inner/lines.cuh"
 #include "matmill/inner/outputs.cuh"
 #include "matmill/inner/stage.cuh"
@@ -40,11 +39,9 @@ struct InnerProduct {
   static constexpr bool GRAM = Config::GRAM != 0, STAGED = Config::BK != 0;
   static constexpr int TILES = GRAM ? DOWN * (DOWN + 1) / 2 : DOWN * ACROSS, S = Config::S;
   static constexpr bool TRIANGLE = GRAM && DOWN == 1;  // one tile, of which the part on and above the diagonal is summed
-  static constexpr bool AHEAD = STAGED && Config::U > 0;  // see ahead.cuh
-  static constexpr int TEAMS = AHEAD ? Config::U : 1, TEAM = BS / TEAMS;
-  static constexpr int GROUPS = TEAM / S, OUT = TM * TN;
-  static_assert(TILES <= S && S <= TEAM && TEAM % 32 == 0 && TEAM * TEAMS == BS, "every piece has a thread for each tile");
-  static_assert(AHEAD || ((S & (S - 1)) == 0 && BS % S == 0), "S is a power of two that divides BS");
+  static constexpr int GROUPS = BS / S, OUT = TM * TN;
+  static_assert(TILES <= S && S <= BS, "every piece has a thread for each tile");
+  static_assert((S & (S - 1)) == 0 && BS % S == 0, "S is a power of two that divides BS");
   static_assert(TM * DOWN >= M && TN * ACROSS >= N, "tiles cover D");
   static_assert(!GRAM || (M == N && TM == TN && DOWN == ACROSS), "a Gram matrix is symmetric, and so are its tiles");
 
@@ -53,12 +50,12 @@ struct InnerProduct {
                        GRAM ? Config::E_GROUP : Config::F_GROUP>;
   template <int LINES, int MODE, int WIDTH, int PITCH>  // where nothing is staged, any that is legal
   using StageOf = Stage<Scalar, LINES, STAGED ? Config::BK : 16, STAGED ? MODE : int(ALONG_K), STAGED ? WIDTH : 1,
-                        STAGED ? PITCH : 16, TEAM, TEAMS == 1>;
+                        STAGED ? PITCH : 16, BS, true>;
   using StageE = StageOf<M, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH>;
   using StageF = StageOf<N, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH>;
-  using Sum = TileSum<Acc, BS, S, OUT, TEAM>;
+  using Sum = TileSum<Acc, BS, S, OUT, BS>;
   static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
-  static constexpr int PIPELINE_BYTES = STAGED ? TEAMS * Config::STAGES * STAGE_BYTES : 0;
+  static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
 
   static constexpr int FEW = 4;  // outputs that spare registers for sums of their own are left for
@@ -111,9 +108,7 @@ struct InnerProduct {
   }
 
   __device__ __forceinline__ void run(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
-    if constexpr (AHEAD) {
-      Ahead<InnerProduct>::run(acc, E, F, k, shared);
-    } else if constexpr (STAGED) {
+    if constexpr (STAGED) {
       run_staged(E, F, k, shared);
     } else {
       run_direct(E, F, k);

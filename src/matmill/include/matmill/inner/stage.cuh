@@ -3,8 +3,6 @@
 //   ALONG_K           line by line, PITCH apart
 //   SHIFTED           the same for lines that begin anywhere: whole vectors, from the aligned one in which the stage's
 //                     first k lies, so that a line's k's begin misplaced() elements late; BK / WIDTH + 1 of them
-//   TURNED            k by k, PITCH apart, of lines along k, one element a copy: RUN neighbours of a line side by side,
-//                     which reads whole sectors, and an odd number of vectors apart, which spreads them over the banks
 //   PACKED            k by k, in the order in which the matrix lies in global memory
 //   STRIDED           k by k, PITCH apart
 //
@@ -26,12 +24,9 @@ __device__ __forceinline__ int misplaced(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) % VECTOR_BYTES) / int(sizeof(T));
 }
 
-// The largest power of two that divides n and is at most `most`, which is one too.
-constexpr int power_of_two_in(int n, int most) { return n % most == 0 ? most : power_of_two_in(n, most / 2); }
-
 template <class T, int LINES, int BK, int MODE, int WIDTH, int PITCH_, int THREADS, bool ALL>
 struct Stage {
-  static constexpr bool SHIFTS = MODE == SHIFTED, TURNS = MODE == TURNED;
+  static constexpr bool SHIFTS = MODE == SHIFTED;
   static constexpr bool LINEWISE = MODE == ALONG_K || SHIFTS;
   static constexpr int PITCH = PITCH_;
   static constexpr int ELEMENTS = (LINEWISE ? LINES : BK) * PITCH;
@@ -42,23 +37,18 @@ struct Stage {
   static_assert(MODE != PACKED || PITCH == LINES, "a packed matrix is copied as it lies");
   static_assert(!SHIFTS || (WIDTH * sizeof(T) == VECTOR_BYTES && LINES <= THREADS), "a thread per line's last vector");
 
-  static_assert(!TURNS || WIDTH == 1, "a matrix that is turned is copied element by element");
-
   // Copies lie in rows of INNER; rows are lines, k's, or (packed) the whole stage. A pass of all threads covers whole
   // rows, or a whole part of one; where it does neither (3 k-major lines of a matrix that is not packed), every copy's
   // place is divided out.
-  // Of a TURNED matrix a pass covers RUN k's of some lines, and a thread copies every RUN-th k of its line in turn. Runs
-  // of 64 bytes were 1% to 3% faster than those of 32 or 128.
-  static constexpr int RUN = TURNS ? power_of_two_in(BK, 64 / int(sizeof(T))) : 1, TIMES = TURNS ? BK / RUN : 1;
-  static constexpr int INNER = TURNS ? RUN : LINEWISE ? BK / WIDTH : MODE == PACKED ? BK * LINES / WIDTH : LINES / WIDTH;
-  static constexpr int ITEMS = (LINEWISE || TURNS ? LINES : MODE == PACKED ? 1 : BK) * INNER;
+  static constexpr int INNER = LINEWISE ? BK / WIDTH : MODE == PACKED ? BK * LINES / WIDTH : LINES / WIDTH;
+  static constexpr int ITEMS = (LINEWISE ? LINES : MODE == PACKED ? 1 : BK) * INNER;
   static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
   // Of a pass. Threads beyond its last whole row copy nothing, where that takes no further pass.
   static constexpr int WHOLE = INNER <= THREADS ? THREADS / INNER : 1;
-  static constexpr int ROWS = TURNS || INNER <= THREADS && (ITEMS / INNER + WHOLE - 1) / WHOLE == SLOTS ? WHOLE : 0;
+  static constexpr int ROWS = INNER <= THREADS && (ITEMS / INNER + WHOLE - 1) / WHOLE == SLOTS ? WHOLE : 0;
   static constexpr int PARTS = MODE == PACKED || INNER % THREADS == 0 ? (INNER + THREADS - 1) / THREADS : 0;  // of a row
   static constexpr int UNROLL = SLOTS <= 16 ? SLOTS : 8;  // many copies at once would need many addresses at once
-  static_assert(INNER > 0 && INNER * TIMES * WIDTH * (ITEMS / INNER) == BK * LINES, "whole copies");
+  static_assert(INNER > 0 && INNER * WIDTH * (ITEMS / INNER) == BK * LINES, "whole copies");
 
   // This thread's number among the THREADS that copy: ALL of the block, or a part of it.
   static __device__ __forceinline__ unsigned thread() { return ALL ? threadIdx.x : threadIdx.x % THREADS; }
@@ -72,7 +62,7 @@ struct Stage {
   __device__ __forceinline__ Stage(const T* first, long long line_stride, long long k_stride, long long step) {
     row = ROWS > 0 ? thread() / INNER : 0;
     place = (ROWS > 0 ? thread() % INNER : thread()) * WIDTH;
-    row_stride = LINEWISE || TURNS ? line_stride : k_stride;
+    row_stride = LINEWISE ? line_stride : k_stride;
     element_stride = MODE == STRIDED ? line_stride : 1;
     stage_stride = step * k_stride;
     next = first;
@@ -98,8 +88,7 @@ struct Stage {
       return;
     }
     each<1>([&](int to, const T* from, int row, int place) {
-      const int there = TURNS            ? place < left
-                        : LINEWISE       ? int(left) - place + (SHIFTS ? misplaced(from) : 0)
+      const int there = LINEWISE         ? int(left) - place + (SHIFTS ? misplaced(from) : 0)
                         : MODE == PACKED ? int(left) * LINES - place
                         : row < left     ? WIDTH
                                          : 0;
@@ -149,11 +138,7 @@ struct Stage {
       if (there) {
         if constexpr (ROWS > 0) {
           const int r = row + slot * ROWS;
-#pragma unroll (AT_ONCE > 1 ? TIMES : 1)
-          for (int time = 0; time < TIMES; ++time) {
-            const int k = time * RUN;
-            copy(TURNS ? (place + k) * PITCH + r : r * PITCH + place, from + k, r, place + k);
-          }
+          copy(r * PITCH + place, from, r, place);
         } else if constexpr (PARTS > 0) {
           const int r = slot / PARTS, part = slot % PARTS * (THREADS * WIDTH);
           copy(r * PITCH + place + part, from + r * row_stride + part * element_stride, r, place + part);

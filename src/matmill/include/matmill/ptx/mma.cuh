@@ -1,6 +1,6 @@
-// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements.
+// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements and tf32.
 // PTX ISA, "Warp-level matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and
-// m16n8k8 need sm_75, m16n8k16 and bfloat16 sm_80.
+// m16n8k8 need sm_75, m16n8k16, bfloat16 and tf32 sm_80.
 //
 // In a fragment, lane 4 g + t holds of A (16 x 16) the pairs of columns 2 t, 2 t + 1 in rows g, g + 8, and the same 8
 // columns on; of B (16 x 8) the rows 2 t, 2 t + 1 of column g, and the same 8 rows on; of the sums (16 x 8) columns
@@ -74,6 +74,15 @@ __device__ __forceinline__ void mma_m16n8k16(Half, Sums<true>& c, const unsigned
 
 __device__ __forceinline__ void mma_m16n8k16(BFloat, Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c += a * b for a 16 x 8 and an 8 x 8 tile of float32, of which the lower 13 bits count for nothing. Lane 4 g + t holds
+// of A columns t, t + 4 of rows g, g + 8 (rows first), of B rows t, t + 4 of column g.
+__device__ __forceinline__ void mma_m16n8k8_tf32(Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

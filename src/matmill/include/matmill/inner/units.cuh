@@ -1,0 +1,249 @@
+// The long sum on the matrix units (mma.sync), for products that plain multiply-adds hold up.
+//
+//   a team's stages ── fragments, a step ahead ──▶ registers ──▶ mma ──▶ sums of a step ──▶ acc          (teams.cuh)
+//
+// DOWN x ACROSS warps take 8 TM rows and 8 TN columns each; a team's GROUPS of them take k's in turns. What order k is
+// summed in does not matter, so a lane's operands need not be the k's that the fragment's layout names, as long as E and
+// F agree: lane 4 g + t loads V neighbouring k's of TM rows and of TN columns at once.
+//
+// float32: the units multiply 11 bits. x = high + low, each of 11 bits and exact up to 2^-23 of x; of the product's four
+// terms low * low, 2^-22 of it, is left out:
+//
+//   x * y = low * high + high * low + high * high      three mma, the small terms first
+//
+// The units cut sums off where plain arithmetic rounds. So a step's few k start from zero, and their sum is added to the
+// long one by plain arithmetic. Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores
+// while surpassing the FP32 theoretical peak performance" (2022), is where both come from.
+//
+// The smallest numbers would lose their low part, so all are split as 2^12 times what they are; then whatever is normal
+// keeps its bits. Infinities, NaN and numbers so large that they become infinite leave sums that are no finite numbers.
+// Where a block ends with one it does its share again by plain multiply-adds, straight from memory, in some ten times
+// the time.
+#pragma once
+
+#include "matmill/inner/lines.cuh"
+#include "matmill/inner/outputs.cuh"
+#include "matmill/inner/teams.cuh"
+#include "matmill/inner/tile_sum.cuh"
+#include "matmill/ptx/mma.cuh"
+
+namespace matmill {
+
+// SCALE times a float32, as two numbers that the matrix units take whole; high is it to the nearest 11 bits.
+struct Split {
+  static constexpr unsigned KEPT = 0xffffe000u, HALF = 0x1000u;
+  static constexpr float SCALE = 4096;
+
+  unsigned high, low;
+
+  __device__ __forceinline__ explicit Split(float number) {
+    const float x = SCALE * number;
+    high = (__float_as_uint(x) + HALF) & KEPT;
+    low = __float_as_uint(x - __uint_as_float(high));
+  }
+  __device__ __forceinline__ Split() {}
+};
+
+template <class Config_>
+struct UnitProduct {
+  using Config = Config_;
+  static constexpr int M = Config::M, N = Config::N, TM = Config::TM, TN = Config::TN;
+  static constexpr int DOWN = Config::DOWN, ACROSS = Config::ACROSS, V = Config::V, BS = Config::BS, S = Config::S;
+  static constexpr int BK = Config::BK, TEAMS = Config::U, TEAM = BS / TEAMS;
+  static constexpr bool GRAM = Config::GRAM != 0, SPLITS = sizeof(Scalar) == 4;
+  static constexpr int WARPS = GRAM ? DOWN * (DOWN + 1) / 2 : DOWN * ACROSS, GROUPS = TEAM / S, OUT = 2 * TM * TN;
+  static constexpr int LOADS = V == 1 ? 2 : 1;                                // that make up a fragment
+  static constexpr int STEP = 4 * V * LOADS, STEPS = BK / (STEP * GROUPS);    // k's of a group at a time
+  static constexpr int TERMS = SPLITS ? 8 : 16, PRODUCTS = STEP / TERMS;      // k's of an mma; fragments of a step
+  static_assert(sizeof(Acc) == 4 && S == 32 * WARPS, "whole warps");
+  static_assert(TEAM * TEAMS == BS && GROUPS * S == TEAM, "whole groups of them, whole teams of those");
+  static_assert(TM % 2 == 0 && 8 * TM * DOWN >= M && 8 * TN * ACROSS >= N, "tiles cover D");
+  static_assert(STEPS * STEP * GROUPS == BK && PRODUCTS * TERMS == STEP, "whole fragments");
+  static_assert(STEPS % 2 == 0, "sets of registers take turns");
+  static_assert(!GRAM || (M == N && DOWN == ACROSS && (TM == TN || DOWN == 1)), "tiles are as symmetric as a Gram matrix");
+
+  using LinesE = Lines<Scalar, M, TM, 8 * DOWN, V, Config::E_MODE, Config::E_GROUP>;
+  using LinesF = Lines<Scalar, N, TN, 8 * ACROSS, V, GRAM ? Config::E_MODE : Config::F_MODE,
+                       GRAM ? Config::E_GROUP : Config::F_GROUP>;
+  static_assert(SPLITS || (LinesE::ALONG && LinesF::ALONG && V % 4 == 0), "pairs of k are neighbours");
+  using StageE = Stage<Scalar, M, BK, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH, TEAM, TEAMS == 1>;
+  using StageF = Stage<Scalar, N, BK, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH, TEAM, TEAMS == 1>;
+  using Stages = TeamStages<StageE, StageF, BK, Config::STAGES, STEPS, TEAMS, TEAM, GRAM>;
+  using Sum = TileSum<Acc, BS, S, OUT, TEAM>;
+  static constexpr int PIPELINE_BYTES = TEAMS * Config::STAGES * Stages::BYTES;
+  static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
+
+  Acc acc[OUT] = {};
+
+  __device__ __forceinline__ void run(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
+    multiply_all(E, F, k, shared);
+    if constexpr (SPLITS) {
+      bool finite = true;
+#pragma unroll
+      for (int i = 0; i < OUT; ++i) {
+        finite &= isfinite(acc[i]);
+        acc[i] *= 1 / (Split::SCALE * Split::SCALE);
+      }
+      if (__syncthreads_or(!finite)) multiply_plainly(E, F, k);
+    }
+  }
+
+  // Calls write(row, column, sum) once for every output, from some thread.
+  template <class Write>
+  __device__ __forceinline__ void sum(unsigned char* shared, Write write) {
+    if constexpr (Sum::BYTES > 0) __syncthreads();  // the stages become the place of the sums
+    Sum::run(acc, reinterpret_cast<Acc*>(shared), [&](int s, int output, Acc sum) {
+      int down, across;
+      tile_of(s / 32, down, across);
+      const int i = output / (4 * TN) * 2 + output % 4 / 2, j = output / 4 % TN;
+      const int row = LinesE::line(down * 8 + s % 32 / 4, i);
+      const int column = LinesF::line(across * 8 + s % 4 * 2 + output % 2, j);
+      if (row >= M || column >= N || (GRAM && down == across && row > column)) return;
+      write(row, column, sum);
+      if (GRAM && row != column) write(column, row, sum);
+    });
+  }
+
+ private:
+  // The tile of a warp of a group.
+  static __device__ __forceinline__ void tile_of(int warp, int& down, int& across) {
+    if constexpr (GRAM) {
+      down = 0;
+      while (warp >= DOWN - down) warp -= DOWN - down++;
+      across = down + warp;
+    } else {
+      down = warp / ACROSS;
+      across = warp % ACROSS;
+    }
+  }
+
+  __device__ __forceinline__ void multiply_all(const Matrix& E, const Matrix& F, Index k, unsigned char* shared) {
+    constexpr int F_PITCH = GRAM ? StageE::PITCH : StageF::PITCH;
+    const int thread = Stages::thread(), lane = thread % 32, own = (thread / S * 4 + lane % 4) * V;
+    int down, across, e_at[TM], f_at[TN];
+    tile_of(thread % S / 32, down, across);
+    LinesE::template places<StageE::PITCH>(e_at, down * 8 + lane / 4, own, E.first, E.line_stride);
+    LinesF::template places<F_PITCH>(f_at, across * 8 + lane / 4, own, F.first, F.line_stride);
+    LinesE e[2][LOADS];
+    LinesF f[2][LOADS];
+    const auto load = [&](const Scalar* stage, int step) {
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) {
+        const int k = (step * LOADS + i) * (4 * V * GROUPS);
+        e[step % 2][i].template read_stage<StageE::PITCH>(stage, e_at, k);
+        f[step % 2][i].template read_stage<F_PITCH>(GRAM ? stage : stage + StageE::ELEMENTS, f_at, k);
+      }
+    };
+    Stages::run(
+        E, F, k, shared, [&](const Scalar* stage) { load(stage, 0); },
+        [&](auto stage, int step, int next) {
+          load(stage(), next);
+          if constexpr (SPLITS) {
+            multiply_split(e[step % 2], f[step % 2]);
+          } else {
+            multiply(e[step % 2][0], f[step % 2][0]);
+          }
+        });
+  }
+
+  // Sums of 16 x 8 outputs to the long ones.
+  __device__ __forceinline__ void add(int i, int j, const ptx::Sums<false>& some) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) acc[(i * TN + j) * 4 + c] += some.x[c];
+  }
+
+  // 16-bit: fragments lie in registers as the units want them.
+  __device__ __forceinline__ void multiply(const LinesE& e, const LinesF& f) {
+    const auto pair = [](const auto& lines, int line, int place) {
+      return reinterpret_cast<const unsigned*>(lines.x)[line * V / 2 + place];
+    };
+#pragma unroll
+    for (int i = 0; i < TM / 2; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; ++j) {
+        ptx::Sums<false> some;
+#pragma unroll
+        for (int p = 0; p < 2 * PRODUCTS; p += 2) {
+          const unsigned a[4] = {pair(e, 2 * i, p), pair(e, 2 * i + 1, p), pair(e, 2 * i, p + 1),
+                                 pair(e, 2 * i + 1, p + 1)};
+          ptx::multiply_add<Scalar>(some, a, pair(f, j, p), pair(f, j, p + 1));
+        }
+        add(i, j, some);
+      }
+  }
+
+  // A lane's part of a line in one half of the k's of the p-th fragment.
+  template <class L>
+  static __device__ __forceinline__ Split split(const L (&lines)[LOADS], int line, int p, int half) {
+    const int at = 2 * p + half;
+    return Split(lines[at / V].wide(line, at % V));
+  }
+
+  __device__ __forceinline__ void multiply_split(const LinesE (&e)[LOADS], const LinesF (&f)[LOADS]) {
+    Split b[PRODUCTS][TN][2];
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+      for (int j = 0; j < TN; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) b[p][j][half] = split(f, j, p, half);
+#pragma unroll
+    for (int i = 0; i < TM / 2; ++i) {
+      unsigned high[PRODUCTS][4], low[PRODUCTS][4];
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const Split a = split(e, 2 * i + r % 2, p, r / 2);
+          high[p][r] = a.high;
+          low[p][r] = a.low;
+        }
+      ptx::Sums<false> some[TN];
+#pragma unroll
+      for (int p = 0; p < PRODUCTS; ++p) {
+        // Term by term: what follows each other does not wait for each other.
+#pragma unroll
+        for (int j = 0; j < TN; ++j) ptx::mma_m16n8k8_tf32(some[j], low[p], b[p][j][0].high, b[p][j][1].high);
+#pragma unroll
+        for (int j = 0; j < TN; ++j) ptx::mma_m16n8k8_tf32(some[j], high[p], b[p][j][0].low, b[p][j][1].low);
+#pragma unroll
+        for (int j = 0; j < TN; ++j) ptx::mma_m16n8k8_tf32(some[j], high[p], b[p][j][0].high, b[p][j][1].high);
+      }
+#pragma unroll
+      for (int j = 0; j < TN; ++j) add(i, j, some[j]);
+    }
+  }
+
+  // The sums of the block's share of k anew, by plain multiply-adds. Its groups take its k's in turns.
+  __device__ __forceinline__ void multiply_plainly(const Matrix& E, const Matrix& F, Index k) {
+    using RowsOfE = Lines<Scalar, M, TM, 8 * DOWN, 1, Config::E_MODE, Config::E_GROUP>;
+    using ColumnsOfF = Lines<Scalar, N, TN, 8 * ACROSS, 1, LinesF::ALONG ? int(ALONG_K) : int(STRIDED),
+                             GRAM ? Config::E_GROUP : Config::F_GROUP>;
+    constexpr Index SHARE = TEAMS * BK;
+    int down, across;
+    const int lane = threadIdx.x % 32;
+    tile_of(threadIdx.x % S / 32, down, across);
+#pragma unroll
+    for (int i = 0; i < OUT; ++i) acc[i] = 0;
+    for (Index first = blockIdx.x * SHARE; first < k; first += gridDim.x * SHARE) {
+      const Index end = first + SHARE < k ? first + SHARE : k;
+#pragma unroll 1
+      for (Index at = first + threadIdx.x / S; at < end; at += BS / S) {
+        RowsOfE e;
+        e.read_one(E.first + at * E.k_stride, down * 8 + lane / 4, E.line_stride);
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          ColumnsOfF f;
+          f.read_one(F.first + at * F.k_stride, across * 8 + lane % 4 * 2 + side, F.line_stride);
+#pragma unroll
+          for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j)
+              acc[(i / 2 * TN + j) * 4 + i % 2 * 2 + side] += e.wide(i, 0) * f.wide(j, 0);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace matmill

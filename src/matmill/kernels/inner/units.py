@@ -1,0 +1,259 @@
+"""Configurations that multiply on matrix units (``include/matmill/inner/units.cuh``): for what multiply-adds hold up.
+
+A warp's tile, how many warps side by side and one above the other make up D, how many such groups share a block's k's,
+and what a stage holds make a configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, STRIDED, VECTOR_BYTES, teams
+from matmill.kernel import ceil_div
+from matmill.kernels.inner.stages import with_stages
+from matmill.mma_tiles import ELEMENT_BYTES
+from matmill.problem import Gemm
+
+#: Of the time that memory takes at best, what multiply-adds of float32 must take; and the fewest outputs in 16 bits,
+#: whose widening takes as long as their multiply-adds.
+_LEAST_MULTIPLIES, _FEWEST = 0.4, 48
+#: Lines of a lane in a fragment of E and of F, and lanes that share those.
+_E_LINES, _LANES, _WARP = 2, 8, 32
+#: Registers of a thread for addresses and counters.
+_OTHERS = 40
+#: Tiles to consider, and how much more than the least burden the last of them may be.
+_TILES, _MOST_BURDEN = 3, 1.3
+#: Issue slots per instruction of the matrix units that keep them busy: those of tf32 take 5.85 cycles on an H200
+#: (mma.sync reaches two thirds of the data sheet's rate), those of 16 bits on 16 k's as long.
+_UNIT_SLOTS = 5.85
+#: Warps of a block and of a multiprocessor; its schedulers, each with registers of its own.
+_MOST_WARPS, _WARPS, _SCHEDULERS = 16, (8, 12, 16), 4
+#: Stages; bytes of a multiprocessor's that may be under way, and of a line's part of a stage.
+_STAGES, _FLIGHT, _LINE = 3, (25_000, 150_000), 64
+#: Steps of a group in a stage, and registers that the compiler takes to load for several at once.
+_AHEAD = {2: 0, 4: 24}
+#: Bytes of a line that a lane loads of a stage, at most: more is more code, and more registers than were thought of.
+_MOST_LOADED = 32
+#: Sums of a lane, by fours, beyond which the compiler has no registers for two products of float32 in a chain.
+_MOST_CHAINED = 32
+_MOST_TEAMS = 15
+
+#: Mode, lines, width of E and of F, and whether lines that begin anywhere may be copied by whole vectors.
+Lies = tuple[int, int, int, bool]
+
+
+def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
+    """Those worth considering, without a grid.
+
+    16-bit matrices must lie along k: fragments are pairs of neighbours in k. float64 has units of its own, which are
+    not used.
+    """
+    if no_units(problem, arch) is not None or not _bound(problem, arch):
+        return
+    tiles = list(_tiles(problem, arch))
+    for copies, v in _ways(problem, lies):
+        chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.wider is None
+        for tile in tiles:
+            if chained and tile["TM"] * tile["TN"] > _MOST_CHAINED:
+                continue
+            yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)))
+
+
+def no_units(problem: Gemm, arch: Arch) -> str | None:
+    """Why the matrix units of ``arch`` do not multiply the problem's elements, or None."""
+    if problem.dtype.name == "float64":
+        return "float64 is multiplied by plain multiply-adds"
+    if arch.capability < (8, 0):
+        return f"mma.sync on tf32 and bfloat16 needs compute capability 8.0: {arch.title} is older"
+    return None
+
+
+def _bound(problem: Gemm, arch: Arch) -> bool:
+    """Whether multiply-adds take long enough, compared with memory."""
+    lines = problem.m if problem.gram else problem.m + problem.n
+    outputs = problem.m * problem.n * (0.5 if problem.gram else 1.0)
+    if problem.dtype.wider is not None:
+        return outputs >= _FEWEST
+    memory = lines * problem.dtype.itemsize / arch.dram_bytes_per_s
+    return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES * memory
+
+
+def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
+    """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
+    m, n, gram = problem.m, problem.n, problem.gram
+    terms = 3 if problem.dtype.name == "float32" else 1
+    found = []
+    for down, across in product(range(1, 9), range(1, 17)):
+        tm, tn = _E_LINES * ceil_div(m, _E_LINES * _LANES * down), ceil_div(n, _LANES * across)
+        fewer = ceil_div(m, _LANES * tm) < down or ceil_div(n, _LANES * tn) < across  # have the same tiles
+        if fewer or (gram and down != across):
+            continue
+        tn = tm if gram and down > 1 else tn
+        warps = down * (down + 1) // 2 if gram else down * across
+        tile = Config.of(
+            M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=_WARP * warps, GRAM=int(gram), UNITS=1, V=2, U=0
+        )  # fmt: skip
+        if warps <= _MOST_WARPS and _registers(tile, problem.dtype.itemsize) <= _most_registers(
+            arch, min(_counts(warps))
+        ):
+            instructions = terms * tm // _E_LINES * tn
+            slots = instructions + 2 * tm * tn + (6 if terms > 1 else 1) * (tm + tn)
+            found.append((_per_group(warps) * max(_UNIT_SLOTS * instructions, slots), tile))
+    found.sort(key=lambda pair: pair[0])
+    yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
+
+
+def _per_group(warps: int) -> float:
+    """Warps of the busiest scheduler, per group of ``warps``: 12 of 4 schedulers are 3 each, 10 are as slow."""
+    return min(ceil_div(count, _SCHEDULERS) * warps / count for count in _counts(warps))
+
+
+def _counts(own: int) -> list[int]:
+    """Warps of a multiprocessor, in whole groups of ``own``."""
+    return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
+
+
+def _registers(tile: Config, size: int) -> int:
+    """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile."""
+    tm, tn = tile["TM"], tile["TN"]
+    split = 4 * tn + 8 if size == 4 else 0
+    loaded = 4 if size == 4 else tile["V"]
+    return 2 * tm * tn + 4 * tn + split + loaded * (tm + tn) + _OTHERS
+
+
+def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, int], int]]:
+    """How matrices are copied, without groups, and how many k's a lane loads at once."""
+    size = problem.dtype.itemsize
+    full = VECTOR_BYTES // size
+    choices = []
+    for mode, lines, width, shifts in lies:
+        if mode == ALONG_K:
+            choices.append([(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full and size == 4 else []))
+        else:
+            whole = lines % full == 0 and width % full == 0
+            choices.append([(STRIDED, full) if whole else (mode, width)])
+    if size == 2 and not all(mode == ALONG_K and width > 1 for mode, _, width, _ in lies):
+        return
+    # Both as they lie, or whatever can be shifted.
+    e_ways, f_ways = choices
+    for (e_mode, e_width), (f_mode, f_width) in dict.fromkeys([(e_ways[0], f_ways[0]), (e_ways[-1], f_ways[-1])]):
+        copies = {"E_MODE": e_mode, "E_WIDTH": e_width, "F_MODE": f_mode, "F_WIDTH": f_width}
+        for v in _lengths(size, {e_mode, f_mode}):
+            yield copies, v
+
+
+def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
+    """How many k's a lane loads at once."""
+    if size == ELEMENT_BYTES:
+        return 4, 8
+    if SHIFTED in modes:
+        return (1,)
+    return (2, 4) if modes == {ALONG_K} else (1, 2, 4)
+
+
+def _read(problem: Gemm, tile: Config) -> Config:
+    """``tile`` with the lines of a load: one where they lie along k, else as many as lie side by side in a vector."""
+    lines = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
+    return tile.replace(
+        **{
+            f"{name}_GROUP": 1 if tile[f"{name}_MODE"] in {ALONG_K, SHIFTED} else _group(*counts)
+            for name, counts in lines.items()
+        }
+    )
+
+
+def _group(count: int, lines: int) -> int:
+    """Lines of a load of float32: the largest power of two up to a vector that divides both."""
+    return next(width for width in (4, 2, 1) if count % width == 0 and lines % width == 0)
+
+
+def _launched(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
+    """Groups, stages and blocks."""
+    size = problem.dtype.itemsize
+    row = (problem.m if problem.gram else problem.m + problem.n) * size
+    own = read["S"] // _WARP
+    for warps, blocks in product(_counts(own), (1, 2)):
+        groups, left = divmod(warps, own * blocks)
+        if left or not 0 < groups <= _MOST_TEAMS:
+            continue
+        most = _most_registers(arch, warps, blocks)
+        for count in sorted({1, groups}):
+            for steps, taken in _AHEAD.items():
+                if _registers(read, size) + taken > most or steps * read["V"] * size > _MOST_LOADED:
+                    continue
+                bk = steps * _step(read) * groups // count
+                config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
+                if against_units(problem, config, arch) is not None:
+                    continue
+                config = with_stages(config, problem)
+                shared = config["SHARED_BYTES"]
+                flight = row * bk * count * (_STAGES - 1) * blocks
+                if (
+                    bk * size >= _least_run(config, size)
+                    and shared <= arch.shared_per_block
+                    and (shared + arch.shared_reserved) * blocks <= arch.shared_per_sm
+                    and _FLIGHT[0] <= flight <= _FLIGHT[1]
+                ):
+                    yield config
+
+
+def _least_run(config: Config, size: int) -> int:
+    """Bytes of a line's part of a stage, where lines lie along k.
+
+    Twice as many where parts begin in the middle of sectors. Teams, which ask for theirs each at a time of its own,
+    took 1.5 times as long with parts of 64 bytes.
+    """
+    along = [name for name in "EF" if config[f"{name}_MODE"] in {ALONG_K, SHIFTED}]
+    cut = any(config[f"{name}_WIDTH"] * size < VECTOR_BYTES for name in along)
+    return 2 * _LINE if cut or (along and teams(config) > 1) else _LINE
+
+
+def _most_registers(arch: Arch, warps: int, blocks: int = 1) -> int:
+    """Of a thread where so many warps, in so many blocks, share a multiprocessor, whose schedulers have their own."""
+    each = blocks * ceil_div(warps // blocks, _SCHEDULERS)
+    return min(255, arch.registers_per_sm // _SCHEDULERS // (_WARP * each) // 8 * 8)
+
+
+def _step(config: Config) -> int:
+    """Terms of k that a group multiplies at a time."""
+    return 4 * config["V"] * (2 if config["V"] == 1 else 1)
+
+
+def against_units(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why a block cannot multiply so on the matrix units of ``arch``, or None."""
+    return no_units(problem, arch) or _wrong_warps(problem, config) or _wrong_stages(problem, config)
+
+
+def _wrong_warps(problem: Gemm, config: Config) -> str | None:
+    down, across, tm, tn, bs = (config[name] for name in ("DOWN", "ACROSS", "TM", "TN", "BS"))
+    warps = down * (down + 1) // 2 if config["GRAM"] else down * across
+    if not 1 <= config["U"] <= _MOST_TEAMS:
+        return f"U = {config['U']}: not 1 to {_MOST_TEAMS} teams"
+    if config["S"] != _WARP * warps or bs % (config["S"] * config["U"]) or tm % _E_LINES:
+        return f"BS = {bs} threads: not U teams of groups of {warps} warps, with an even TM"
+    if _LANES * tm * down < problem.m or _LANES * tn * across < problem.n:
+        return f"warps' tiles of {_LANES * tm} x {_LANES * tn} do not cover D"
+    if config["GRAM"] and (down != across or (down > 1 and tm != tn)):
+        return f"{down} x {across} tiles of {_LANES * tm} x {_LANES * tn}: not those of a Gram matrix"
+    return None
+
+
+def _wrong_stages(problem: Gemm, config: Config) -> str | None:
+    modes, v, team = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // teams(config)
+    if v not in _lengths(problem.dtype.itemsize, modes) or (
+        problem.dtype.itemsize == ELEMENT_BYTES and modes != {ALONG_K}
+    ):
+        return (
+            f"V = {v}: lanes load one k of lines that begin anywhere, and pairs of 16-bit matrices, which lie along k"
+        )
+    if any(config[f"{name}_MODE"] == SHIFTED and team < lines for name, lines in (("E", problem.m), ("F", problem.n))):
+        return f"teams of {team} threads: fewer than lines that begin anywhere"
+    if _read(problem, config) != config:
+        return "E_GROUP, F_GROUP: not the lines of a load"
+    if config["STAGES"] <= 1:
+        return f"STAGES = {config['STAGES']}: one lands while another is multiplied"
+    step = 2 * _step(config) * team // config["S"]
+    return None if config["BK"] and config["BK"] % step == 0 else f"BK = {config['BK']} is not a multiple of {step}"

@@ -1,0 +1,179 @@
+"""Configurations on matrix units: where they are offered, that they fit, what makes one illegal, and Gram matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from matmill.arch import get
+from matmill.bench.products import gram_of, inner_product
+from matmill.choose import choose_from
+from matmill.config import Config
+from matmill.cost import inner as cost
+from matmill.cost.inner_passes import groups, outputs_of, teams, tile_of
+from matmill.dtypes import ALL
+from matmill.kernels.inner import INNER, space
+from matmill.kernels.inner.units import against_units
+from matmill.problem import Gemm
+from matmill.registry import Production
+
+H200 = get("h200")
+K = 10**6
+
+
+def on_units(problem: Gemm, arch: str = "h200") -> list[Config]:
+    return [config for config in space(problem, get(arch)) if config["UNITS"]]
+
+
+def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
+    """Whether it is legal, and as many blocks as it counts on fit a multiprocessor, their sums alone in registers."""
+    gpu, blocks = get(arch), config["BLOCKS_PER_SM"]
+    return (
+        INNER.with_config(config).why_not(problem, gpu) is None
+        and config["SHARED_BYTES"] <= gpu.shared_per_block
+        and gpu.resident(config["BS"], outputs_of(config) + 24, config["SHARED_BYTES"])[0] >= blocks
+    )
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize(("m", "n"), [(24, 24), (64, 64), (65, 65), (96, 80), (33, 50), (128, 128)])
+@pytest.mark.parametrize("k", [K, K + 1])
+def test_float32_is_offered_them_where_multiply_adds_hold_it_up(m: int, n: int, k: int, layout: str) -> None:
+    problem = inner_product(m, n, k, ALL["float32"], layout)
+    found = on_units(problem)
+    assert found
+    for config in found:
+        assert fits(config, problem), str(config)
+        assert config["STAGES"] >= 2
+        assert 1 <= teams(config) <= groups(config)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("m", "n"), [(8, 8), (16, 16), (64, 48), (33, 50), (128, 128)])
+@pytest.mark.parametrize("k", [K, K + 2])
+def test_16_bit_matrices_along_k_are_offered_them(m: int, n: int, k: int, dtype: str) -> None:
+    problem = inner_product(m, n, k, ALL[dtype], "column")
+    found = on_units(problem)
+    assert found
+    assert all(fits(config, problem) for config in found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("m", [24, 40, 64])
+def test_gram_matrices_have_square_tiles_and_warps_on_and_above_the_diagonal(m: int, dtype: str) -> None:
+    problem = gram_of(inner_product(m, m, K, ALL[dtype]))
+    found = on_units(problem)
+    assert found
+    for config in found:
+        assert fits(config, problem), str(config)
+        down = config["DOWN"]
+        assert config["ACROSS"] == down
+        assert config["S"] == 32 * down * (down + 1) // 2
+        assert 8 * down * min(config["TM"], config["TN"]) >= m
+        assert config["TM"] == config["TN"] or down == 1
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        inner_product(3, 3, K),
+        inner_product(16, 16, K),
+        inner_product(128, 4, K),
+        gram_of(inner_product(16, 16, K)),
+        inner_product(64, 64, K, ALL["float64"], "column"),
+        inner_product(4, 4, K, ALL["float16"], "column"),
+        inner_product(64, 64, K, ALL["float16"], "row"),
+        inner_product(64, 64, K + 1, ALL["bfloat16"], "column"),
+        inner_product(64, 129, K),
+    ],
+    ids=str,
+)
+def test_they_are_not_offered_elsewhere(problem: Gemm) -> None:
+    assert not on_units(problem)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gpus_older_than_tf32_and_bfloat16_are_not_offered_them(dtype: str) -> None:
+    problem = inner_product(64, 64, K, ALL[dtype], "column")
+    (one, *_) = on_units(problem)
+    assert space(problem, get("t4"))
+    assert not on_units(problem, "t4")
+    said = INNER.with_config(one).why_not(problem, get("t4"))
+    assert said is not None
+    assert "needs compute capability 8.0" in said
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("a100", "float32"), ("a100", "float16"), ("rtx4090", "float16")])
+def test_what_other_gpus_are_offered_fits_them(arch: str, dtype: str) -> None:
+    problem = inner_product(128, 128, K, ALL[dtype], "column")
+    found = on_units(problem, arch)
+    assert found
+    assert all(fits(config, problem, arch) for config in found)
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize(("m", "wide"), [(3, False), (96, True), (128, True)])
+def test_the_model_takes_them_for_wide_products(m: int, wide: bool, layout: str) -> None:
+    ours = [Production(INNER, space, cost.explain)]
+    assert choose_from(ours, inner_product(m, m, K, layout=layout), H200).kernel.config["UNITS"] == wide
+
+
+COLUMN = inner_product(64, 64, K, layout="column")
+ODD = inner_product(33, 50, K + 1, layout="column")
+HALVES = inner_product(64, 64, K, ALL["float16"], "column")
+GRAM = gram_of(inner_product(64, 64, K))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changed", "reason"),
+    [
+        (COLUMN, {"S": 48}, "threads: not U teams of groups of"),
+        (COLUMN, {"U": 5}, "threads: not U teams of groups of"),
+        (COLUMN, {"TM": 5, "DOWN": 2, "ACROSS": 1, "S": 64}, "with an even TM"),
+        (GRAM, {"S": 32}, "threads: not U teams of groups of 3 warps"),
+        (COLUMN, {"TM": 2}, "do not cover D"),
+        (COLUMN, {"TN": 1}, "do not cover D"),
+        (COLUMN, {"V": 1}, "V = 1: lanes load one k of lines that begin anywhere"),
+        (COLUMN, {"V": 8}, "V = 8: lanes load one k of lines that begin anywhere"),
+        (HALVES, {"V": 2}, "V = 2: lanes load one k of lines that begin anywhere, and pairs of 16-bit"),
+        (HALVES, {"F_MODE": 2}, "pairs of 16-bit matrices, which lie along k"),
+        (COLUMN, {"BK": 0}, "BK = 0 is not a multiple of"),
+        (COLUMN, {"BK": 20}, "BK = 20 is not a multiple of"),
+    ],
+)
+def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], reason: str) -> None:
+    (one, *_) = (config for config in on_units(problem) if config["V"] > 1 and config["DOWN"] * config["ACROSS"] > 1)
+    assert against_units(problem, one, H200) is None
+    said = against_units(problem, one.replace(**changed), H200)
+    assert said is not None
+    assert reason in said
+    kernel = INNER.with_config(one.replace(**changed))
+    assert kernel.why_not(problem, H200) is not None
+
+
+def test_a_team_has_a_thread_for_each_line_that_begins_anywhere() -> None:
+    one = next(c for c in on_units(ODD) if c["E_MODE"] == 3 and c["S"] < 50 and c["U"] == 1)
+    assert against_units(ODD, one, H200) is None
+    said = against_units(ODD, one.replace(U=one["BS"] // one["S"]), H200)
+    assert said == "teams of 32 threads: fewer than lines that begin anywhere"
+
+
+def test_float64_is_told_so() -> None:
+    (one, *_) = on_units(COLUMN)
+    problem = inner_product(64, 64, K, ALL["float64"], "column")
+    assert against_units(problem, one, H200) == "float64 is multiplied by plain multiply-adds"
+
+
+@pytest.mark.parametrize(("down", "across"), [(8, 8), (4, 8), (8, 2), (1, 8), (4, 1), (2, 4), (16, 1)])
+def test_every_tile_of_plain_multiply_adds_is_some_thread_s(down: int, across: int) -> None:
+    threads = down * across
+    tiles = {tile_of(s, down, across, threads, 0) for s in range(threads)}
+    assert tiles == {(i, j) for i in range(down) for j in range(across)}
+
+
+def test_a_block_of_plain_multiply_adds_is_one_team_with_an_output_a_sum() -> None:
+    config = next(config for config in space(inner_product(24, 24, K), H200) if config["BK"] and not config["UNITS"])
+    assert teams(config) == teams(config.replace(U=4)) == 1
+    assert groups(config) == config["BS"] // config["S"]
+    assert outputs_of(config) == config["TM"] * config["TN"]
