@@ -4,9 +4,10 @@
     python benchmarks/inner_sass.py --dtypes float16 --layouts row gram --sizes 3x3 16x16 17x9 --odd
 
 For each product it compiles what the cost model chooses for an H200 among plain multiply-adds, disassembles it, follows
-the main loop, and prints a row of a Markdown table. The shares say how much of the time that the product takes at its target (memory at the
-measured bandwidth, or multiply-adds at three quarters of the data sheet's rate, whichever takes longer) issue slots,
-multiply-adds and passes through shared memory or L1 need. A second limit near 100% keeps the first from being reached.
+the main loop, and prints a row of a Markdown table. The shares say how much of the time that the product takes at its
+target (memory at the measured bandwidth, or multiply-adds at three quarters of the data sheet's rate, whichever takes
+longer) issue slots, multiply-adds and passes through shared memory or L1 need. A second limit near 100% keeps the first
+from being reached.
 """
 
 from __future__ import annotations
