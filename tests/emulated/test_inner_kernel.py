@@ -165,6 +165,8 @@ GRAM_ON_UNITS = [
     (like(2, several=True, DOWN=1), Case(24, 24, 300, "float32", "gram"), 0),
     (like(4, several=False, DOWN=2), Case(49, 49, 131, "float32", "gram"), 0),
     (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, e_layout="column"), 0),
+    # Tiles of 32 rows and 24 columns, read from one stage: four lines to a load of rows would be three of columns.
+    (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
@@ -22,6 +23,8 @@ from matmill.problem import Gemm
 _LEAST_MULTIPLIES, _FEWEST = 0.4, 48
 #: Lines of a lane in a fragment of E and of F, and lanes that share those.
 _E_LINES, _LANES, _WARP = 2, 8, 32
+#: Float32 of a vector.
+_GROUP = 4
 #: Registers of a thread for addresses and counters.
 _OTHERS = 40
 #: Tiles to consider, and how much more than the least burden the last of them may be.
@@ -156,18 +159,15 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
 
 def _read(problem: Gemm, tile: Config) -> Config:
     """``tile`` with the lines of a load: one where they lie along k, else as many as lie side by side in a vector."""
-    lines = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
+    counts = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
+    if problem.gram:  # both are read from E's stage
+        counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
     return tile.replace(
         **{
-            f"{name}_GROUP": 1 if tile[f"{name}_MODE"] in {ALONG_K, SHIFTED} else _group(*counts)
-            for name, counts in lines.items()
+            f"{name}_GROUP": 1 if tile[f"{name}_MODE"] in {ALONG_K, SHIFTED} else gcd(_GROUP, *numbers)
+            for name, numbers in counts.items()
         }
     )
-
-
-def _group(count: int, lines: int) -> int:
-    """Lines of a load of float32: the largest power of two up to a vector that divides both."""
-    return next(width for width in (4, 2, 1) if count % width == 0 and lines % width == 0)
 
 
 def _launched(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:

@@ -17,8 +17,7 @@
 //
 // The smallest numbers would lose their low part, so all are split as 2^12 times what they are; then whatever is normal
 // keeps its bits. Infinities, NaN and numbers so large that they become infinite leave sums that are no finite numbers.
-// Where a block ends with one it does its share again by plain multiply-adds, straight from memory, in some ten times
-// the time.
+// Where a block ends with one it does its share again by plain multiply-adds, straight from memory, which takes long.
 #pragma once
 
 #include "matmill/inner/lines.cuh"
@@ -217,7 +216,7 @@ struct UnitProduct {
   // The sums of the block's share of k anew, by plain multiply-adds. Its groups take its k's in turns.
   __device__ __forceinline__ void multiply_plainly(const Matrix& E, const Matrix& F, Index k) {
     using RowsOfE = Lines<Scalar, M, TM, 8 * DOWN, 1, Config::E_MODE, Config::E_GROUP>;
-    using ColumnsOfF = Lines<Scalar, N, TN, 8 * ACROSS, 1, LinesF::ALONG ? int(ALONG_K) : int(STRIDED),
+    using ColumnsOfF = Lines<Scalar, N, TN, 8 * ACROSS, 1, GRAM ? Config::E_MODE : Config::F_MODE,
                              GRAM ? Config::E_GROUP : Config::F_GROUP>;
     constexpr Index SHARE = TEAMS * BK;
     int down, across;
