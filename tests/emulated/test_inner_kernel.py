@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
@@ -180,6 +180,31 @@ def test_gram_matrices_on_matrix_units_are_symmetric_to_the_bit(subject: Units, 
     assert trial.excess() <= 1
     assert case.dtype != "float32" or roundoffs(trial) < 4
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
+    draw = data.draw
+    layout = draw(st.sampled_from(["row", "column", "gram"]))
+    m = draw(st.integers(24, 72))
+    case = Case(
+        m,
+        m if layout == "gram" else draw(st.integers(24, 72)),
+        draw(st.integers(8, 300)),
+        draw(st.sampled_from(["float32", "float32", "float16", "bfloat16"])),
+        layout,
+        alpha=draw(st.sampled_from([1.0, -0.5])),
+        beta=draw(st.sampled_from([0.0, 2.0])),
+        e_layout=draw(st.sampled_from(["row", "column"])),
+    )
+    subject = Units(number=draw(st.integers(0, 1000)))
+    try:
+        trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 2, 4])))
+    except AssertionError:  # none is offered: 16-bit matrices that lie k by k, few multiply-adds
+        reject()
+    assert not hazards(trial, schedule=draw(st.integers(0, 3)))
+    assert trial.excess() <= 1
 
 
 @pytest.mark.parametrize("k", [1, 5, 63, 1000])
