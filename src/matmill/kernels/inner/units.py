@@ -159,7 +159,7 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
 
 def _read(problem: Gemm, tile: Config) -> Config:
     """``tile`` with the lines of a load: one where they lie along k, else as many as lie side by side in a vector."""
-    counts = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
+    counts: dict[str, tuple[int, ...]] = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
     if problem.gram:  # both are read from E's stage
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
     return tile.replace(
