@@ -7,6 +7,7 @@ from math import gcd
 from typing import Protocol
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from matmill import arch
@@ -149,6 +150,28 @@ class Trial:
         if dtype.name == "float64":
             bound = 2 * bound  # the answer is itself summed in float64
         return float(np.max(np.abs(self.d.astype(np.float64) - exact) / (bound + 1e-300)))
+
+
+def hazards(trial: Trial, *, schedule: int = 0) -> list[str]:
+    """What the race detector says of all launches."""
+    return [str(hazard) for report in trial.run(schedule=schedule) for hazard in report.hazards]
+
+
+@st.composite
+def cases(draw: st.DrawFn, sides: tuple[int, int], lengths: tuple[int, int], dtypes: list[str]) -> Case:
+    """Products in any layout, whose m, n and k lie between these limits, of these types."""
+    layout = draw(st.sampled_from(["row", "column", "gram"]))
+    m = draw(st.integers(*sides))
+    return Case(
+        m,
+        m if layout == "gram" else draw(st.integers(*sides)),
+        draw(st.integers(*lengths)),
+        draw(st.sampled_from(dtypes)),
+        layout,
+        alpha=draw(st.sampled_from([1.0, -0.5])),
+        beta=draw(st.sampled_from([0.0, 2.0])),
+        e_layout=draw(st.sampled_from(["row", "column"])),
+    )
 
 
 def without(source: Source, header: str, snippet: str, index: int = 0, instead: str = "") -> Source:

@@ -10,8 +10,9 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
 ``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``), but for ``direct_wait``,
-which was set by hand to what both grids of that search say of direct loads. They are what fits together, not what each
-would be measured alone: those that hardly matter beside others lie anywhere.
+which was set by hand to what both grids of that search say of direct loads, and for ``unit_*``, which were fitted
+alone to the 25 of these products that matrix units can multiply (``inner_search_h200_units_fit.jsonl``). They are what
+fits together, not what each would be measured alone: those that hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class Demand:
     and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
     ``loads`` those from stages. ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is
     a second launch, ``counted`` where the last block adds the sums of all, ``shifted`` where lines begin anywhere, else
-    0. ``direct`` is 1 where threads load straight into registers. ``code`` are the multiply-adds in the machine code of
-    the loops.
+    0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply; ``last`` is
+    one over the stages of a block. ``code`` are the multiply-adds in the machine code of the loops.
     """
 
     bytes: float

@@ -19,6 +19,8 @@ VECTOR_BYTES = 16
 ALONG_K, PACKED, STRIDED, SHIFTED = range(4)
 
 _LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at once; bytes of a bank
+#: Taker of lines and group of k's of each lane of a warp that loads for the matrix units (``units.cuh``).
+_FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 
 def teams(config: Config) -> int:
@@ -81,7 +83,7 @@ class Reads:
         taker, group = (pitch, self.v) if self.linewise else (self.group, self.v * pitch)
         apart = (taker * self.size, group * self.size, self.width * self.size)
         if self.units:
-            return float(_passes_of(_fragment(), apart))
+            return float(_passes_of(_FRAGMENT, apart))
         return _passes(self.square, self.name, apart)
 
 
@@ -101,11 +103,6 @@ def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int,
         threads = range(warp * _LANES, (warp + 1) * _LANES)
         found += _passes_of(tuple((tile_of(t % s, *square)[name == "F"], t // s) for t in threads), apart)
     return found / warps
-
-
-def _fragment() -> tuple[tuple[int, int], ...]:
-    """Taker of lines and group of k's of each lane of a warp that loads for the matrix units (``units.cuh``)."""
-    return tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 
 @cache

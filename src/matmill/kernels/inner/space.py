@@ -302,7 +302,7 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
     """Blocks per product: one, a few, or as many as the GPU holds at once; no more than there is work for.
 
     One or two for each multiprocessor may be faster than as many as fit: too many bytes in flight crowd memory. Those
-    that multiply on matrix units are no more than fit comfortably.
+    that multiply on matrix units are made to fit, so that all of them are taken where k is long.
     """
     most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)

@@ -95,7 +95,7 @@ def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
         if fewer or (gram and down != across):
             continue
         tn = tm if gram and down > 1 else tn
-        warps = down * (down + 1) // 2 if gram else down * across
+        warps = _warps(down, across, gram=gram)
         tile = Config.of(
             M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=_WARP * warps, GRAM=int(gram), UNITS=1, V=2, U=0
         )  # fmt: skip
@@ -107,6 +107,11 @@ def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
             found.append((_per_group(warps) * max(_UNIT_SLOTS * instructions, slots), tile))
     found.sort(key=lambda pair: pair[0])
     yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
+
+
+def _warps(down: int, across: int, *, gram: bool) -> int:
+    """Of a group: a Gram matrix has tiles on and above the diagonal alone."""
+    return down * (down + 1) // 2 if gram else down * across
 
 
 def _per_group(warps: int) -> float:
@@ -229,7 +234,7 @@ def against_units(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 def _wrong_warps(problem: Gemm, config: Config) -> str | None:
     down, across, tm, tn, bs = (config[name] for name in ("DOWN", "ACROSS", "TM", "TN", "BS"))
-    warps = down * (down + 1) // 2 if config["GRAM"] else down * across
+    warps = _warps(down, across, gram=problem.gram)
     if not 1 <= config["U"] <= _MOST_TEAMS:
         return f"U = {config['U']}: not 1 to {_MOST_TEAMS} teams"
     if config["S"] != _WARP * warps or bs % (config["S"] * config["U"]) or tm % _E_LINES:

@@ -53,7 +53,7 @@ struct InnerProduct {
                         STAGED ? PITCH : 16, BS, true>;
   using StageE = StageOf<M, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH>;
   using StageF = StageOf<N, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH>;
-  using Sum = TileSum<Acc, BS, S, OUT, BS>;
+  using Sum = TileSum<Acc, BS, S, OUT>;
   static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
   static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;

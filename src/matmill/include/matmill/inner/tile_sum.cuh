@@ -6,18 +6,18 @@
 //            ─▶ the first group holds them
 //
 // Splitting up takes OUT shuffles of one element instead of OUT * log2(32 / S). It is for an S that is a power of two; any
-// other S, and any number of groups, add by halves. Each TEAM threads make up TEAM / S groups; those left have no sums.
+// other S, and any number of groups, add by halves.
 #pragma once
 
 namespace matmill {
 
-template <class Acc, int THREADS, int S, int OUT, int TEAM>
+template <class Acc, int THREADS, int S, int OUT>
 struct TileSum {
   static constexpr bool IN_WARP = 16 % S == 0;
   static constexpr int ALIKE = IN_WARP ? 32 / S : 1;                      // lanes of a warp with the same outputs
   static constexpr int SPLIT = (OUT + ALIKE - 1) / ALIKE * ALIKE;         // outputs, in whole shares
   static constexpr int SHARE = SPLIT / ALIKE;                             // of one lane after the shuffles
-  static constexpr int WARPS = THREADS / 32, GROUPS = THREADS / TEAM * (TEAM / S);
+  static constexpr int WARPS = THREADS / 32, GROUPS = THREADS / S;
   static constexpr int ELEMENTS = IN_WARP ? WARPS * 32 * SHARE : GROUPS / 2 * S * OUT;
   static constexpr int BYTES = ELEMENTS * int(sizeof(Acc));
 
@@ -71,8 +71,7 @@ struct TileSum {
 
   template <class Write>
   static __device__ __forceinline__ void across_groups(Acc (&acc)[OUT], Acc* shared, Write write) {
-    const int own = threadIdx.x % TEAM / S, s = threadIdx.x % TEAM % S;
-    const int group = own < TEAM / S ? threadIdx.x / TEAM * (TEAM / S) + own : GROUPS;
+    const int group = threadIdx.x / S, s = threadIdx.x % S;
 #pragma unroll
     for (int left = GROUPS; left > 1; left -= left / 2) {
       const int half = left / 2, kept = left - half;  // the groups that hand over, and those that then hold sums

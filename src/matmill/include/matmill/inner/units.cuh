@@ -68,7 +68,7 @@ struct UnitProduct {
   using StageE = Stage<Scalar, M, BK, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH, TEAM, TEAMS == 1>;
   using StageF = Stage<Scalar, N, BK, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH, TEAM, TEAMS == 1>;
   using Stages = TeamStages<StageE, StageF, BK, Config::STAGES, STEPS, TEAMS, TEAM, GRAM>;
-  using Sum = TileSum<Acc, BS, S, OUT, TEAM>;
+  using Sum = TileSum<Acc, BS, S, OUT>;
   static constexpr int PIPELINE_BYTES = TEAMS * Config::STAGES * Stages::BYTES;
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
 

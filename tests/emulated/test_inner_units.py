@@ -1,0 +1,275 @@
+"""The inner kernel on matrix units in the emulator: right, free of races, and float32 all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from emulated.inner_trial import Array, Case, Trial, cases, hazards, without
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, groups, outputs_of, teams
+from matmill.kernel import Kernel
+from matmill.kernels.inner import INNER
+from matmill.kernels.inner.space import space
+from matmill.problem import Gemm
+
+
+@dataclass(frozen=True)
+class Units:
+    """One of the configurations on matrix units, which are offered where k is long, by what it is like."""
+
+    wanted: Callable[[Config], bool] = lambda _config: True
+    number: int = 0
+    blocks: int = 2
+
+    def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
+        """The ``number``-th of those that are ``wanted``, with ``blocks`` blocks whose sums a second launch adds."""
+        found = [config for config in space(replace(problem, k=10**6), arch) if config["UNITS"] and self.wanted(config)]
+        fitting = list(dict.fromkeys(config.launched(GS=self.blocks, LAST=0) for config in found))
+        assert fitting, "none of these is offered"
+        return INNER.with_config(fitting[self.number % len(fitting)])
+
+
+def like(v: int, *, several: bool, **constants: int) -> Units:
+    """Lanes that load ``v`` k's at once, several teams or one, and these constants."""
+    wanted = {"V": v, **constants}
+    return Units(lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted))
+
+
+def roundoffs(trial: Trial) -> float:
+    """The largest error of float32 in roundoffs of what is added up, signs apart."""
+    case = trial.case
+    e, f, c = (matrix.astype(np.float64) for matrix in (trial.e, trial.f, trial.c))
+    added = case.beta * c if case.beta else 0.0
+    whole = abs(case.alpha) * (np.abs(e) @ np.abs(f)) + np.abs(added)
+    error = np.abs(trial.d.astype(np.float64) - (case.alpha * (e @ f) + added))
+    return float(np.max(error / (whole * trial.problem.dtype.roundoff)))
+
+
+#: Matrices as they lie and how far lines lie apart beyond their length: k odd, and lines that begin anywhere.
+ON_UNITS = [
+    (like(1, several=True, F_MODE=STRIDED), Case(64, 64, 260, "float32", "row"), 0),
+    (like(2, several=True, F_WIDTH=4), Case(48, 56, 260, "float32", "column"), 0),
+    (like(4, several=False, F_MODE=PACKED), Case(65, 65, 130, "float32", "row", alpha=2.0, beta=-1.0), 0),
+    (like(2, several=False, E_MODE=PACKED), Case(66, 33, 130, "float32", "row", e_layout="column"), 0),
+    (like(4, several=True, E_MODE=STRIDED), Case(64, 40, 260, "float32", "column", e_layout="column", beta=0.5), 0),
+    (like(1, several=True, E_MODE=SHIFTED), Case(33, 50, 201, "float32", "column"), 0),
+    (like(2, several=False, E_WIDTH=1), Case(33, 50, 201, "float32", "column"), 0),
+    (like(1, several=False, F_MODE=SHIFTED), Case(100, 100, 130, "float32", "column"), 1),
+    (like(4, several=False, F_WIDTH=1), Case(100, 100, 130, "float32", "column"), 1),
+    (like(1, several=False, F_MODE=STRIDED, F_WIDTH=1), Case(24, 52, 260, "float32", "row"), 1),
+    (like(4, several=True, F_WIDTH=8), Case(64, 48, 260, "float16", "column", alpha=-1.5, beta=2.0), 4),
+    (like(8, several=False, F_WIDTH=2), Case(33, 40, 261, "bfloat16", "column"), 1),
+]
+
+
+@pytest.mark.parametrize(("subject", "case", "pad"), ON_UNITS, ids=[f"{case}+{pad}" for _, case, pad in ON_UNITS])
+def test_matrix_units_are_right(subject: Units, case: Case, pad: int) -> None:
+    trial = Trial(subject, case, pad=pad)
+    assert not hazards(trial, schedule=case.m % 4)
+    assert trial.excess() <= 1
+    assert case.dtype != "float32" or roundoffs(trial) < 4
+
+
+#: One tile of a warp on its own, which may be longer than wide, and triangles of tiles.
+GRAM_ON_UNITS = [
+    (like(2, several=True, DOWN=1), Case(24, 24, 300, "float32", "gram"), 0),
+    (like(4, several=False, DOWN=2), Case(49, 49, 131, "float32", "gram"), 0),
+    (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, e_layout="column"), 0),
+    # Tiles of 32 rows and 24 columns, read from one stage: four lines to a load of rows would be three of columns.
+    (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
+    (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
+    (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
+]
+
+
+@pytest.mark.parametrize(("subject", "case", "pad"), GRAM_ON_UNITS, ids=[str(case) for _, case, _ in GRAM_ON_UNITS])
+def test_gram_matrices_on_matrix_units_are_symmetric_to_the_bit(subject: Units, case: Case, pad: int) -> None:
+    trial = Trial(subject, case, pad=pad)
+    trial.c[:] = np.tril(trial.c) + np.tril(trial.c, -1).T
+    assert not hazards(trial, schedule=case.m % 4)
+    assert trial.excess() <= 1
+    assert case.dtype != "float32" or roundoffs(trial) < 4
+    assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.data())
+def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
+    draw = data.draw
+    case = draw(cases((24, 72), (8, 300), ["float32", "float32", "float16", "bfloat16"]))
+    subject = Units(number=draw(st.integers(0, 1000)))
+    try:
+        trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 2, 4])))
+    except AssertionError:  # none is offered: 16-bit matrices that lie k by k, few multiply-adds
+        reject()
+    assert not hazards(trial, schedule=draw(st.integers(0, 3)))
+    assert trial.excess() <= 1
+
+
+@pytest.mark.parametrize("k", [1, 5, 63, 1000])
+def test_teams_share_any_k(k: int) -> None:
+    trial = Trial(replace(like(2, several=True), blocks=3), Case(24, 24, k, layout="row"))
+    assert not hazards(trial, schedule=k % 4)
+    assert roundoffs(trial) < 8
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_order_of_warps_and_blocks_changes_no_bit_of_matrix_units(several: bool) -> None:
+    trial = Trial(replace(like(2, several=several), blocks=3), Case(24, 24, 200))
+    results = set()
+    for schedule in range(3):
+        assert not hazards(trial, schedule=schedule)
+        results.add(trial.d.tobytes())
+    assert len(results) == 1
+
+
+LARGEST = np.finfo(np.float32).max
+#: What is not finite, what is all but infinite, and what that multiplies to nothing, to less, to more, to no number.
+SPECIAL = np.array([np.inf, -np.inf, np.nan, LARGEST, -LARGEST, 0, 1e-42, 0.5, 2, -1], np.float32)
+SPECIAL.view(np.uint32)[2] = 0x7FFFFFFF  # which rounds to minus zero, as bits go
+
+
+def by_kind(x: Array) -> Array:
+    """Whether numbers are infinite, and how, or not numbers, or finite."""
+    return np.select([np.isnan(x), x == np.inf, x == -np.inf], [3, 2, 1], 0)
+
+
+@pytest.mark.parametrize("values", [SPECIAL, SPECIAL[3:]], ids=["all", "finite"])
+@pytest.mark.parametrize(
+    ("subject", "case"),
+    [
+        (like(2, several=True), Case(24, 24, 600, layout="row")),
+        (like(2, several=False), Case(24, 24, 600, layout="gram")),
+        (like(1, several=True, F_MODE=SHIFTED), Case(24, 24, 301)),
+        (like(2, several=False, E_MODE=PACKED), Case(26, 33, 300, layout="row", e_layout="column")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Case) else "",
+)
+def test_what_is_not_finite_on_matrix_units_is_what_it_would_be_elsewhere(
+    subject: Units, case: Case, values: Array
+) -> None:
+    trial = Trial(subject, case)
+    trial.e[: len(values), 70] = values
+    if case.layout != "gram":
+        trial.f[70, : len(values)] = values
+    assert not hazards(trial)
+    with np.errstate(invalid="ignore", over="ignore"):
+        products = trial.e.astype(np.float64)[:, :, None] * trial.f.astype(np.float64)
+        exact = products.sum(axis=1)
+        kinds = by_kind(exact.astype(np.float32))
+    assert set(kinds.flat) == ({0, 1, 2, 3} if len(values) == len(SPECIAL) else {0, 1, 2})
+    assert np.array_equal(by_kind(trial.d), kinds)
+    finite = kinds == 0
+    error = np.abs(trial.d[finite] - exact[finite])
+    assert (error <= 8 * 2.0**-24 * np.abs(products).sum(axis=1)[finite]).all()
+
+
+def test_sums_of_finite_products_that_are_too_large_are_infinite() -> None:
+    trial = Trial(like(2, several=True), Case(24, 24, 700))
+    trial.f[...] = 1
+    trial.e[...] = 0
+    trial.e[3, [20, 600]] = 0.75 * LARGEST
+    trial.e[4, [20, 600]] = -0.75 * LARGEST
+    trial.e[5, [20, 600]] = 0.75 * LARGEST, -0.75 * LARGEST
+    trial.e[6, [20, 21]] = 0.5 * LARGEST, 0.25 * LARGEST
+    trial.e[7, [20, 600]] = np.inf, -np.inf
+    assert not hazards(trial)
+    wanted = [0, 0, 0, np.inf, -np.inf, 0, 0.75 * LARGEST, np.nan]
+    np.testing.assert_allclose(trial.d[:8], np.tile(np.array(wanted)[:, None], 24), rtol=2.0**-21)
+    assert not trial.d[8:].any()
+
+
+#: Numbers whose upper 11 bits leave out as much as they can, either way, and between them.
+CROOKED = np.array([0x3F800FFF, 0x3F801000, 0x3F801001, 0x3FFFFFFF, 0x3FABCFFF], np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("k", [1, 8, 2000])
+@pytest.mark.parametrize("numbers", ["positive", "any sign", "crooked"])
+def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> None:
+    trial = Trial(like(2, several=False), Case(24, 24, k))
+    rng = np.random.default_rng(k)
+    for matrix in (trial.e, trial.f):
+        drawn = rng.choice(CROOKED, matrix.shape) if numbers == "crooked" else rng.uniform(0.5, 1, matrix.shape)
+        matrix[...] = drawn * rng.choice([-1, 1], matrix.shape) if numbers == "any sign" else drawn
+    assert not hazards(trial)
+    lost = roundoffs(trial)
+    # high + low is short of a number by up to 2 roundoffs, a product without low * low by 4; then sums are rounded.
+    assert lost < 9
+    if k > 1000:
+        products = trial.e.astype(np.float32)[:, :, None] * trial.f.astype(np.float32)
+        trial.d[...] = np.cumsum(products, axis=1, dtype=np.float32)[:, -1]
+        assert lost < roundoffs(trial) / 4
+
+
+@pytest.mark.parametrize(("e_size", "f_size"), [(-126, 100), (100, -126), (110, -100), (126, -100), (-70, -50)])
+def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None:
+    trial = Trial(like(2, several=False), Case(24, 24, 40))
+    rng = np.random.default_rng(40)
+    trial.e[...] = rng.uniform(1, 2, trial.e.shape).astype(np.float32) * np.float32(2.0**e_size)
+    trial.f[...] = rng.uniform(1, 2, trial.f.shape).astype(np.float32) * np.float32(2.0**f_size)
+    assert not hazards(trial)
+    assert roundoffs(trial) < 8
+
+
+@pytest.mark.parametrize(
+    ("subject", "case"),
+    [
+        (like(4, several=True), Case(64, 64, 0, "float32", "column")),
+        (like(2, several=False), Case(64, 64, 0, "float32", "row")),
+        (like(8, several=False), Case(64, 64, 0, "bfloat16", "gram")),
+        (like(1, several=False, F_MODE=PACKED), Case(65, 65, 0, "float32", "row")),
+    ],
+)
+def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case) -> None:
+    config = Trial(replace(subject, blocks=1), replace(case, k=256)).kernel.config
+    trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * teams(config)))
+    config, size = trial.kernel.config, trial.problem.dtype.itemsize
+    passed = 0.0  # of a warp of each group, per k
+    for name, lines, count in (("E", case.m, config["TM"]), ("F", case.n, config["TN"])):
+        reads = Reads.of(config, name, lines, size)
+        passed += count / reads.width / 4 * reads.passes(config[f"{name}_PITCH"])
+    warps = config["S"] // 32
+    sums = (groups(config) - 1) * warps * outputs_of(config)
+    twice = groups(config) * 4 * max(2, config["V"])  # k's of a last stage's first step, which is loaded again
+    expected = passed * warps * (trial.problem.k + twice) + sums
+    found = trial.main().counters.shared_load_wavefronts
+    if max(8 * config["TM"] * config["DOWN"] - case.m, 8 * config["TN"] * config["ACROSS"] - case.n) == 0:
+        assert found == expected
+    else:  # lines beyond the last are the last, which several lanes read at once
+        assert 0.9 * expected < found <= expected
+
+
+#: Before a team's first stage, before its next one, and before sums take the stages' place.
+_FIRST, _NEXT = "ptx::cp_async_wait<STAGES - 1>();\n    ", "ptx::cp_async_wait<STAGES - 2>();\n          "
+_LONG = Case(24, 24, 1000)
+PLANTED_ON_UNITS = [
+    (like(2, several=False), _LONG, "teams.cuh", _FIRST + "meet();", _FIRST),
+    (like(2, several=True), _LONG, "teams.cuh", _FIRST + "meet();", "meet();"),
+    (like(2, several=False), _LONG, "teams.cuh", _NEXT + "meet();", _NEXT),
+    (like(2, several=True), _LONG, "teams.cuh", _NEXT + "meet();", _NEXT),
+    (like(2, several=False), _LONG, "teams.cuh", _NEXT + "meet();", "meet();"),
+    (like(2, several=True), _LONG, "teams.cuh", _NEXT + "meet();", "meet();"),
+    (
+        like(4, several=True),
+        replace(_LONG, dtype="float16"),
+        "units.cuh",
+        "if constexpr (Sum::BYTES > 0) __syncthreads();",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("subject", "case", "header", "snippet", "instead"), PLANTED_ON_UNITS)
+def test_a_missing_wait_or_barrier_of_teams_is_found(
+    subject: Units, case: Case, header: str, snippet: str, instead: str
+) -> None:
+    trial = Trial(subject, case)
+    source = without(trial.source(), header, snippet, instead=instead)
+    assert [hazard for report in trial.run(source) for hazard in report.hazards]
