@@ -44,6 +44,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=_PARALLEL, help=f"processes that compile (default: {_PARALLEL})")
     parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels; needs no GPU")
     parser.add_argument("--arch", default=DEFAULT, help=f"what --compile-only compiles for (default: {DEFAULT})")
+    parser.add_argument("--exhaustive", action="store_true", help="searches alone that time every configuration")
     parser.add_argument("--units", action="store_true", help="products alone that matrix units can multiply")
     parser.add_argument("--limit", type=int, help="take this many products of each grid alone")
     args = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> None:
     fit = fit_grid(args.seed)
     judge = judge_grid(args.seed, fit)[: args.limit]
     every = unit_tasks(fit[: args.limit], judge, arch) if args.units else tasks(fit[: args.limit], judge)
-    todo = [task for task in every if args.part in {task.part, "all"}]
+    todo = [task for task in every if args.part in {task.part, "all"} and task.exhaustive >= args.exhaustive]
     with KernelCompiler(arch.target, args.workers) as compiler:
         if gpu is None:
             begin = time.monotonic()

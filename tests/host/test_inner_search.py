@@ -331,6 +331,7 @@ def test_the_script_measures_writes_and_resumes(
     small = [inner_product(1, 1, 10_000, F32), inner_product(2, 1, 10_001, F16)]
     monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: small)
     monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [inner_product(1, 2, 10_000)])
+    monkeypatch.setattr("matmill.bench.inner_search.candidates", lambda *asked: candidates(*asked)[:8])  # to compile
     arguments = ("--out", path, "--workers", 0, "--rounds", 1, "--seed", 3)
     _run(monkeypatch, *arguments, "--part", "judge", "--limit", 1)
     said = capsys.readouterr().out
