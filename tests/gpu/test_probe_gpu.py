@@ -30,6 +30,7 @@ def test_matrix_units_compute_every_product(device: GPU, element: str) -> None:
     assert (found == problem.operations(kernel.config) / 2 / threads).all()
 
 
+@pytest.mark.alone
 def test_a_probe_finds_plausible_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "this.json"
     assert main(["probe", "--out", str(path)]) == cli.OK

@@ -71,6 +71,7 @@ def test_memory_of_the_gpu_is_given_back_after_every_end(device: GPU, tmp_path: 
     assert not readers()
 
 
+@pytest.mark.alone
 def test_buffers_beyond_the_memory_are_refused_in_words(device: GPU) -> None:
     k = 400 * MIB
     one = np.broadcast_to(np.float32(1), (1, k))
