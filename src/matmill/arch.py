@@ -25,6 +25,12 @@ from typing import Any
 from matmill.errors import ArgumentError, unknown_name
 from matmill.settings import cache_dir
 
+_KIB = 1024
+_MIB = 1024 * 1024
+#: Kilobytes of shared memory that a multiprocessor can be set up with, as far as it has them; and those of the L1 cache
+#: that are left beside the most.
+_CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -118,6 +124,27 @@ class Arch:
         least = min(allowed.values())
         return least, tuple(name for name, blocks in allowed.items() if blocks == least)
 
+    def carveout(self, blocks: int, shared_bytes: int) -> int | None:
+        """Bytes of shared memory that an SM is set up with for ``blocks`` blocks of ``shared_bytes`` each, or None.
+
+        Shared memory and the L1 cache are parts of one memory, divided in one of a few ways (CUDA programming guide,
+        "Compute Capabilities"). None where there is not enough of it.
+
+        >>> get("h200").carveout(1, 101_376), get("h200").carveout(1, 101_377), get("h200").carveout(3, 101_376)
+        (102400, 135168, None)
+        """
+        needed = blocks * (shared_bytes + self.shared_reserved)
+        ways = (kilobytes * _KIB for kilobytes in _CARVEOUTS)
+        return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
+
+    def l1_bytes(self, carveout: int) -> int:
+        """Bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
+
+        >>> get("h200").l1_bytes(102_400), get("a100").l1_bytes(0)
+        (159744, 196608)
+        """
+        return self.shared_per_sm + _LEAST_L1 - carveout
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -156,9 +183,6 @@ class Measured:
     driver: str
     matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
 
-
-_KIB = 1024
-_MIB = 1024 * 1024
 
 _T4 = Arch(
     name="t4",

@@ -30,7 +30,9 @@ class Launch:
 
     ``args`` follow the entry point's parameters in order: pointers, and NumPy scalars of the parameter's exact type.
     ``early`` says that it may start while the launch before it on the stream still runs, whose end it waits for itself
-    (``ptx/order.cuh``).
+    (``ptx/order.cuh``). ``resident`` is how many blocks the kernel is made for on one multiprocessor: where the launch
+    has no more for each, shared memory is kept for those that it has and the rest of it is L1 cache. 0 leaves that to
+    the driver, which makes room for as many blocks as registers allow.
     """
 
     kernel: str
@@ -40,6 +42,7 @@ class Launch:
     args: tuple[Argument, ...]
     dynamic_shared: int = 0
     early: bool = False
+    resident: int = 0
 
     @property
     def threads_per_block(self) -> int:

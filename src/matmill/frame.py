@@ -6,10 +6,14 @@ import ctypes
 from collections.abc import Sequence
 from struct import Struct
 
+from matmill.arch import Arch
 from matmill.execute import Launch, Pointer
+from matmill.kernel import ceil_div
 
 _SLOT = 8  # bytes of a value's place: no kernel of ours takes larger parameters
 _EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_CARVEOUT = 14  # CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+_STARTS_EARLY = (9, 0)  # programmatic dependent launch (CUDA programming guide)
 
 
 class _Attribute(ctypes.Structure):
@@ -36,14 +40,15 @@ class Frame:
 
     Every value has a place, and every launch an array of the places of its parameters, in their order. Pointers with
     one of ``names`` share one place by name, which :meth:`aim` writes; all else is written once. ``calls`` has, for
-    each launch, the addresses of its ``CUlaunchConfig`` and of its array. ``early`` says whether launches that may
-    start early are to do so, for which a GPU of compute capability 9.0 is needed.
+    each launch, the addresses of its ``CUlaunchConfig`` and of its array. ``arch`` is the GPU that they are for: those
+    that may start early do so where it can, and shared memory is kept for the blocks alone that each of its
+    multiprocessors gets, see ``Launch.resident``.
 
     A frame serves one launch at a time: threads that launch at the same time need one each. The driver has read it
     when the launch returns.
     """
 
-    def __init__(self, launches: Sequence[Launch], names: Sequence[str] = (), *, early: bool = False) -> None:
+    def __init__(self, launches: Sequence[Launch], names: Sequence[str] = (), arch: Arch | None = None) -> None:
         count = len(names) + sum(len(launch.args) for launch in launches)
         self._values = ctypes.create_string_buffer(max(1, count) * _SLOT)
         first = ctypes.addressof(self._values)
@@ -51,10 +56,9 @@ class Frame:
         self._write = Struct(f"={len(names)}Q").pack_into
         self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
         self._stream = 0
-        self._attribute = _Attribute(id=_EARLY, value=1)
-        for launch, config in zip(launches, self._configs, strict=True):
-            if early and launch.early:
-                config.attributes, config.attribute_count = ctypes.addressof(self._attribute), 1
+        self._attributes = [_attributes(launch, arch) for launch in launches]  # for as long as configs point to them
+        for attributes, config in zip(self._attributes, self._configs, strict=True):
+            config.attributes, config.attribute_count = ctypes.addressof(attributes), len(attributes)
         self._arrays = []
         free = first + len(names) * _SLOT
         for launch in launches:
@@ -80,3 +84,16 @@ class Frame:
             self._stream = stream
             for config in self._configs:
                 config.stream = stream
+
+
+def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
+    """What ``launch`` asks of a driver for ``arch`` besides its shape."""
+    found: dict[int, int] = {}
+    if arch is not None:
+        if launch.early and arch.capability >= _STARTS_EARLY:
+            found[_EARLY] = 1
+        blocks = ceil_div(launch.blocks, arch.sms)
+        kept = arch.carveout(blocks, launch.dynamic_shared) if blocks <= launch.resident else None
+        if kept is not None:
+            found[_CARVEOUT] = 100 * kept // arch.shared_per_sm  # which the driver rounds up to what there is
+    return (_Attribute * len(found))(*(_Attribute(id=name, value=value) for name, value in found.items()))

@@ -32,7 +32,6 @@ from matmill.frame import Frame
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
-_STARTS_EARLY = (9, 0)  # programmatic dependent launch (CUDA programming guide)
 #: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
 _SHARED_BY_DEFAULT = 48 * 1024
 #: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
@@ -252,8 +251,8 @@ class GPU:
         return found
 
     def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
-        """A frame of launches for this GPU, which start early where they may and it can."""
-        return Frame(launches, names, early=self.arch.capability >= _STARTS_EARLY)
+        """A frame of launches for this GPU."""
+        return Frame(launches, names, self.arch)
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
         """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.

@@ -40,11 +40,12 @@ class GemmOperands:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Grid and block of a launch, and its dynamic shared memory in bytes."""
+    """Grid and block of a launch, its dynamic shared memory in bytes, and ``resident`` as in ``Launch``."""
 
     grid: Dim3
     block: Dim3
     dynamic_shared: int = 0
+    resident: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class Kernel(Generic[P]):
             args=args,
             dynamic_shared=geometry.dynamic_shared,
             early=early,
+            resident=geometry.resident,
         )
 
     def with_config(self, config: Config) -> Kernel[P]:

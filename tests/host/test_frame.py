@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frames import read_launch
+from frames import read_attributes, read_launch
+from matmill.arch import get
 from matmill.execute import Launch, Pointer
 from matmill.frame import Frame
 
@@ -52,13 +53,37 @@ def test_kernels_without_parameters() -> None:
     assert read_launch(*frame.calls[0], launch) == (launch, 0)
 
 
-@pytest.mark.parametrize("able", [False, True])
-def test_launches_start_early_where_they_may_and_the_gpu_can(able: bool) -> None:
+@pytest.mark.parametrize(("gpu", "able"), [("h200", True), ("a100", False)])
+def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: bool) -> None:
     launches = (FIRST, replace(SECOND, early=True))
-    frame = Frame(launches, NAMES, early=able)
+    frame = Frame(launches, NAMES, get(gpu))
     frame.aim((1, 2, 3), 4)
     found = [read_launch(*call, like)[0].early for call, like in zip(frame.calls, launches, strict=True)]
     assert found == [False, able]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "resident", "shared", "percent"),
+    [
+        (132, 1, 101_376, 43),  # 100 of 228 KB, all but
+        (132, 1, 101_392, 57),  # 132
+        (133, 1, 101_376, None),  # more than the kernel is made for: some multiprocessors take turns
+        (133, 2, 101_376, 100),
+        (20, 2, 101_376, 43),
+        (264, 2, 116_000, None),  # more than there is
+        (132, 0, 101_376, None),
+        (132, 3, 0, 3),
+    ],
+)
+def test_shared_memory_is_kept_for_the_blocks_that_a_multiprocessor_gets(
+    blocks: int, resident: int, shared: int, percent: int | None
+) -> None:
+    launch = replace(FIRST, grid=(blocks // 2, 2, 1) if blocks % 2 == 0 else (blocks, 1, 1), resident=resident)
+    launch = replace(launch, dynamic_shared=shared, early=True)
+    frame = Frame((launch, SECOND), NAMES, get("h200"))
+    assert read_attributes(frame.calls[0][0]) == {6: 1} | ({} if percent is None else {14: percent})
+    assert read_attributes(frame.calls[1][0]) == {}
+    assert read_attributes(Frame((launch,), NAMES).calls[0][0]) == {}
 
 
 @pytest.mark.parametrize("addresses", [(1, 2), (1, 2, 3, 4)])

@@ -34,7 +34,10 @@ __all__ = ["INNER", "piece", "space", "total"]
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(config["GS"], problem.batch, 1), block=(config["BS"], 1, 1), dynamic_shared=config["SHARED_BYTES"]
+        grid=(config["GS"], problem.batch, 1),
+        block=(config["BS"], 1, 1),
+        dynamic_shared=config["SHARED_BYTES"],
+        resident=config["BLOCKS_PER_SM"],
     )
 
 
