@@ -23,9 +23,9 @@ _CLEAR = 256  # threads of a block of `clear`
 _OUTPUTS, _WAYS = 32, 16  # of a block of `finish` and `carry`; the header says the same
 _JOINED = 256  # outputs of a block of `join`; the header says the same
 _FEW = 16  # parts
-_VECTOR = 16  # bytes
-#: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 30 to 60 KB,
-#: and 3 us longer where they are 256, which a host may still save.
+_VECTOR, _LINE, _APART = 16, 128, 32  # bytes: of loads, of a line, and what is put between whole lines
+#: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are some 115 KB,
+#: and 2 us longer where they are 256, which a host may still save.
 MOST_ADDED_BY_ONE = 320 * 1024
 
 Needed = Callable[[Gemm, Config], bool]
@@ -42,9 +42,9 @@ def counter(operands: GemmOperands) -> Pointer:
 
 
 def padded_bytes(problem: Gemm, config: Config) -> int:
-    """:func:`partials_bytes` where each block's sums are padded to whole vectors, for one block to add."""
+    """:func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
     own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
-    return config["GS"] * problem.batch * own
+    return config["GS"] * problem.batch * (own if own % _LINE else own + _APART)
 
 
 def sums_bytes(problem: Gemm, _config: Config) -> int:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads, groups, last_lanes, outputs_of, teams
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads, groups, outputs_of, teams
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -36,8 +36,6 @@ _INSTANT = 1e-15
 _FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
 _WAYS, _UNROLLED = 16, 16
-#: Vectors that a thread of the last block has under way: the first number where no more threads share registers.
-_LAST_UNROLLED, _LAST_FEWER, _FEW_THREADS = 16, 6, 512
 
 
 @dataclass(frozen=True)
@@ -48,26 +46,26 @@ class Constants:
     read_share: float = 1.0
     #: From a request under load to its data. Bandwidth times latency is 20 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 5.39e-07
+    latency: float = 5.16e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
     #: 130 KB it takes 8% to 20% longer, as measured on an H200.
-    crowded: float = 191000.0
+    crowded: float = 250000.0
     #: Share of bytes moved in vain where rows are read in runs of a line of 128 bytes; less where they are longer.
     scatter: float = 0.0159
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.55e-06
+    launch: float = 3.51e-06
     #: What a second launch right behind the first adds, without its own work.
-    second: float = 2.77e-06
+    second: float = 2.56e-06
     #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
     last_shifted: float = 1.56e-06
     #: Cycles per instruction of the loops, which come from memory once.
     code_cycles: float = 3.11
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float = 3.37e-07
-    #: Of the block that adds the sums of all others, without its own work, and of each of its steps, in which a thread
-    #: reads 6 or 16 vectors.
-    last: float = 1.12e-06
-    last_step: float = 6.67e-07
+    second_step: float = 4.27e-07
+    #: Of the block that adds the sums of all others: until it knows that it is the last, L2's latency, and its own sum;
+    #: and bytes per cycle that it reads.
+    last: float = 1.56e-06
+    last_bytes: float = 41.3
     #: Share of the data sheet's multiply-adds that are reached.
     fma_share: float = 0.705
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
@@ -77,17 +75,17 @@ class Constants:
     load_slots: float = 1.41
     widen_slots: float = 0.828
     #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
-    barrier_cycles: float = 89.8
+    barrier_cycles: float = 108.0
     #: Cycles per 128-byte line that a load straight from memory touches in L1.
     line_cycles: float = 0.378
     #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
     shared_cycles: float = 1.08
     #: Cycles per output and thread of the sum over a block.
-    sum_cycles: float = 0.216
+    sum_cycles: float = 0.0072
     #: Warps per multiprocessor that would fill half of its issue slots.
     warps_half: float = 0.83
     #: The four times overlap in part: the p-norm of them with this p.
-    overlap: float = 3.5
+    overlap: float = 3.55
     #: Of memory's and issue's times the part that comes on top where threads load for themselves and wait for it, both
     #: are equal, and eight warps share a multiprocessor; more fill it, and it falls with the square of the shorter one.
     direct_wait: float = 0.25
@@ -110,17 +108,19 @@ DEFAULT = Constants()
 class Demand:
     """What a product demands of a GPU with a configuration, whatever that costs.
 
-    ``bytes``, ``flight`` (bytes under way at a time), and the seconds that multiply-adds take at the data sheet's rate
-    (``multiply_seconds``) are of the whole GPU; instructions, per thread added up, ``lines`` of 128 bytes touched in L1
-    and ``passes`` through shared memory are of the busiest multiprocessor. ``reads`` are loads straight from memory,
-    ``loads`` those from stages. ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is
-    a second launch, ``counted`` where the last block adds the sums of all, ``shifted`` where lines begin anywhere, else
-    0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply; ``last`` is
-    one over the stages of a block. ``code`` are the multiply-adds in the machine code of the loops.
+    ``bytes``, ``flight`` (bytes under way at a time), ``l1`` (bytes of L1 cache beside the shared memory of the blocks)
+    and the seconds that multiply-adds take at the data sheet's rate (``multiply_seconds``) are of the whole GPU;
+    instructions, per thread added up, ``lines`` of 128 bytes touched in L1 and ``passes`` through shared memory are of
+    the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages. ``sums`` are
+    outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, ``counted`` where the
+    last block adds the sums of all, ``shifted`` where lines begin anywhere, else 0. ``direct`` is 1 where threads load
+    straight into registers, ``units`` where matrix units multiply; ``last`` is one over the stages of a block. ``code``
+    are the multiply-adds in the machine code of the loops.
     """
 
     bytes: float
     flight: float
+    l1: float
     scatter: float
     barriers: float
     multiply_seconds: float
@@ -178,13 +178,16 @@ def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DE
 def times(asked: Demand, constants: Constants) -> Prediction:
     """What ``asked`` costs. The fields of ``asked`` may also be arrays of one shape; those of the result then are."""
     c = constants
-    most = c.read_share * asked.read_bytes_per_s
-    memory = asked.bytes / most * (1 + (most * c.latency / asked.flight) ** 2) ** 0.5
-    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
-    memory *= 1 + c.scatter * asked.scatter
 
     def either(plain: float, units: float) -> float:
         return plain + asked.units * (units - plain)
+
+    most = c.read_share * asked.read_bytes_per_s
+    # Copies pass through L1, also those to shared memory: no more than it holds is in flight.
+    waiting = (1 / asked.flight**4 + 1 / asked.l1**4) ** 0.5 * (most * c.latency) ** 2
+    memory = asked.bytes / most * (1 + waiting) ** 0.5
+    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
+    memory *= 1 + c.scatter * asked.scatter
 
     arithmetic = asked.multiply_seconds / either(c.fma_share, c.unit_share)
 
@@ -205,7 +208,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     overhead += asked.parted * (c.second + c.second_step * asked.steps + traffic)
-    overhead += asked.counted * (c.last + c.last_step * asked.steps + traffic)
+    overhead += asked.counted * (c.last + asked.partial_bytes / (c.last_bytes * asked.hz))
     return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
 
 
@@ -218,6 +221,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     portions = ceil_div(ceil_div(problem.k, portion), gs) * ceil_div(blocks, slots)
     resident = min(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms))
     busy = min(arch.sms, blocks)
+    shared = arch.carveout(resident, config["SHARED_BYTES"]) or arch.shared_per_sm
     terms = portions * portion * resident  # of k, that the busiest multiprocessor works through
 
     size = problem.dtype.itemsize
@@ -254,6 +258,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(under_way * portion * row_bytes * resident * busy),
+        l1=float(arch.l1_bytes(shared) * busy),
         scatter=_scatter(problem, config),
         barriers=portions / resident / teams(config) if staged else 0.0,
         multiply_seconds=seconds,
@@ -274,18 +279,11 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         code=_code(config, _unit_slots(problem, config) if units else products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
-        steps=float(_last_steps(problem, config) if counted else ceil_div(gs, _WAYS * _UNROLLED) if parted else 0),
+        steps=float(ceil_div(gs, _WAYS * _UNROLLED) if parted else 0),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
-
-
-def _last_steps(problem: Gemm, config: Config) -> int:
-    """Steps of the last block, in which its threads read vectors of partial sums (``last_block.cuh``)."""
-    bs, (places, lanes) = config["BS"], last_lanes(config, problem.dtype.accumulator.itemsize)
-    at_once = _LAST_UNROLLED if bs * config["BLOCKS_PER_SM"] <= _FEW_THREADS else _LAST_FEWER
-    return ceil_div(ceil_div(config["GS"], bs // lanes), at_once) * ceil_div(places, lanes) * problem.batch
 
 
 def _terms(problem: Gemm) -> tuple[int, int]:

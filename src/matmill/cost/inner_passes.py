@@ -11,7 +11,6 @@ from functools import cache
 from math import gcd
 
 from matmill.config import Config
-from matmill.kernel import ceil_div
 
 VECTOR_BYTES = 16
 
@@ -36,16 +35,6 @@ def groups(config: Config) -> int:
 def outputs_of(config: Config) -> int:
     """Sums of a thread; on the matrix units, where each of 8 lanes has TM rows and TN columns, 4 lanes share them."""
     return config["TM"] * config["TN"] * (2 if config["UNITS"] else 1)
-
-
-def last_lanes(config: Config, itemsize: int) -> tuple[int, int]:
-    """Vectors of outputs, and threads beside each other that take one each, where the last block adds the sums of all.
-
-    ``itemsize`` is that of a sum (``include/matmill/inner/last_block.cuh``).
-    """
-    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
-    lanes = 1 << (places - 1).bit_length()
-    return places, bs if bs % lanes else lanes
 
 
 def width_of(config: Config, name: str, lines: int, size: int) -> int:

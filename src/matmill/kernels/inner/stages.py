@@ -15,7 +15,6 @@ from matmill.cost.inner_passes import (
     VECTOR_BYTES,
     Reads,
     groups,
-    last_lanes,
     outputs_of,
     teams,
 )
@@ -23,8 +22,8 @@ from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
 _LANES = 32
-#: Vectors in a row of all banks.
-_VECTORS = 8
+#: Vectors in a row of all banks, and as few that a warp's lanes add them among themselves.
+_VECTORS, _IN_WARP = 8, 4
 
 
 def with_stages(config: Config, problem: Gemm) -> Config:
@@ -69,5 +68,7 @@ def _sum_bytes(config: Config, itemsize: int) -> int:
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
     """Where the last block adds the sums of all, as ``include/matmill/inner/last_block.cuh`` lays them out."""
-    bs, (_places, lanes) = config["BS"], last_lanes(config, itemsize)
-    return bs // max(lanes, _LANES) * lanes * VECTOR_BYTES if lanes < bs else 0
+    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
+    if places <= _IN_WARP:
+        return bs // _LANES * (1 << (places - 1).bit_length()) * VECTOR_BYTES
+    return bs // places * places * VECTOR_BYTES if bs // places > 1 else 0
