@@ -13,6 +13,7 @@ from being reached.
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,7 @@ SCHEDULERS, LANES, LINE = 4, 32, 128
 ELEMENTS = 1 << 28
 SIZES = "1x1 2x2 3x3 4x4 5x5 7x7 8x8 12x12 16x16 24x24 32x32 48x48 64x64 96x96 128x128 3x16 17x9 128x8"
 _FMA = ("FFMA", "DFMA")
+_FILLS = re.compile(r"ZFILL|LDGSTS.*, !?P\d$")
 _LOADS, _GENERIC = ("LDG", "LDS"), ("LD", "ST", "LDL", "STL")
 HEAD = (
     "product", "tile", "registers", "spilled", "slots/k", "FMA/k", "loads/k", "copies/k", "others/k", "KB in flight",
@@ -91,22 +93,27 @@ class Pass:
         return cls(terms, terms // threads * outputs, max(copies))
 
 
-def instructions(found: Code, one: Pass) -> Counter[str]:
-    """Of a thread in one pass through the main loop: that with the most multiply-adds."""
+def fills(line: str) -> bool:
+    """Whether an instruction copies zeros for what is not there: it is named so, or (nvdisasm 13.5) has a predicate."""
+    return _FILLS.search(line) is not None
 
-    def multiplies(loop: tuple[int, int]) -> int:
-        return sum(line.startswith(_FMA) for line in found.lines[loop[0] : loop[1] + 1])
+
+def instructions(found: Code, one: Pass) -> Counter[str]:
+    """Of a thread in one pass through the main loop: that with the most multiply-adds, and whole copies alone."""
+
+    def size(loop: tuple[int, int]) -> tuple[int, int, int]:
+        lines = found.lines[loop[0] : loop[1] + 1]
+        return sum(line.startswith(_FMA) for line in lines), -sum(map(fills, lines)), len(lines)
 
     def worth(line: str) -> float:
         # Through a full stage's copies, and nothing that need not be.
-        return -1e9 if "ZFILL" in line else 1e3 if "LDGSTS" in line else -1
+        return -1e9 if fills(line) else 1e3 if "LDGSTS" in line else -1
 
     def times(body: Counter[str]) -> float:
         here = sum(body[name] for name in _FMA)
         return one.multiplies / here if here else max(1.0, one.copies / body["LDGSTS"]) if body["LDGSTS"] else 1.0
 
-    loop = max(found.loops(), key=lambda loop: (multiplies(loop), loop[1] - loop[0]))
-    return main_way(found, loop, worth, times)
+    return main_way(found, max(found.loops(), key=size), worth, times)
 
 
 def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:
