@@ -8,11 +8,11 @@ short. Launching, the first loads' latency, the code that comes from memory, the
 anywhere, the block's own sum and, with more than one block, the last one's work or the second launch come on top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to the times of 120 products on an H200 that
-``benchmarks/inner_search.py`` measured (``benchmarks/results/inner_search_h200_fit.jsonl``), but for ``direct_wait``,
-which was set by hand to what both grids of that search say of direct loads, and for ``unit_*``, which were fitted
-alone to the 25 of these products that matrix units can multiply (``inner_search_h200_units_fit.jsonl``). They are what
-fits together, not what each would be measured alone: those that hardly matter beside others lie anywhere.
+:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
+measured on an H200: those of launches, barriers, the last block, the second launch, latency, crowding and overlap to
+``benchmarks/results/inner_search_h200_fit.jsonl`` (61 products), the others to earlier searches, ``unit_*`` to the 25
+products alone that matrix units can multiply; ``direct_wait`` was set by hand. They are what fits together, not what
+each would be measured alone: those that hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Constants:
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
     second_step: float = 4.27e-07
     #: Of the block that adds the sums of all others: until it knows that it is the last, L2's latency, and its own sum;
-    #: and bytes per cycle that it reads.
+    #: and bytes of partial sums, written and read, per cycle.
     last: float = 1.56e-06
     last_bytes: float = 41.3
     #: Share of the data sheet's multiply-adds that are reached.

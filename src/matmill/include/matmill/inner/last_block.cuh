@@ -6,9 +6,8 @@
 //     ─▶ shared [SLICES][outputs] ─▶ one thread per output adds the slices in turn
 //
 // One multiprocessor reads all sums: 40 to 50 bytes per clock on an H200, if its threads ask for them at once. So LANES
-// are as many as there are vectors, and few threads idle; and PITCH, from one block's sums to the next one's, is no
-// multiple of a line, with which a warp's requests follow each other 4 KB apart and the same bytes take 1.8 times as
-// long.
+// are as many as there are vectors, and few threads idle. PITCH, from one block's sums to the next one's, is no multiple
+// of a line: a warp's requests would then follow each other 4 KB apart, and take 1.8 times as long.
 //
 // The order of additions does not depend on which block is the last.
 #pragma once
