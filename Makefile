@@ -16,7 +16,7 @@ run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
 
 test: $(READY)
-	@$(VENV)/bin/python -m pytest -n 2
+	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 torch: $(READY)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'

@@ -27,7 +27,7 @@ def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTri
     return trial
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_any_size_and_type(data: st.DataObject) -> None:
     draw = data.draw
