@@ -176,3 +176,32 @@ def test_damaged_modules_are_refused_or_translated(data: st.DataObject) -> None:
         assert re.match(r"PTX line \d+", str(error))  # noqa: PT017 - damage may be harmless
     else:
         assert len(programs) == len(module.entries)
+
+
+def test_lines_are_counted_behind_sections_comments_and_places() -> None:
+    text = """.version 8.0
+.target sm_90
+.section .debug_str
+{
+$L__a:
+.b8 1,2 // {
+.b8 3
+}
+.section .debug_loc { .b8 4 }
+.entry k() {
+.loc 1 7 2, function_name $L__a, inlined_at 1 9 3 /* of
+  two lines */
+add.u32 ;
+ret;
+}
+.file 1 "a.cu"
+"""
+    statements = parse(text).entries["k"].body
+    assert [(s.line, s.where) for s in statements if isinstance(s, Instruction)] == [(13, "a.cu:7"), (14, "a.cu:7")]
+
+
+@pytest.mark.parametrize("place", [".loc 1 7;", ".loc a 7 2;", ".loc;"])
+def test_a_place_names_file_line_and_column(place: str) -> None:
+    with pytest.raises(EmulationError, match="PTX line 2") as error:
+        parse(f".entry k() {{\n{place}\nret;\n}}")
+    assert "a file, a line and a column" in str(error.value)

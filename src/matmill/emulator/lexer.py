@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matmill.errors import EmulationError
 
+#: Kinds that may be longer than a line.
+_LONG = {"space", "section"}
+# A line of ``.loc`` and a section of debug information are a token each: they are half of what NVRTC writes, and hardly
+# any of it is used.
 _TOKEN = re.compile(
     r"""
-    (?P<newline>\n)
-  | (?P<space>[ \t\r\f\v]+|//[^\n]*)
-  | (?P<comment>/\*.*?\*/)
-  | (?P<string>"(?:[^"\\\n]|\\.)*")
-  | (?P<word>[A-Za-z_$%.][\w$%.]*(?:::[\w$%.]+)*)
-  | (?P<number>0[fF][0-9A-Fa-f]{8}\b|0[dD][0-9A-Fa-f]{16}\b|0[xX][0-9A-Fa-f]+U?\b|0[bB][01]+U?\b
-      |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?\b)
-  | (?P<mark>[@!|{}\[\]();,:+\-<>=*/&^~?])
+    [ \t]*
+    (?:
+      (?P<space>\s+|//[^\n]*|/\*.*?\*/)
+    | (?P<location>\.loc\b[^\n/]*)
+    | (?P<section>\.section\s+[\w$%.]+\s*\{[^{}"/]*\})
+    | (?P<string>"(?:[^"\\\n]|\\.)*")
+    | (?P<word>[A-Za-z_$%.][\w$%.]*(?:::[\w$%.]+)*)
+    | (?P<number>0[fF][0-9A-Fa-f]{8}\b|0[dD][0-9A-Fa-f]{16}\b|0[xX][0-9A-Fa-f]+U?\b|0[bB][01]+U?\b
+        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?\b)
+    | (?P<mark>[@!|{}\[\]();,:+\-<>=*/&^~?])
+    )
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token; ``start`` is its place in the text, ``line`` counts from 1. The last one has kind "end"."""
 
     kind: str
@@ -48,20 +54,17 @@ def tokens(text: str) -> list[Token]:
     Raises :class:`EmulationError` with the line number on a character that PTX does not know.
     """
     found: list[Token] = []
-    line = 1
-    position = 0
-    match = _TOKEN.match
-    while position < len(text):
-        m = match(text, position)
-        if m is None:
-            raise syntax_error(line, repr(text[position : position + 20]), "PTX")
-        kind = m.lastgroup or ""
-        if kind == "newline":
-            line += 1
-        elif kind == "comment":
-            line += m.group().count("\n")
-        elif kind != "space":
-            found.append(Token(kind, m.group(), line, position))
-        position = m.end()
+    line, position = 1, 0
+    for m in _TOKEN.finditer(text):
+        if m.start() != position:
+            break
+        kind, position = m.lastgroup or "", m.end()
+        word = m.group(kind)
+        if kind != "space":
+            found.append(Token(kind, word, line, position - len(word)))
+        if kind in _LONG:
+            line += word.count("\n")
+    if position < len(text):
+        raise syntax_error(line, repr(text[position : position + 20].lstrip(" \t")), "PTX")
     found.append(Token("end", "end of text", line, len(text)))
     return found

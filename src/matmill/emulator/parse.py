@@ -6,6 +6,8 @@ means is decided later, by the instruction tables. Debug sections are skipped.
 
 from __future__ import annotations
 
+import re
+
 from matmill.emulator.cursor import Cursor, Scope, resolve_labels
 from matmill.emulator.lexer import Token, syntax_error
 from matmill.emulator.literals import immediate, initializer
@@ -39,6 +41,7 @@ _NUMERIC_LIMITS = {
     ".abi_preserve", ".abi_preserve_control",
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
+_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
 _MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
@@ -81,6 +84,8 @@ class _Parser(Cursor):
                 self._file(token.line)
             elif word == ".section":
                 self._section()
+            elif token.kind == "section":
+                continue
             elif word == ".pragma":
                 self._until_semicolon()
             elif word in _LINKING or word in _SPACES or word in {".entry", ".func"}:
@@ -297,8 +302,8 @@ class _Parser(Cursor):
     def _inner_directive(self, token: Token) -> bool:
         """Take a directive inside a body; False if the token begins something else."""
         word = token.text
-        if word == ".loc":
-            self._location(token.line)
+        if token.kind == "location":
+            self._location(token)
         elif word == ".reg":
             self._registers()
         elif word in _SPACES or word in _LINKING:
@@ -326,13 +331,13 @@ class _Parser(Cursor):
         else:
             body.append((Label(name), path))
 
-    def _location(self, line: int) -> None:
-        parts = self.skip_line(line)
-        if len(parts) < 3:
-            raise syntax_error(line, ".loc", ".loc with a file, a line and a column")
+    def _location(self, token: Token) -> None:
+        found = _LOCATION.match(token.text)
+        if found is None:
+            raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
         # NVRTC marks moved code with line 0; the last real line is the better guide.
-        if parts[1].text != "0":
-            self.where = f"{parts[0].text}:{parts[1].text}"
+        if found[2] != "0":
+            self.where = f"{found[1]}:{found[2]}"
 
     def _registers(self) -> None:
         token = self.take()
