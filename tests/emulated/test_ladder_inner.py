@@ -125,8 +125,7 @@ def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) 
     assert "* gram: its F is the transpose of E; two runs gave the same bits" in said
 
 
-@pytest.mark.parametrize("layout", ["row", "column"])
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "layout"), [("float64", "row"), ("float16", "column"), ("bfloat16", "row")])
 def test_every_dtype_and_layout(dtype: str, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = _json(["--m", "5", "--n", "3", "--k", "1001", "--dtype", dtype, "--layout", layout], capsys)
     assert code == cli.OK

@@ -21,7 +21,7 @@ from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
 
-SIDES = (2, 3, 5, 8, 17, 30, 32)
+SIDES = (2, 5, 8, 17, 32)
 #: x of the sums that tiles are slow at.
 SLOW = (
     (30, 3_000_000, I8),

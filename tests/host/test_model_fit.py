@@ -127,7 +127,7 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
 
 def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     grid = fit_grid(1)
-    samples = Samples(INNER, [_some(one) for one in _measured(grid[:36], "fit")], H200)
+    samples = Samples(INNER, [_some(one) for one in _measured(grid[:24], "fit")], H200)
     found = fit(samples, seed=1, starts=1)
     assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "launch", "latency", "fma_share"):
