@@ -62,7 +62,7 @@ def main() -> None:
     fit = fit_grid(args.seed)
     judge = judge_grid(args.seed, fit)[: args.limit]
     every = unit_tasks(fit[: args.limit], judge, arch) if args.units else tasks(fit[: args.limit], judge)
-    todo = [task for task in every if args.part in {task.part, "all"} and task.exhaustive >= args.exhaustive]
+    todo = [task for task in every if args.part in {task.part, "all"} and (task.exhaustive or not args.exhaustive)]
     with KernelCompiler(arch.target, args.workers) as compiler:
         if gpu is None:
             begin = time.monotonic()

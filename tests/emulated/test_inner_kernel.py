@@ -183,6 +183,7 @@ def test_one_block_needs_no_second_launch_and_no_workspace() -> None:
 #: Fewer outputs than a vector, than a warp, than a block, in whole vectors and not; more than a block has threads.
 ADDED = [
     Case(1, 1, 5000),
+    Case(3, 3, 4001),
     Case(3, 3, 4001, "float64", "row"),
     Case(16, 16, 1500, "float16", "row"),
     Case(5, 7, 2601, "bfloat16", "column", alpha=1.5, beta=2.0),

@@ -70,7 +70,8 @@ def test_the_script_counts_what_the_kernel_must_do(
     assert "slots/k" in head
     assert [float(row["FMA/k"]) for row in rows] == [9.0, 256.0, 6.0, 136.0]
     for row in rows:
-        assert float(row["slots/k"]) < 4 * float(row["FMA/k"])  # 3 x 3 has a step of 2 k's for each barrier
+        most = 4 if row["product"].startswith("3x3") else 3  # which has a step of 2 k's for each barrier
+        assert float(row["slots/k"]) < most * float(row["FMA/k"])
         assert row["spilled"] == "0"
         assert float(row["KB in flight"]) > 46  # twice what an H200's latency and bandwidth ask for
         assert float(row["sectors/ideal"]) < 1.01

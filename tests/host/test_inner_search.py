@@ -338,6 +338,9 @@ def test_the_script_measures_writes_and_resumes(
     assert "2 of 2 products" in said
     assert "1x2" in said
     assert "WRONG" not in said
+    alone = ("--out", tmp_path / "alone.jsonl", *arguments[2:], "--part", "judge", "--exhaustive")
+    _run(monkeypatch, *alone)
+    assert "1 of 1 products" in capsys.readouterr().out
     _run(monkeypatch, *arguments, "--limit", 1)
     assert "1 of 1 products" in capsys.readouterr().out
     assert {(one.problem.m, one.part) for one in read([path])} == {(1, "judge"), (1, "fit")}

@@ -44,7 +44,7 @@ class Constants:
 
     #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
     read_share: float = 1.0
-    #: From a request under load to its data. Bandwidth times latency is 20 KB in flight on each of an H200's SMs, with
+    #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
     latency: float = 5.16e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
@@ -279,7 +279,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         code=_code(config, _unit_slots(problem, config) if units else products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
-        steps=float(ceil_div(gs, _WAYS * _UNROLLED) if parted else 0),
+        steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),

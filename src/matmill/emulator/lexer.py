@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from matmill.errors import EmulationError
 
-#: Kinds that may be longer than a line.
-_LONG = {"space", "section"}
 # A line of ``.loc`` and a section of debug information are a token each: they are half of what NVRTC writes, and hardly
 # any of it is used.
 _TOKEN = re.compile(
@@ -62,8 +60,7 @@ def tokens(text: str) -> list[Token]:
         word = m.group(kind)
         if kind != "space":
             found.append(Token(kind, word, line, position - len(word)))
-        if kind in _LONG:
-            line += word.count("\n")
+        line += word.count("\n")
     if position < len(text):
         raise syntax_error(line, repr(text[position : position + 20].lstrip(" \t")), "PTX")
     found.append(Token("end", "end of text", line, len(text)))
