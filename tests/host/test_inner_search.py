@@ -45,7 +45,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_search.py"
 def test_the_grids_cover_what_the_model_must_predict() -> None:
     fit = fit_grid(1)
     judge = judge_grid(1, fit)
-    assert (len(fit), len(judge)) == (120, 200)
+    assert (len(fit), len(judge)) == (152, 200)
     assert not set(fit) & set(judge)
     for grid in (fit, judge):
         assert len(set(grid)) == len(grid)
@@ -66,7 +66,7 @@ def test_a_part_of_the_fit_grid_is_searched_exhaustively_and_all_judges_come_bef
     fit = fit_grid(1)
     judge = judge_grid(1, fit)
     todo = tasks(fit, judge)
-    assert sum(task.exhaustive for task in todo if task.part == "fit") == 40
+    assert sum(task.exhaustive for task in todo if task.part == "fit") == 51
     judged = [task for task in todo if task.part == "judge"]
     assert [task.problem for task in judged[:200]] == judge
     assert not any(task.exhaustive for task in judged[:200])

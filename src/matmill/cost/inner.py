@@ -9,19 +9,19 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
-measured on an H200: those of launches, barriers, the last block, the second launch, latency, crowding and overlap to
-``benchmarks/results/inner_search_h200_fit.jsonl`` (61 products), the others to earlier searches, ``unit_*`` to the 25
-products alone that matrix units can multiply; ``direct_wait`` was set by hand. They are what fits together, not what
-each would be measured alone: those that hardly matter beside others lie anywhere.
+measured on an H200: ``benchmarks/results/inner_search_h200_fit.jsonl`` (152 products) and ``..._units_fit.jsonl`` (25
+more that matrix units can multiply). They are what fits together, not what each would be measured alone: those that
+hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, Reads, groups, outputs_of, teams
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, VECTOR_BYTES, Reads, groups, outputs_of, teams
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -36,6 +36,8 @@ _INSTANT = 1e-15
 _FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
 _WAYS, _UNROLLED = 16, 16
+#: Threads of a multiprocessor up to which those of the last block have as many under way; and what they have beyond.
+_ROOMY, _LESS_UNROLLED = 512, 6
 
 
 @dataclass(frozen=True)
@@ -43,62 +45,63 @@ class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
     #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
-    read_share: float = 1.0
+    read_share: float = 1.01
     #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 5.16e-07
+    latency: float = 5.14e-07
     #: Bytes in flight on each multiprocessor with which memory takes twice as long: up to 80 KB they do no harm, with
     #: 130 KB it takes 8% to 20% longer, as measured on an H200.
-    crowded: float = 250000.0
+    crowded: float = 249000.0
     #: Share of bytes moved in vain where rows are read in runs of a line of 128 bytes; less where they are longer.
-    scatter: float = 0.0159
+    scatter: float = 0.0217
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.51e-06
+    launch: float = 3.49e-06
     #: What a second launch right behind the first adds, without its own work.
-    second: float = 2.56e-06
+    second: float = 2.42e-06
     #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
-    last_shifted: float = 1.56e-06
+    last_shifted: float = 1.57e-06
     #: Cycles per instruction of the loops, which come from memory once.
-    code_cycles: float = 3.11
+    code_cycles: float = 2.57
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float = 4.27e-07
-    #: Of the block that adds the sums of all others: until it knows that it is the last, L2's latency, and its own sum;
-    #: and bytes of partial sums, written and read, per cycle.
-    last: float = 1.56e-06
-    last_bytes: float = 41.3
+    second_step: float = 5.78e-07
+    #: Of the block that adds the sums of all others: until it knows that it is the last, and its own sum; of each step,
+    #: in which a thread has as many loads under way as it can; and bytes of partial sums, written and read, per cycle.
+    last: float = 1.21e-06
+    last_step: float = 4.92e-07
+    last_bytes: float = 96.2
     #: Share of the data sheet's multiply-adds that are reached.
-    fma_share: float = 0.705
+    fma_share: float = 0.68
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
     #: 16 bits that is widened. In machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
-    copy_slots: float = 9.81
-    read_slots: float = 18.0
-    load_slots: float = 1.41
-    widen_slots: float = 0.828
+    copy_slots: float = 11.5
+    read_slots: float = 11.2
+    load_slots: float = 1.68
+    widen_slots: float = 0.878
     #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
-    barrier_cycles: float = 108.0
+    barrier_cycles: float = 91.9
     #: Cycles per 128-byte line that a load straight from memory touches in L1.
-    line_cycles: float = 0.378
+    line_cycles: float = 1.26
     #: Cycles per pass through shared memory: more than one, where lanes want different words of a bank all the same.
-    shared_cycles: float = 1.08
+    shared_cycles: float = 1.06
     #: Cycles per output and thread of the sum over a block.
-    sum_cycles: float = 0.0072
+    sum_cycles: float = 0.0602
     #: Warps per multiprocessor that would fill half of its issue slots.
-    warps_half: float = 0.83
+    warps_half: float = 0.877
     #: The four times overlap in part: the p-norm of them with this p.
-    overlap: float = 3.55
+    overlap: float = 3.78
     #: Of memory's and issue's times the part that comes on top where threads load for themselves and wait for it, both
     #: are equal, and eight warps share a multiprocessor; more fill it, and it falls with the square of the shorter one.
     direct_wait: float = 0.25
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-    l2_bytes: float = 7.27
+    l2_bytes: float = 6.36
     #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
     #: thirds at best; slots of a copy and of a load from a stage; and a barrier's cycles.
-    unit_share: float = 0.363
-    unit_copy_slots: float = 6.26
-    unit_load_slots: float = 6.01
-    unit_barrier_cycles: float = 103.0
+    unit_share: float = 0.336
+    unit_copy_slots: float = 14.9
+    unit_load_slots: float = 5.7
+    unit_barrier_cycles: float = 141.0
     #: Of the multiplying of a block's last stage, the part that nothing else overlaps.
-    unit_last: float = 0.787
+    unit_last: float = 0.649
 
 
 DEFAULT = Constants()
@@ -112,10 +115,10 @@ class Demand:
     and the seconds that multiply-adds take at the data sheet's rate (``multiply_seconds``) are of the whole GPU;
     instructions, per thread added up, ``lines`` of 128 bytes touched in L1 and ``passes`` through shared memory are of
     the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages. ``sums`` are
-    outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, ``counted`` where the
-    last block adds the sums of all, ``shifted`` where lines begin anywhere, else 0. ``direct`` is 1 where threads load
-    straight into registers, ``units`` where matrix units multiply; ``last`` is one over the stages of a block. ``code``
-    are the multiply-adds in the machine code of the loops.
+    outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, of so many ``steps``,
+    ``counted`` where the last block adds the sums of all, in so many ``turns``, ``shifted`` where lines begin anywhere,
+    else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply; ``last``
+    is one over the stages of a block. ``code`` are the multiply-adds in the machine code of the loops.
     """
 
     bytes: float
@@ -142,6 +145,7 @@ class Demand:
     code: float
     partial_bytes: float
     steps: float
+    turns: float
     read_bytes_per_s: float
     hz: float
     sms: float
@@ -208,7 +212,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     overhead += asked.parted * (c.second + c.second_step * asked.steps + traffic)
-    overhead += asked.counted * (c.last + asked.partial_bytes / (c.last_bytes * asked.hz))
+    overhead += asked.counted * (c.last + c.last_step * asked.turns + asked.partial_bytes / (c.last_bytes * asked.hz))
     return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
 
 
@@ -258,7 +262,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(under_way * portion * row_bytes * resident * busy),
-        l1=float(arch.l1_bytes(shared) * busy),
+        l1=arch.l1_bytes(shared) * busy / _held(problem, config),
         scatter=_scatter(problem, config),
         barriers=portions / resident / teams(config) if staged else 0.0,
         multiply_seconds=seconds,
@@ -280,6 +284,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
         steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
+        turns=float(_turns(problem, config)),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
@@ -318,17 +323,48 @@ def _code(config: Config, products: float) -> float:
     return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
 
 
+def _turns(problem: Gemm, config: Config) -> int:
+    """Of the last block: loads of a thread that wait for each other, as ``last_block.cuh`` has them."""
+    bs = config["BS"]
+    places = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, VECTOR_BYTES)
+    ways = max(1, bs // (4 if places == 3 else places))
+    at_once = _UNROLLED if bs * config["BLOCKS_PER_SM"] <= _ROOMY else _LESS_UNROLLED
+    return ceil_div(places, bs) * ceil_div(config["GS"], ways * at_once)
+
+
 def _scatter(problem: Gemm, config: Config) -> float:
     """Lines of 128 bytes over the runs that are read at a time of matrices whose lines lie along k, by their share."""
-    pieces = _LANES // min(config["S"], _LANES)
-    run = (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
     lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
     along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED})
-    return along / sum(lines.values()) * _SECTOR_LINE / run
+    return along / sum(lines.values()) * _SECTOR_LINE / _run(problem, config)
+
+
+def _held(problem: Gemm, config: Config) -> float:
+    """Lines of L1 that bytes under way take, over those that they would fill: runs begin and end within a line."""
+    run, lines, held = _run(problem, config), 0, 0.0
+    for name, count, pitch in (
+        ("E", problem.m, problem.a_row_col[0]),
+        ("F", 0 if problem.gram else problem.n, problem.b_row_col[1]),
+    ):
+        along = config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
+        # What every run's distance from the start of a line is a multiple of.
+        grid = gcd(pitch * problem.dtype.itemsize if count > 1 else run, run, _SECTOR_LINE)
+        lines += count
+        held += count * (1 + (_SECTOR_LINE - grid) / run if along else 1)
+    return held / lines
+
+
+def _run(problem: Gemm, config: Config) -> int:
+    """Bytes that are read at a time of a line along k."""
+    pieces = _LANES // min(config["S"], _LANES)
+    return (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
 
 
 def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) -> float:
-    """128-byte lines of L1 that loads of one matrix touch per k, straight into the registers of S threads per k."""
+    """128-byte lines of L1 that loads of one matrix touch per k, straight into the registers of S threads per k.
+
+    Lines that 16-byte loads touch; of narrower loads all lanes' together count as much less as they are narrower.
+    """
     size, s, v = problem.dtype.itemsize, config["S"], config["V"]
     width, mode = config[f"{name}_WIDTH"], config[f"{name}_MODE"]
     sharing = min(s, _LANES)
@@ -341,4 +377,4 @@ def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) ->
         spanned = pieces * v * whole * size / _SECTOR_LINE
         touched = min(float(pieces * max(1.0, apart * width * size / _SECTOR_LINE)), max(1.0, spanned))
     requests = count / width * s / sharing  # of warps, per k of one piece
-    return requests * touched / pieces
+    return requests * touched / pieces * width * size / VECTOR_BYTES
