@@ -103,7 +103,7 @@ def _stand_in_gpu() -> gpu.GPU:
         "last": None,
         "arch": arch.get("h200"),
         "enqueue": lambda _config, handle, parameters, extra: nothing(0, handle, parameters, extra),
-        "kernel": lambda _binary, _launch: SimpleNamespace(handle=0),
+        "function": lambda _binary, _launch: 0,
         "_current": current,
         "_cell": gpu._Cell(),  # noqa: SLF001 — the stand-in is built around the constructor
         "_context_address": None,

@@ -45,6 +45,9 @@ _LANES_OTHERWISE = (128, 2)
 #: What ``cuEventQuery`` says of work that is over: success, or an error that the context stays with, after which no
 #: kernel of it runs (CUDA driver API, ``CUresult``: "must be terminated and relaunched", and a context that is gone).
 _OVER = frozenset({0, 4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
+#: CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers where the thread has no context, or
+#: another one than the function.
+_ELSEWHERE = frozenset({201, 400})
 
 
 @cache
@@ -139,16 +142,28 @@ class Prepared:
         self._gpu = gpu
         self._what = launch
         self._enqueue = gpu.enqueue
-        # The driver takes a kernel's handle where it takes a function's, and finds the function in the current context.
-        self._kernel = gpu.kernel(binary, launch)  # for as long as its handle is used
-        self._handle = int(self._kernel.handle)
+        self._function = gpu.function(binary, launch)
 
     def __call__(self, config: int, parameters: int) -> None:
         """Enqueues one of the ``calls`` of a :class:`~matmill.frame.Frame` and returns without waiting.
 
-        The GPU's context must be the current one, between :meth:`GPU.enter` and :meth:`GPU.leave`.
+        The calling thread's context may be any. Asking which it is takes half a microsecond, and the driver refuses a
+        function of another one: only then it is asked for.
         """
-        status = self._enqueue(config, self._handle, parameters, None)
+        status = self._enqueue(config, self._function, parameters, None)
+        if status:
+            self._enqueue_within(config, parameters, status)
+        self._gpu.last = self._what
+
+    def _enqueue_within(self, config: int, parameters: int, status: int) -> None:
+        """Tries once more in the GPU's own context, where ``status`` may be for want of it."""
+        if status in _ELSEWHERE:
+            entered = self._gpu.enter()
+            try:
+                status = self._enqueue(config, self._function, parameters, None)
+            finally:
+                if entered:
+                    self._gpu.leave()
         if status:
             raise LaunchError(
                 argument=f"launch {self._what}",
@@ -156,11 +171,10 @@ class Prepared:
                 wanted="a launch that the driver accepts",
                 fix="An earlier kernel may have failed; compute-sanitizer names the access at fault.",
             )
-        self._gpu.last = self._what
 
 
 class _Cell(threading.local):
-    """Where the driver writes a thread's current context: asked for at every launch, so not made anew each time."""
+    """Where the driver writes a thread's current context."""
 
     def __init__(self) -> None:
         self.found = ctypes.c_void_p()
@@ -209,7 +223,7 @@ class GPU:
 
     def zeros(self, nbytes: int) -> Allocation:
         """Plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
-        entered = self._focus()
+        entered = self.enter()
         try:
             with self._relaxed():
                 made = self.empty(nbytes)
@@ -261,22 +275,13 @@ class GPU:
         """
         prepared, frame = self.prepare(binary, launch), self.frame((launch,))
         frame.aim((), resolve_stream(stream) or 0)
-        entered = self.enter()
-        try:
-            prepared(*frame.calls[0])
-        finally:
-            if entered:
-                self.leave()
+        self.tidy()
+        prepared(*frame.calls[0])
 
     def synchronize(self) -> None:
         """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
-        entered = self._focus()
-        try:
-            self.call("cuCtxSynchronize")
-            self._sweep()
-        finally:
-            if entered:
-                self.leave()
+        self.call("cuCtxSynchronize")
+        self.tidy()
 
     def order(self, before: int, after: int) -> None:
         """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
@@ -287,9 +292,9 @@ class GPU:
     def keep(self, owners: tuple[object, ...], stream: int) -> None:
         """Holds ``owners`` until what is on the stream now has run, so that their memory outlives it.
 
-        They are let go by a later launch, allocation or wait on this GPU; the host does not wait. Where a CUDA graph
-        captures the stream nothing runs yet, and the graph may be launched at any time and often: ``owners`` are then
-        held for the life of the process.
+        They are let go by a later launch, allocation or wait on this GPU (:meth:`tidy`); the host does not wait. Where
+        a CUDA graph captures the stream nothing runs yet, and the graph may be launched at any time and often:
+        ``owners`` are then held for the life of the process.
         """
         if int(self.call("cuStreamIsCapturing", stream)):
             self._captured.append(owners)
@@ -304,23 +309,28 @@ class GPU:
         self.call("cuEventRecord", event, stream)
         return event
 
-    def _sweep(self) -> None:
-        """Lets go of what is kept and no longer used; the GPU's context must be the current one."""
+    def tidy(self) -> None:
+        """Lets go of what :meth:`keep` holds and is no longer used."""
         if not self._kept or not self._keeping.acquire(blocking=False):
             return  # another thread is at it
         driver, over = self._driver, []
-        with self._relaxed():
-            try:
-                for stream, marks in list(self._kept.items()):
-                    # Those of one stream happen in turn, so that the first that has not is the last to be asked.
-                    while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
-                        over.append(marks.popleft())
-                        driver.cuEventDestroy(over[-1][0])
-                    if not marks:
-                        del self._kept[stream]
-            finally:
-                self._keeping.release()
-            over.clear()  # with the lock released, because owners run code of their own as they go
+        entered = self.enter()
+        try:
+            with self._relaxed():
+                try:
+                    for stream, marks in list(self._kept.items()):
+                        # Those of one stream happen in turn, so that the first that has not is the last to be asked.
+                        while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
+                            over.append(marks.popleft())
+                            driver.cuEventDestroy(over[-1][0])
+                        if not marks:
+                            del self._kept[stream]
+                finally:
+                    self._keeping.release()
+                over.clear()  # with the lock released, because owners run code of their own as they go
+        finally:
+            if entered:
+                self.leave()
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:
@@ -339,28 +349,15 @@ class GPU:
 
     def allocate(self, nbytes: int) -> int:
         """The address of new device memory."""
-        entered = self.enter()  # lets go first of what is kept
-        try:
-            return int(self.call("cuMemAlloc", nbytes))
-        finally:
-            if entered:
-                self.leave()
+        self.tidy()
+        return int(self.call("cuMemAlloc", nbytes))
 
     def free(self, address: int) -> None:
         """Gives device memory back."""
         self.call("cuMemFree", address)
 
     def enter(self) -> bool:
-        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that.
-
-        What :meth:`keep` holds is let go where it is no longer used.
-        """
-        entered = self._focus()
-        if self._kept:
-            self._sweep()
-        return entered
-
-    def _focus(self) -> bool:
+        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
         cell = self._cell
         self._current(cell.address)
         if cell.found.value == self._context_address:
@@ -374,7 +371,7 @@ class GPU:
 
     def call(self, name: str, *args: object) -> Any:
         """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
-        entered = self._focus()
+        entered = self.enter()
         try:
             return self._demand(getattr(self._driver, name)(*args), name)
         finally:
@@ -393,13 +390,16 @@ class GPU:
                 else "Run `matmill doctor`, which checks driver and GPU.",
             )
 
-    def kernel(self, binary: Binary, launch: Launch) -> Any:
-        """The loaded kernel of ``binary`` that ``launch`` names, allowed the dynamic shared memory that it asks for."""
+    def function(self, binary: Binary, launch: Launch) -> int:
+        """The kernel of ``binary`` that ``launch`` names, loaded: its ``CUfunction`` in this GPU's context.
+
+        It is allowed the dynamic shared memory that the launch asks for.
+        """
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
         # A kernel of several launches has all its entry points in one cubin.
         key = (binary.cubin, launch.entry)
-        entered = self._focus()
+        entered = self.enter()
         try:
             # A second loading would take the first one's place, whose code is unloaded while its handle is in use.
             with self._loading:
@@ -423,7 +423,7 @@ class GPU:
             most = self.arch.shared_per_block - binary.resources.shared
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
-        return kernel
+        return int(self.call("cuKernelGetFunction", kernel.handle))
 
     def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer

@@ -149,24 +149,20 @@ class Plan:
     def bound(self, alpha: float, beta: float) -> Enqueue:
         """:meth:`run` with these scalars, which it then need not compare."""
         free: deque[tuple[_Aimed, ...]] = deque()  # that nobody is launching from
-        enter, leave, steps = self._gpu.enter, self._gpu.leave, self._steps
+        tidy, steps = self._gpu.tidy, self._steps
 
         def enqueue(addresses: Addresses, stream: int) -> None:
-            entered = enter()
+            tidy()
             try:
-                try:
-                    aimed = free.pop()
-                except IndexError:
-                    aimed = tuple(step.aimed(alpha, beta) for step in steps)
-                for aim, places, calls in aimed:
-                    for place in (addresses,) if places is None else places(addresses):
-                        aim(place, stream)
-                        for kernel, config, parameters in calls:
-                            kernel(config, parameters)
-                free.append(aimed)
-            finally:
-                if entered:
-                    leave()
+                aimed = free.pop()
+            except IndexError:
+                aimed = tuple(step.aimed(alpha, beta) for step in steps)
+            for aim, places, calls in aimed:
+                for place in (addresses,) if places is None else places(addresses):
+                    aim(place, stream)
+                    for kernel, config, parameters in calls:
+                        kernel(config, parameters)
+            free.append(aimed)
 
         return enqueue
 

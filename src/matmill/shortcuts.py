@@ -74,23 +74,26 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:
     way = _ways.get(key)
     if way is None:
         return None
-    array = out
-    if array is None:
-        array = way.empty_like(y) if way.empty_like else x.new_empty(way.shape)
-    d = array.data_ptr()
-    # Compared here: a function would take as long again.
-    (x_below, x_above), (y_below, y_above) = way.x_shared, way.y_shared
-    shared = x_below < d - a < x_above or (y_below < d - b < y_above and not (way.in_place and b == d))
-    if d & 15 if out is None else shared:
-        return None
-    stream = way.stream(way.device)
+    # Taken apart at once: each of its names would take as long.
+    shape, enqueue, workspace, own, current, device, byte, x_shared, y_shared, in_place, empty_like = way
+    if out is None:
+        array = empty_like(y) if empty_like else x.new_empty(shape)
+        d = array.data_ptr()
+        if d & 15:
+            return None
+    else:
+        array, d = out, out.data_ptr()
+        # Compared here: a function would take as long again.
+        if x_shared[0] < d - a < x_shared[1] or (y_shared[0] < d - b < y_shared[1] and not (in_place and b == d)):
+            return None
+    stream = current(device)
     at, counter, room = 0, 0, None  # the room must live until the launches are made
-    if way.workspace:
-        at, counter = way.own(stream)
+    if workspace:
+        at, counter = own(stream)
         if not at:
-            room = x.new_empty(way.workspace, dtype=way.byte)
+            room = x.new_empty(workspace, dtype=byte)
             at = room.data_ptr()
-    way.enqueue((a, b, 0, d, at, counter), stream)
+    enqueue((a, b, 0, d, at, counter), stream)
     return array
 
 

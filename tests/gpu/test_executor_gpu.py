@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,33 @@ def test_launch_passes_every_kind_of_argument(device: GPU) -> None:
         device.synchronize()
         x[::3] = 2 * x[::3] + 0.5
         np.testing.assert_array_equal(memory.download(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["no context", "another context"])
+def test_a_launch_needs_no_context_of_the_thread(device: GPU, other: bool) -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    x = np.arange(100, dtype=np.float32)
+    found: list[object] = []
+
+    def run() -> None:
+        if other:
+            status, mine = driver.cuCtxCreate(None, 0, driver.CUdevice(device.index))
+            assert not status.value
+        args = (memory.pointer("x"), np.int32(100), np.float32(2), np.float64(0), np.int64(1))
+        launch = Launch("tests.scale", "scale", (1, 1, 1), (128, 1, 1), args, dynamic_shared=512)
+        device.launch(_binary(device, "scale"), launch)
+        found.append(int(driver.cuCtxGetCurrent()[1]))  # as it was before
+        if other:
+            assert found == [int(mine)]
+            driver.cuCtxDestroy(mine)
+
+    with device.upload(x, "x") as memory:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert found
+        assert other or found == [0]
+        np.testing.assert_array_equal(memory.download(x.shape, x.dtype), 2 * x)
 
 
 def test_much_shared_memory_is_asked_for(device: GPU) -> None:

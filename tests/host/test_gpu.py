@@ -150,6 +150,10 @@ class Driver:
         self.calls.append("push")
         return (SimpleNamespace(value=0),)
 
+    def cuKernelGetFunction(self, kernel: int) -> tuple[SimpleNamespace, int]:  # noqa: N802 — the driver's name
+        """The kernel's function in the current context."""
+        return SimpleNamespace(value=0), kernel + 1000
+
     def cuCtxPopCurrent(self) -> None:  # noqa: N802 — the driver's name
         """Undoes that."""
         self.calls.append("pop")
@@ -159,11 +163,16 @@ LAUNCH = Launch("toy", "scale", (3, 1, 1), (64, 1, 1), (Pointer("x", 4096), np.i
 
 
 def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
-    """A GPU with context 77 on a thread whose context is ``context``, and what it launches."""
+    """A GPU with context 77 on a thread whose context is ``context``, and what it launches.
+
+    As an H200's driver does, this one refuses a function where there is no context, or another one.
+    """
     device, driver, seen = object.__new__(gpu.GPU), Driver(), []
 
-    def enqueue(config: int, kernel: int, parameters: int, extra: None) -> int:
-        seen.append((kernel, extra, *read_launch(config, parameters, LAUNCH), tuple(driver.calls)))
+    def enqueue(config: int, function: int, parameters: int, extra: None) -> int:
+        if context != 77 and driver.calls != ["push"]:
+            return 400 if context else 201
+        seen.append((function, extra, *read_launch(config, parameters, LAUNCH)))
         return status
 
     def current(cell: int) -> int:
@@ -174,7 +183,7 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
         "last": None,
         "arch": arch.get("h200"),
         "enqueue": enqueue,
-        "kernel": lambda _binary, _launch: SimpleNamespace(handle=99),
+        "function": lambda _binary, _launch: 99,
         "_driver": driver,
         "_prepared": {},
         "_loading": threading.RLock(),
@@ -196,20 +205,27 @@ BINARY: Any = "a cubin"
 def test_a_launch_reaches_the_driver_in_the_gpus_own_context(context: int, around: list[str]) -> None:
     device, driver, seen = _launching(0, context)
     device.launch(BINARY, LAUNCH, stream=9)
-    assert seen == [(99, None, LAUNCH, 9, tuple(around[:1]))]
+    assert seen == [(99, None, LAUNCH, 9)]
     assert driver.calls == around
     assert device.last is not None
     assert device.last.entry == "scale"
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(1, "CUDA_ERROR_INVALID_VALUE: invalid argument"), (1234, "CUresult 1234")]
+    ("status", "words", "tries"),
+    [
+        (1, "CUDA_ERROR_INVALID_VALUE: invalid argument", 1),
+        (1234, "CUresult 1234", 1),
+        (400, "CUDA_ERROR_INVALID_VALUE: invalid argument", 2),  # a stream that is none
+    ],
 )
-def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str) -> None:
-    device, driver, _seen = _launching(status, 0)
+@pytest.mark.parametrize("context", [0, 77])
+def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str, tries: int, context: int) -> None:
+    device, driver, seen = _launching(status, context)
     with pytest.raises(LaunchError, match=rf"toy<<<grid \(3, 1, 1\).*{words}"):
         device.launch(BINARY, LAUNCH)
-    assert driver.calls == ["push", "pop"]
+    assert driver.calls == ([] if context else ["push", "pop"])
+    assert len(seen) == (tries if context else 1)
     assert device.last is None
 
 
@@ -262,7 +278,7 @@ def _loading(monkeypatch: pytest.MonkeyPatch) -> gpu.GPU:
     monkeypatch.setattr(Code, "loaded", 0)
     monkeypatch.setattr(Code, "unloaded", [])
     device, _driver, _seen = _launching(0, 77)
-    vars(device).pop("kernel")
+    vars(device).pop("function")
     device._kernels = {}
     return device
 
@@ -270,14 +286,14 @@ def _loading(monkeypatch: pytest.MonkeyPatch) -> gpu.GPU:
 CUBIN = Binary("k", "scale", "sm_90a", b"cubin", "ptx", Resources(1, 0, 0, 0, 0))
 
 
-@pytest.mark.parametrize("how", ["prepare", "kernel"])
+@pytest.mark.parametrize("how", ["prepare", "function"])
 def test_a_kernel_that_threads_meet_together_is_loaded_once(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     device = _loading(monkeypatch)
-    handles = {
-        "prepare": lambda: device.prepare(CUBIN, LAUNCH)._handle,
-        "kernel": lambda: int(device.kernel(CUBIN, LAUNCH).handle),
+    functions = {
+        "prepare": lambda: device.prepare(CUBIN, LAUNCH)._function,
+        "function": lambda: device.function(CUBIN, LAUNCH),
     }
-    assert set(_at_once(handles[how])) == {101}
+    assert set(_at_once(functions[how])) == {1101}
     gc.collect()
     assert (Code.loaded, Code.unloaded) == (1, [])
 
@@ -354,7 +370,7 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> tuple[gpu.GPU, Stream]:
     facts = {"_driver": driver, "_kept": {}, "_captured": [], "_keeping": threading.Lock(), "call": driver.call}
     for name, value in facts.items():
         monkeypatch.setattr(device, name, value, raising=False)
-    monkeypatch.setattr(device, "_focus", lambda: False, raising=False)
+    monkeypatch.setattr(device, "enter", lambda: False)
     return device, driver
 
 
@@ -364,11 +380,11 @@ def _kept(device: gpu.GPU, stream: int) -> weakref.ref[Owner]:
     return weakref.ref(owner)
 
 
-@pytest.mark.parametrize("occasion", ["enter", "synchronize", "allocate"])
+@pytest.mark.parametrize("occasion", ["tidy", "synchronize", "allocate"])
 def test_owners_are_held_until_their_event_has_passed(keeping: tuple[gpu.GPU, Stream], occasion: str) -> None:
     device, driver = keeping
     visits: dict[str, Callable[[], object]] = {
-        "enter": device.enter,
+        "tidy": device.tidy,
         "synchronize": device.synchronize,
         "allocate": lambda: device.allocate(1),
     }
@@ -397,7 +413,7 @@ def test_only_work_that_is_over_lets_go(keeping: tuple[gpu.GPU, Stream], answer:
     device, driver = keeping
     owner = _kept(device, 7)
     driver.answers[0] = answer
-    device.enter()
+    device.tidy()
     assert (owner() is None) is over
 
 
@@ -405,7 +421,7 @@ def test_after_a_kernel_has_failed_all_is_let_go(keeping: tuple[gpu.GPU, Stream]
     device, driver = keeping
     owner = _kept(device, 7)
     driver.failed = True
-    assert device.enter() is False
+    device.tidy()
     assert owner() is None
 
 
@@ -414,7 +430,7 @@ def test_what_a_graph_captures_is_held_for_good(keeping: tuple[gpu.GPU, Stream])
     driver.capturing.add(7)
     owner = _kept(device, 7)
     driver.capturing.clear()
-    device.enter()
+    device.tidy()
     assert owner() is not None
     assert (driver.recorded, driver.queried) == ([], [])
 
@@ -451,14 +467,14 @@ def test_owners_may_use_the_gpu_as_they_go(keeping: tuple[gpu.GPU, Stream]) -> N
     entered: list[int | None] = []
 
     class Using:
-        """Its end enters the GPU, as that of an allocation does, in a thread that may give memory back."""
+        """Its end tidies up, as a launch does, in a thread that may give memory back."""
 
         def __del__(self) -> None:
-            device.enter()
+            device.tidy()
             device.keep((), 9)
             entered.append(driver.mode)
 
     device.keep((Using(),), 7)
     driver.answers[0] = 0
-    device.enter()
+    device.tidy()
     assert entered == [2]

@@ -17,12 +17,7 @@ def enqueuer(gpu: GPU, binary: Binary, launches: Sequence[Launch]) -> Callable[[
 
     def run(stream: StreamHandle) -> None:
         frame.aim((), stream.address)
-        entered = gpu.enter()
-        try:
-            for kernel, (config, parameters) in zip(prepared, frame.calls, strict=True):
-                kernel(config, parameters)
-        finally:
-            if entered:
-                gpu.leave()
+        for kernel, (config, parameters) in zip(prepared, frame.calls, strict=True):
+            kernel(config, parameters)
 
     return run

@@ -195,13 +195,8 @@ class _Row:
         """Launches ``count`` of them on the stream, and does not wait."""
         self._frame.aim((), stream.address)
         (call,) = self._frame.calls
-        entered = self._gpu.enter()
-        try:
-            for _ in range(count):
-                self._prepared(*call)
-        finally:
-            if entered:
-                self._gpu.leave()
+        for _ in range(count):
+            self._prepared(*call)
 
 
 def _long_vectors(runs: Runs) -> int:
