@@ -225,9 +225,12 @@ def test_the_grid_has_every_type_and_alignment() -> None:
     assert shapes[0] == CASE
     assert len(set(shapes)) == len(shapes)
     for dtype in ELEMENTWISE.values():
-        pitches = {shape.m * dtype.itemsize % 16 for shape in shapes[1:] if shape.dtype is dtype}
-        assert {0, dtype.itemsize} <= pitches
-        assert {shape.m // 1000 for shape in shapes[1:] if shape.dtype is dtype} == {1, 4, 12}
+        own = [shape for shape in shapes[1:] if shape.dtype is dtype]
+        packed = [shape for shape in own if shape.batch == 1 and not shape.x_pad and not shape.y_pad]
+        assert {0, dtype.itemsize} <= {shape.m * dtype.itemsize % 16 for shape in packed}
+        assert {shape.m // 1000 for shape in packed} == {1, 4, 12}
+        assert {(shape.x_pad > 0, shape.y_pad > 0) for shape in own} == {*product((False, True), repeat=2)}
+        assert any(shape.batch > 1 for shape in own)
 
 
 def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_start_anywhere() -> None:
@@ -241,9 +244,13 @@ def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_star
             assert entries == {"transpose_add", "transpose_slim"}
 
 
-def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [Shape("grid", 67, 45, F32), Shape("grid", 40, 24, F32, x_pad=1, y_pad=3), Shape("grid", 21, 30, F32, batch=3)],
+    ids=str,
+)
+def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path, shape: Shape) -> None:
     gpu: Any = search_gpu
-    shape = Shape("grid", 67, 45, F32)
     record = sum_search.Record(tmp_path / "search.jsonl", 5, {"date": "today"})
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock, Copying(gpu, 8192) as copied:
         tools = Tools(gpu, clock, compiler, copied, Rules(rounds=2), 5)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import DEFAULT, Arch, get
-from matmill.arrays import inspect
+from matmill.arrays import Operand, inspect
 from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
@@ -26,7 +26,6 @@ from matmill.bench.records import Kind, append
 from matmill.bench.sum_compare import Matrices
 from matmill.bench.sum_peers import EAGER, TorchSum
 from matmill.bench.sum_shapes import CASE, Shape
-from matmill.bench.transposed import transposed_sum
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
@@ -43,16 +42,28 @@ _KIND = Kind("transpose_add search", "benchmarks/transpose_add_search.py")
 #: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.
 _SIZES = ((1024, 1024), (4096, 2048), (12288, 8192))
 _ODD = (0, 1, 2, 4)
+#: Rows and columns of x whose rows, or y's, lie further apart than they are long, by so many elements: those of the
+#: result start on whole vectors.
+_PITCHED, _PADS = (6144, 5120), ((1, 1), (3, 5), (1, 0), (0, 2))
+#: Matrices of a batch, and rows and columns of each, that few tiles cover.
+_BATCHED = (300, 411, 283)
 #: Short sides of x, and elements of the long one for a short one of 1: 200 MB of float32 move.
 _SLIM, _SLIM_ELEMENTS = (3, 8, 17, 30, 48), 2**24
 _PARTS = ("fit", "fit", "judge")
+_DEVICE = ("cuda", 0)
 
 
 def grid() -> list[Shape]:
-    """The sums to search, what matters most first: the article's, then every type and alignment, large ones first."""
+    """The sums to search, what matters most first: the article's, then every type and alignment, large ones first.
+
+    Last come rows that lie apart, and batches.
+    """
     sizes = product(reversed(_SIZES), _ODD, ELEMENTWISE.values())
     found = [Shape("grid", m + odd, n + odd, dtype) for (m, n), odd, dtype in sizes if odd * dtype.itemsize < 16]
-    return [CASE, *found]
+    (rows, columns), pads = _PITCHED, product(_PADS, ELEMENTWISE.values())
+    found += [Shape("grid", rows, columns, dtype, x_pad=x_pad, y_pad=y_pad) for (x_pad, y_pad), dtype in pads]
+    count, m, n = _BATCHED
+    return [CASE, *found, *(Shape("grid", m, n, dtype, batch=count) for dtype in ELEMENTWISE.values())]
 
 
 def slim_grid() -> list[Shape]:
@@ -74,9 +85,22 @@ class Candidate:
 
 def problem_of(matrices: Matrices) -> Geam:
     """The one problem that a sum of packed matrices is."""
-    operands = (inspect(x, name) for x, name in ((matrices.x, "x"), (matrices.y, "y"), (matrices.out, "out")))
-    (stage,) = lower_sum(*operands)
+    return _lowered(inspect(matrices.x, "x"), inspect(matrices.y, "y"), inspect(matrices.out, "out"))
+
+
+def _lowered(x: Operand, y: Operand, out: Operand) -> Geam:
+    (stage,) = lower_sum(x, y, out)
     return stage.problem
+
+
+def _operand(shape: Shape, rows: int, columns: int, pad: int) -> Operand:
+    """What a GPU's own matrices of ``shape`` are, without any memory."""
+    pitch = columns + pad
+    extents, strides = (shape.batch, rows, columns), (rows * pitch, pitch, 1)
+    first = int(shape.batch == 1)
+    return Operand(
+        extents[first:], strides[first:], shape.dtype, _DEVICE, 0, readonly=False, library="torch", owner=None
+    )
 
 
 def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
@@ -190,7 +214,11 @@ def read(paths: Sequence[Path]) -> list[Found[Geam]]:
 
 def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
     shape = Shape.restored(line["shape"])
-    problem = transposed_sum(shape.m, shape.n, shape.dtype)
+    problem = _lowered(
+        _operand(shape, shape.m, shape.n, shape.x_pad),
+        _operand(shape, shape.n, shape.m, shape.y_pad),
+        _operand(shape, shape.n, shape.m, 0),
+    )
     arch = get(DEFAULT)
     spaces = [{_measured(config): config for config in one.space(problem, arch)} for one in SUMS]
     considered = {key: config for space in spaces for key, config in space.items()}
