@@ -229,10 +229,6 @@ class SearchGPU(FakeGPU):
 
         return run
 
-    def enter(self) -> bool:
-        """Nothing to do."""
-        return False
-
     def call(self, name: str, *args: Any) -> Any:
         """As the parent, but for the time."""
         return 1 + (self.blocks - 1) / 1e3 if name == "cuEventElapsedTime" else super().call(name, *args)

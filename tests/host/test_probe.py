@@ -99,10 +99,6 @@ class FakeGPU:
     def synchronize(self) -> None:
         """Nothing is ever under way."""
 
-    def enter(self) -> bool:
-        """Its context is always the current one."""
-        return False
-
     frame = GPU.frame
 
     def prepare(self, _binary: Binary, launch: Launch) -> Callable[[int, int], None]:

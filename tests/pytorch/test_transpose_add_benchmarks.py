@@ -207,10 +207,6 @@ class SearchGPU(SumGPU):
         """What enqueues the launch, whatever memory it is told that its parameters lie in."""
         return lambda _config, _parameters: self.launch(binary, launch)
 
-    def enter(self) -> bool:
-        """There is no context."""
-        return False
-
 
 @pytest.fixture
 def search_gpu(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
