@@ -242,7 +242,7 @@ def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_star
 
 @pytest.mark.parametrize(
     "shape",
-    [Shape("grid", 67, 45, F32), Shape("grid", 40, 24, F32, x_pad=1, y_pad=3), Shape("grid", 21, 30, F32, batch=3)],
+    [Shape("grid", 67, 45, F32), Shape("grid", 41, 24, F32, x_pad=1, y_pad=3)],
     ids=str,
 )
 def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path, shape: Shape) -> None:
@@ -271,6 +271,33 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     assert list(again.left([shape, CASE])) == [CASE]
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
         sum_search.Record(record.path, 6, {})
+
+
+@pytest.mark.usefixtures("search_gpu")
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("grid", 40, 24, F32, x_pad=1, y_pad=3),
+        Shape("grid", 40, 24, F32, y_pad=4),
+        Shape("grid", 21, 30, F32, batch=3),
+    ],
+    ids=str,
+)
+def test_a_record_is_read_as_what_was_searched(tmp_path: Path, shape: Shape) -> None:
+    record = sum_search.Record(tmp_path / "search.jsonl", 5, {})
+    found = candidates(problem_of(Matrices(shape, 5)), get("h200"))
+    rows = [
+        {"config": dict((*one.kernel.config.constants, *one.kernel.config.launch)), "seconds": float(place)}
+        for place, one in enumerate(found)
+    ]
+    record.add({"shape": shape.record(), "rows": rows, EAGER: 1.0})
+    (back,) = read([record.path])
+    assert back.problem == problem_of(Matrices(shape, 5))
+    assert (
+        dict(zip(back.configs, back.seconds, strict=True)).items()
+        <= {one.kernel.config: float(place) for place, one in enumerate(found)}.items()
+    )
+    assert set(back.configs) >= set(turns.space(back.problem, get("h200")))
 
 
 @pytest.mark.usefixtures("search_gpu", "any_clock")
