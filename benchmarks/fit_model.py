@@ -2,14 +2,16 @@
 
     python benchmarks/fit_model.py inner benchmarks/results/inner_search_h200.jsonl --write
 
-Constants are fitted to the problems of the fit grid alone. What is printed: how well they meet both grids, by element
-type and by what limits, the worst problems, and the constants as they stand in ``src/matmill/cost/``.
+Constants are fitted to the problems of the fit grid alone: all, or some (``--only``), or not far from what they are
+(``--within``). What is printed: how well they meet both grids, by element type and by what limits, the worst problems,
+and the constants as they stand in ``src/matmill/cost/``.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,22 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(MODELS))
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true", help="put the constants into the model's source")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="constants to fit (default: all)")
+    parser.add_argument("--within", type=float, default=inf, help="largest factor by which a constant may change")
     parser.add_argument("--judge-only", action="store_true", help="judge the model as it is")
     parser.add_argument("--arch", default=DEFAULT_ARCH, help=f"the GPU of the records (default: {DEFAULT_ARCH})")
     args = parser.parse_args()
     arch = arches.get(args.arch)
     entry = MODELS[args.model]
     model, found = entry.model, entry.read(args.records)
+    if unknown := set(args.only) - set(model.names):
+        parser.error(f"--only: {args.model} has no {', '.join(sorted(unknown))}; it has {', '.join(model.names)}")
+    if args.within <= 1:
+        parser.error(f"--within: {args.within} leaves no constant any room; give a factor above 1")
     constants = model.constants
     if not args.judge_only:
         samples = Samples(model, [one for one in found if one.part == "fit"], arch)
-        constants = fit(samples)
+        constants = fit(samples, only=args.only, within=args.within)
         print(f"loss {samples.loss(model.constants):.4f} before, {samples.loss(constants):.4f} fitted")
     for part in ("fit", "judge"):
         judged = judge(model, [one for one in found if one.part == part], arch, constants)

@@ -311,26 +311,32 @@ class GPU:
 
     def tidy(self) -> None:
         """Lets go of what :meth:`keep` holds and is no longer used."""
-        if not self._kept or not self._keeping.acquire(blocking=False):
-            return  # another thread is at it
-        driver, over = self._driver, []
+        if not self._kept:
+            return
         entered = self.enter()
         try:
-            with self._relaxed():
-                try:
-                    for stream, marks in list(self._kept.items()):
-                        # Those of one stream happen in turn, so that the first that has not is the last to be asked.
-                        while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
-                            over.append(marks.popleft())
-                            driver.cuEventDestroy(over[-1][0])
-                        if not marks:
-                            del self._kept[stream]
-                finally:
-                    self._keeping.release()
-                over.clear()  # with the lock released, because owners run code of their own as they go
+            self._sweep()
         finally:
             if entered:
                 self.leave()
+
+    def _sweep(self) -> None:
+        """:meth:`tidy` in this GPU's context."""
+        if not self._keeping.acquire(blocking=False):
+            return  # another thread is at it
+        driver, over = self._driver, []
+        with self._relaxed():
+            try:
+                for stream, marks in list(self._kept.items()):
+                    # Those of one stream happen in turn, so that the first that has not is the last to be asked.
+                    while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
+                        over.append(marks.popleft())
+                        driver.cuEventDestroy(over[-1][0])
+                    if not marks:
+                        del self._kept[stream]
+            finally:
+                self._keeping.release()
+            over.clear()  # with the lock released, because owners run code of their own as they go
 
     @contextmanager
     def _relaxed(self) -> Iterator[None]:

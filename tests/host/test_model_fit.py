@@ -111,6 +111,29 @@ def test_every_constant_matters_to_some_configuration_in_the_direction_it_should
     assert all(change <= 0 if better else change >= 0 for change in changes)
 
 
+def test_runs_that_begin_within_a_line_of_l1_leave_room_for_less() -> None:
+    odd, even = inner_product(5, 6, 10**6 + 1, layout="column"), inner_product(5, 6, 10**6, layout="column")
+    config = next(config for config in space(odd, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
+    # 10**6 floats are a multiple of 128 bytes; 512 bytes of others lie in five lines, but for one in 32.
+    assert cost.demand(even, config, H200).l1 / cost.demand(odd, config, H200).l1 == pytest.approx(1 + 124 / 512)
+    row = inner_product(5, 6, 10**6 + 1)
+    packed = next(config for config in space(row, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
+    held = (5 * (1 + 124 / 512) + 6) / 11  # F's rows are one run
+    assert cost.demand(even, packed, H200).l1 / cost.demand(row, packed, H200).l1 == pytest.approx(held)
+
+
+@pytest.mark.parametrize(
+    ("threads", "blocks_per_sm", "gs", "turns"),
+    [(128, 1, 132, 5), (256, 1, 132, 3), (256, 2, 132, 3), (256, 3, 132, 6), (256, 1, 1, 1)],
+)
+def test_the_last_block_takes_more_turns_with_fewer_threads(
+    threads: int, blocks_per_sm: int, gs: int, turns: int
+) -> None:
+    problem = inner_product(16, 16, 10**6)  # 64 vectors of sums, so 2 or 4 threads for each
+    config = space(problem, H200)[0].replace(BS=threads, BLOCKS_PER_SM=blocks_per_sm).launched(GS=gs)
+    assert cost.demand(problem, config, H200).turns == turns
+
+
 # Fitting
 
 
@@ -143,6 +166,19 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     assert verdict.regret <= verdict.tenth < 1.1
     before = Verdict.of(judge(INNER, [one.found for one in others], H200, cost.DEFAULT))
     assert before.error > 4 * verdict.error
+
+
+def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> None:
+    samples = Samples(INNER, [_some(one) for one in _measured(fit_grid(1)[:8], "fit")], H200)
+    found = fit(samples, seed=1, starts=1, only=["latency", "launch"], within=1.1)
+    assert samples.loss(found) < samples.loss(cost.DEFAULT)
+    for name in NAMES:
+        before, after = getattr(cost.DEFAULT, name), getattr(found, name)
+        if name in {"latency", "launch"}:
+            assert before / 1.11 < after < before * 1.11
+        else:
+            assert after == pytest.approx(before, rel=0.005)  # as rounded
+    assert found != cost.DEFAULT
 
 
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
@@ -213,3 +249,11 @@ def test_the_script_fits_prints_and_writes(
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), "--judge-only"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
+    for options, said in (
+        (["--only", "lunch"], "has no lunch; it has read_share, "),
+        (["--within", "1"], "no constant any room"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), *options])
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        assert said in capsys.readouterr().err

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Generic
 
@@ -66,18 +67,19 @@ class Model(Generic[P]):
         """Those of the constants."""
         return tuple(field.name for field in fields(self.constants))
 
-    def made(self, logs: Vector) -> Any:
-        """The constants with these logarithms."""
-        return replace(self.constants, **dict(zip(self.names, np.exp(logs).tolist(), strict=True)))
+    def made(self, names: Sequence[str], logs: Vector) -> Any:
+        """The constants, of which those of ``names`` have these logarithms."""
+        return replace(self.constants, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
 
-    def limits(self) -> tuple[Vector, Vector]:
-        """Logarithms of the least and the greatest that every constant may be."""
-        found = [
-            self.bounds.get(name, (getattr(self.constants, name) / _FACTOR, getattr(self.constants, name) * _FACTOR))
-            for name in self.names
-        ]
-        low, high = np.log(np.array(found)).T
-        return low, high
+    def limits(self, names: Sequence[str], within: float) -> tuple[Vector, Vector]:
+        """Logarithms of the least and the greatest that each constant may be, at most a factor from what it is."""
+        found = []
+        for name in names:
+            estimate = getattr(self.constants, name)
+            low, high = self.bounds.get(name, (estimate / _FACTOR, estimate * _FACTOR))
+            found.append((max(low, estimate / within), min(high, estimate * within)))
+        least_logs, greatest_logs = np.log(np.array(found)).T
+        return least_logs, greatest_logs
 
 
 class Samples(Generic[P]):
@@ -106,16 +108,22 @@ class Samples(Generic[P]):
         return float((self._weights * errors).sum() + np.log(taken / self._best).mean())
 
 
-def fit(samples: Samples[P], seed: int = 0, starts: int = _STARTS) -> Any:
-    """The constants that meet ``samples`` best, found from the model's and others by steps in their logarithms."""
+def fit(
+    samples: Samples[P], seed: int = 0, starts: int = _STARTS, *, only: Sequence[str] = (), within: float = inf
+) -> Any:
+    """The constants that meet ``samples`` best, found from the model's and others by steps in their logarithms.
+
+    Where names are given, those ``only`` change; none changes by more than the factor ``within``.
+    """
     model = samples.model
-    limits = model.limits()
+    names = tuple(only) or model.names
+    limits = model.limits(names, within)
     generator = np.random.default_rng(seed)
 
     def loss(place: Vector) -> float:
-        return samples.loss(model.made(place))
+        return samples.loss(model.made(names, place))
 
-    start = np.log(np.array([getattr(model.constants, name) for name in model.names]))
+    start = np.log(np.array([getattr(model.constants, name) for name in names]))
     place, value = least(loss, start, limits)
     for _ in range(starts):
         away = place + generator.normal(0, _AWAY, len(start))
@@ -128,7 +136,7 @@ def fit(samples: Samples[P], seed: int = 0, starts: int = _STARTS) -> Any:
         if lower > 0.999 * value:
             break
         place, value = other, lower
-    return _rounded(model.made(place))
+    return _rounded(model.made(names, place))
 
 
 def _rounded(constants: Any) -> Any:

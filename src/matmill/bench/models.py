@@ -54,7 +54,7 @@ MODELS: dict[str, Fitted] = {
             inner.times,
             Path(inner.__file__),
             {
-                "read_share": (0.5, 1.0),
+                "read_share": (0.5, 1.05),
                 "fma_share": (0.3, 1.0),
                 "overlap": (1.0, 16.0),
                 "line_cycles": (0.25, 8.0),

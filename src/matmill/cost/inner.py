@@ -9,9 +9,9 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
-measured on an H200: ``benchmarks/results/inner_search_h200_fit.jsonl`` (152 products) and ``..._units_fit.jsonl`` (25
-more that matrix units can multiply). They are what fits together, not what each would be measured alone: those that
-hardly matter beside others lie anywhere.
+measured on an H200: 152 products, of which 25 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
+``..._units_fit.jsonl`` of ``benchmarks/results``. They are what fits together, not what each would be measured alone:
+those that hardly matter beside others lie anywhere.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ROOMY, _LESS_UNROLLED = 512, 6
 class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
-    #: Share of the data sheet's bandwidth that reading reaches where nothing else takes time.
+    #: Share of the data sheet's bandwidth that reading would come to with any number of bytes in flight.
     read_share: float = 1.01
     #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
