@@ -158,12 +158,8 @@ class Prepared:
     def _enqueue_within(self, config: int, parameters: int, status: int) -> None:
         """Tries once more in the GPU's own context, where ``status`` may be for want of it."""
         if status in _ELSEWHERE:
-            entered = self._gpu.enter()
-            try:
+            with self._gpu.within():
                 status = self._enqueue(config, self._function, parameters, None)
-            finally:
-                if entered:
-                    self._gpu.leave()
         if status:
             raise LaunchError(
                 argument=f"launch {self._what}",
@@ -223,19 +219,14 @@ class GPU:
 
     def zeros(self, nbytes: int) -> Allocation:
         """Plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
-        entered = self.enter()
-        try:
-            with self._relaxed():
-                made = self.empty(nbytes)
-                # On a stream of its own: the default stream may be tied to the one that is captured.
-                stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-                self.call("cuMemsetD8Async", made.address, 0, nbytes, stream)
-                self.call("cuStreamSynchronize", stream)
-                self.call("cuStreamDestroy", stream)
-                return made
-        finally:
-            if entered:
-                self.leave()
+        with self.within(), self._relaxed():
+            made = self.empty(nbytes)
+            # On a stream of its own: the default stream may be tied to the one that is captured.
+            stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+            self.call("cuMemsetD8Async", made.address, 0, nbytes, stream)
+            self.call("cuStreamSynchronize", stream)
+            self.call("cuStreamDestroy", stream)
+            return made
 
     def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
         """A packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
@@ -311,14 +302,9 @@ class GPU:
 
     def tidy(self) -> None:
         """Lets go of what :meth:`keep` holds and is no longer used."""
-        if not self._kept:
-            return
-        entered = self.enter()
-        try:
-            self._sweep()
-        finally:
-            if entered:
-                self.leave()
+        if self._kept:
+            with self.within():
+                self._sweep()
 
     def _sweep(self) -> None:
         """:meth:`tidy` in this GPU's context."""
@@ -375,14 +361,20 @@ class GPU:
         """Undoes :meth:`enter`, so that the array library finds its own current device again."""
         self._driver.cuCtxPopCurrent()
 
-    def call(self, name: str, *args: object) -> Any:
-        """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Between :meth:`enter` and :meth:`leave`."""
         entered = self.enter()
         try:
-            return self._demand(getattr(self._driver, name)(*args), name)
+            yield
         finally:
             if entered:
                 self.leave()
+
+    def call(self, name: str, *args: object) -> Any:
+        """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+        with self.within():
+            return self._demand(getattr(self._driver, name)(*args), name)
 
     def check(self, status: int, name: str) -> None:
         """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success."""
@@ -401,19 +393,29 @@ class GPU:
 
         It is allowed the dynamic shared memory that the launch asks for.
         """
+        with self.within():
+            kernel = self._loaded(binary, launch.entry)
+        if launch.dynamic_shared + binary.resources.shared > _SHARED_BY_DEFAULT:
+            # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
+            most = self.arch.shared_per_block - binary.resources.shared
+            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
+        return int(self.call("cuKernelGetFunction", kernel.handle))
+
+    def _loaded(self, binary: Binary, entry: str) -> Any:
+        """An entry point of ``binary``, loaded once, in whatever context is current."""
         from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
 
         # A kernel of several launches has all its entry points in one cubin.
-        key = (binary.cubin, launch.entry)
-        entered = self.enter()
+        key = (binary.cubin, entry)
         try:
             # A second loading would take the first one's place, whose code is unloaded while its handle is in use.
             with self._loading:
                 if key not in self._kernels:
                     # The object code is kept beside its kernel: unloading it would pull the code away.
                     code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
-                    self._kernels[key] = (code, code.get_kernel(launch.entry))
-                kernel = self._kernels[key][1]
+                    self._kernels[key] = (code, code.get_kernel(entry))
+                return self._kernels[key][1]
         except Exception as error:
             raise LaunchError(
                 argument=f"kernel {binary.kernel}",
@@ -421,15 +423,6 @@ class GPU:
                 wanted=f"a cubin that GPU {self.index} ({self.arch.title}, {self.arch.target}) runs",
                 fix="Compile for this GPU's target, and update the driver if it is older than the compiler.",
             ) from error
-        finally:
-            if entered:
-                self.leave()
-        if launch.dynamic_shared + binary.resources.shared > _SHARED_BY_DEFAULT:
-            # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
-            most = self.arch.shared_per_block - binary.resources.shared
-            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
-        return int(self.call("cuKernelGetFunction", kernel.handle))
 
     def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
         status, *values = answer

@@ -143,7 +143,7 @@ def test_scalars_may_change_from_run_to_run() -> None:
             assert gpu.seen[1][1].args[2:4] == (np.float32(alpha), np.float32(beta))
 
 
-def test_a_launch_that_fails_leaves_the_context_and_the_plan_as_they_were() -> None:
+def test_a_launch_that_fails_leaves_the_plan_as_it_was() -> None:
     gpu = Recorder(fails=True)
     plan = _plan(gpu)
     with pytest.raises(RuntimeError, match="says no"):

@@ -21,7 +21,17 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, VECTOR_BYTES, Reads, groups, outputs_of, teams
+from matmill.cost.inner_passes import (
+    ALONG_K,
+    SHIFTED,
+    VECTOR_BYTES,
+    Reads,
+    groups,
+    last_block,
+    lies_along_k,
+    outputs_of,
+    teams,
+)
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
@@ -326,16 +336,15 @@ def _code(config: Config, products: float) -> float:
 def _turns(problem: Gemm, config: Config) -> int:
     """Of the last block: loads of a thread that wait for each other, as ``last_block.cuh`` has them."""
     bs = config["BS"]
-    places = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, VECTOR_BYTES)
-    ways = max(1, bs // (4 if places == 3 else places))
+    places, lanes = last_block(config, problem.dtype.accumulator.itemsize)
     at_once = _UNROLLED if bs * config["BLOCKS_PER_SM"] <= _ROOMY else _LESS_UNROLLED
-    return ceil_div(places, bs) * ceil_div(config["GS"], ways * at_once)
+    return ceil_div(places, bs) * ceil_div(config["GS"], bs // lanes * at_once)
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
     """Lines of 128 bytes over the runs that are read at a time of matrices whose lines lie along k, by their share."""
     lines = {"E": problem.m, "F": 0 if problem.gram else problem.n}
-    along = sum(count for name, count in lines.items() if config[f"{name}_MODE"] in {ALONG_K, SHIFTED})
+    along = sum(count for name, count in lines.items() if lies_along_k(config, name))
     return along / sum(lines.values()) * _SECTOR_LINE / _run(problem, config)
 
 
@@ -346,11 +355,10 @@ def _held(problem: Gemm, config: Config) -> float:
         ("E", problem.m, problem.a_row_col[0]),
         ("F", 0 if problem.gram else problem.n, problem.b_row_col[1]),
     ):
-        along = config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
         # What every run's distance from the start of a line is a multiple of.
         grid = gcd(pitch * problem.dtype.itemsize if count > 1 else run, run, _SECTOR_LINE)
         lines += count
-        held += count * (1 + (_SECTOR_LINE - grid) / run if along else 1)
+        held += count * (1 + (_SECTOR_LINE - grid) / run if lies_along_k(config, name) else 1)
     return held / lines
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from math import gcd
 
 from matmill.config import Config
+from matmill.kernel import ceil_div
 
 VECTOR_BYTES = 16
 
@@ -40,11 +41,26 @@ def outputs_of(config: Config) -> int:
 def width_of(config: Config, name: str, lines: int, size: int) -> int:
     """Elements that a thread loads at once from a stage of matrix ``name``, of ``lines`` lines."""
     mode = config[f"{name}_MODE"]
-    if mode in {ALONG_K, SHIFTED}:
+    if lies_along_k(config, name):
         return config["V"]
     if mode == PACKED and config["ACROSS" if name == "F" else "DOWN"] == 1:
         return gcd(VECTOR_BYTES // size, config["V"] * lines)  # all lines of V k's are one run
     return config[f"{name}_GROUP"]
+
+
+def lies_along_k(config: Config, name: str) -> bool:
+    """Whether k is contiguous in matrix ``name``, wherever its lines begin: it is then read line by line."""
+    return config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
+
+
+def last_block(config: Config, itemsize: int) -> tuple[int, int]:
+    """Vectors of a block's sums, and threads side by side with which the last block reads them (``last_block.cuh``).
+
+    ``itemsize`` is that of a sum, in bytes.
+    """
+    places = ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
+    # Three take a fourth thread that idles, so that a warp has whole rows of them.
+    return places, 4 if places == 3 else min(places, config["BS"])
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class Reads:
     def of(cls, config: Config, name: str, lines: int, size: int) -> Reads:
         """Those of a matrix of ``lines`` lines."""
         square = (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"])
-        width, linewise = width_of(config, name, lines, size), config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
+        width, linewise = width_of(config, name, lines, size), lies_along_k(config, name)
         return cls(name, size, width, config[f"{name}_GROUP"], config["V"], linewise, square, bool(config["UNITS"]))
 
     def passes(self, pitch: int) -> float:

@@ -15,6 +15,8 @@ from matmill.cost.inner_passes import (
     VECTOR_BYTES,
     Reads,
     groups,
+    last_block,
+    lies_along_k,
     outputs_of,
     teams,
 )
@@ -42,7 +44,7 @@ def with_stages(config: Config, problem: Gemm) -> Config:
 
 def _elements(config: Config, name: str, lines: int) -> int:
     """Elements of one matrix in one stage."""
-    return (lines if config[f"{name}_MODE"] in {ALONG_K, SHIFTED} else config["BK"]) * config[f"{name}_PITCH"]
+    return (lines if lies_along_k(config, name) else config["BK"]) * config[f"{name}_PITCH"]
 
 
 def _pitch(config: Config, name: str, lines: int, size: int) -> int:
@@ -68,7 +70,7 @@ def _sum_bytes(config: Config, itemsize: int) -> int:
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
     """Where the last block adds the sums of all, as ``include/matmill/inner/last_block.cuh`` lays them out."""
-    bs, places = config["BS"], ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
-    if places <= _IN_WARP:
-        return bs // _LANES * (1 << (places - 1).bit_length()) * VECTOR_BYTES
-    return bs // places * places * VECTOR_BYTES if bs // places > 1 else 0
+    places, lanes = last_block(config, itemsize)
+    ways = config["BS"] // lanes
+    slices = config["BS"] // _LANES if places <= _IN_WARP else ways
+    return slices * lanes * VECTOR_BYTES if ways > 1 else 0

@@ -12,7 +12,7 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, STRIDED, VECTOR_BYTES, teams
+from matmill.cost.inner_passes import ALONG_K, SHIFTED, STRIDED, VECTOR_BYTES, lies_along_k, teams
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import with_stages
 from matmill.mma_tiles import ELEMENT_BYTES
@@ -169,7 +169,7 @@ def _read(problem: Gemm, tile: Config) -> Config:
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
     return tile.replace(
         **{
-            f"{name}_GROUP": 1 if tile[f"{name}_MODE"] in {ALONG_K, SHIFTED} else gcd(_GROUP, *numbers)
+            f"{name}_GROUP": 1 if lies_along_k(tile, name) else gcd(_GROUP, *numbers)
             for name, numbers in counts.items()
         }
     )
@@ -211,7 +211,7 @@ def _least_run(config: Config, size: int) -> int:
     Twice as many where parts begin in the middle of sectors. Teams, which ask for theirs each at a time of its own,
     took 1.5 times as long with parts of 64 bytes.
     """
-    along = [name for name in "EF" if config[f"{name}_MODE"] in {ALONG_K, SHIFTED}]
+    along = [name for name in "EF" if lies_along_k(config, name)]
     cut = any(config[f"{name}_WIDTH"] * size < VECTOR_BYTES for name in along)
     return 2 * _LINE if cut or (along and teams(config) > 1) else _LINE
 
