@@ -11,8 +11,8 @@ import pytest
 from matmill.arch import get
 from matmill.bench.pages import transpose_add_page
 from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.sum_peers import COMPILED, EAGER, TUNED
-from matmill.bench.sum_report import KIND, MEDIAN, OURS, Entry, cells, entries, recorded_comparisons, summary
+from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
+from matmill.bench.sum_report import KIND, MEDIAN, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
 from matmill.bench.sum_shapes import CASE, LONG, SHAPES, Shape
 from matmill.bench.transposed import ARTICLE, transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32
@@ -23,7 +23,9 @@ COPY = 4.2e12
 
 
 def _sum(shape: Shape, **seconds: float) -> dict[str, Any]:
-    names = {"ours": OURS, "eager": EAGER, "compiled": COMPILED, "tuned": TUNED}
+    names = {
+        "ours": OURS, "as_x": OURS_AS_X, "eager": EAGER, "compiled": COMPILED, "as_y": COMPILED_AS_Y, "tuned": TUNED,
+    }  # fmt: skip
     rows = [
         {"name": names[name], "version": "1", "same": True, MEDIAN: taken, "best": taken, "worst": taken, "rounds": 9}
         for name, taken in seconds.items()
@@ -66,7 +68,7 @@ def test_shares_are_of_the_faster_copy_and_ratios_of_our_time() -> None:
     assert entry.ratio(COMPILED) == pytest.approx(1.1)
     assert entry.ratio(TUNED) is None
     assert entry.ratio(EAGER, "graph") is None
-    assert cells(entry)[1:] == ["201MB", "50.5 us", "3.99", "95.0%", "5.00", "1.10", "yes"]
+    assert cells(entry)[1:] == ["201MB", "50.5 us", "3.99", "95.0%", "5.00", "1.10", "-", "-", "yes"]
     assert list(entry.slower()) == []
 
 
@@ -86,10 +88,27 @@ def test_what_is_slower_than_others_is_said_beyond_noise_alone() -> None:
     assert "Slower than others by more than noise" in said[-1]
 
 
+def test_results_that_lie_alike_are_compared_besides() -> None:
+    tall = _sum(Shape("tall", 1000, 8, F32), ours=1.1e-5, as_x=1e-5, eager=3e-5, compiled=1e-5, as_y=1.2e-5)
+    assert cells(Entry(tall))[6:9] == ["0.91", "1.00", "1.09"]
+    assert list(Entry(tall).slower_alike()) == []
+    tall["rows"][1][MEDIAN] = tall["rows"][0]["graph"] = 2e-5
+    tall["rows"][4]["graph"] = 1.9e-5
+    assert list(Entry(tall).slower_alike()) == [
+        "1000x8 float32 as x: 50.0% of our time (median)",
+        "1000x8 float32 as y: 95.0% of our time (graph)",
+    ]
+    said = summary(entries(_record("shapes", tall)))
+    assert any("where both results lie alike: 1000x8 float32 as x" in sentence for sentence in said)
+
+
 def test_a_wrong_result_stands_out() -> None:
     one = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, eager=2e-3)
     one["rows"][0]["same"] = False
     assert cells(Entry(one))[-2:] == ["-", "NO"]
+    turned = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, as_x=1e-3, eager=2e-3)
+    turned["rows"][1]["same"] = False
+    assert not Entry(turned).ok
     assert summary(entries(_record("shapes", one)))[0] == "0 of 1 equal eager torch's to the bit."
 
 

@@ -24,8 +24,8 @@ from matmill.bench.contest import Rules
 from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.enqueue import enqueuer
 from matmill.bench.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
-from matmill.bench.sum_peers import COMPILED, EAGER, TUNED
-from matmill.bench.sum_report import KIND, OURS, entries, page_part, recorded_comparisons
+from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
+from matmill.bench.sum_report import KIND, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
 from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
 from matmill.bench.sum_shapes import CASE, Shape
 from matmill.bench.transposed import transposed_sum
@@ -106,7 +106,9 @@ def test_every_library_is_timed_in_turns_with_copies(shape: Shape, gpu: SumGPU) 
     assert Shape.restored(found["shape"]) == shape
     assert found["bytes"] == 3 * shape.batch * shape.m * shape.n * shape.dtype.itemsize
     rows = {row["name"]: row for row in found["rows"]}
-    assert list(rows) == [OURS, EAGER, COMPILED]
+    assert list(rows) == [OURS, OURS_AS_X, EAGER, COMPILED, COMPILED_AS_Y]
+    as_x = tuple(torch.empty(shape.batch, shape.m, shape.n).squeeze(0).transpose(-2, -1).stride())
+    assert [tuple(row["strides"]) == as_x for row in rows.values()] == [False, True, True, True, False]
     assert all(row["same"] and row["median"] == MILLISECONDS / 1e3 for row in rows.values())
     assert all(row["graph"] > 0 and row["plain"] > 0 for row in rows.values())  # it is a short one
     assert found["copy_bytes_per_s"] == dict.fromkeys((COPY_NAME, TORCH_COPY), 8192 / (MILLISECONDS / 1000.0))
@@ -119,14 +121,14 @@ def test_every_library_is_timed_in_turns_with_copies(shape: Shape, gpu: SumGPU) 
 def test_a_result_that_differs_from_eager_torch_s_is_seen(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sum_compare, "transpose_add", lambda x, y, out: torch.sub(y, x.t(), out=out))
     found = _compare(gpu, Shape("odd", 33, 21, F32))
-    assert [row["same"] for row in found["rows"]] == [False, True, True]
+    assert [row["same"] for row in found["rows"]] == [False, False, True, True, True]
     assert not entries({"sums": [found]})[0].ok
 
 
 def test_what_cannot_be_compiled_is_left_out_and_said(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Shape("odd", 33, 21, F32)
     found = _compare(gpu, shape, everything=True, compile_until=0)
-    assert [row["name"] for row in found["rows"]][:2] == [OURS, EAGER]
+    assert [row["name"] for row in found["rows"]][:3] == [OURS, OURS_AS_X, EAGER]
     assert f"{TUNED}: left out, no time to compile" in found["absent"]
 
     def refuses(_function: object, **options: object) -> object:
@@ -134,8 +136,8 @@ def test_what_cannot_be_compiled_is_left_out_and_said(gpu: SumGPU, monkeypatch: 
 
     monkeypatch.setattr(torch, "compile", refuses)
     found = _compare(gpu, shape)
-    assert [row["name"] for row in found["rows"]] == [OURS, EAGER]
-    assert found["absent"] == [f"not compared with {COMPILED}: no compiler for False"]
+    assert [row["name"] for row in found["rows"]] == [OURS, OURS_AS_X, EAGER]
+    assert found["absent"] == [f"not compared with {name}: no compiler for False" for name in (COMPILED, COMPILED_AS_Y)]
 
 
 def test_without_eager_torch_there_is_nothing_to_compare_with(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,18 @@ from matmill.bench.calls import graph_timer, host_seconds, in_turns, loop_timer
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.peers import BFLOAT, tried
-from matmill.bench.sum_peers import COMPILED, CUPY, EAGER, TUNED, CupySum, TorchSum, torch_peers
-from matmill.bench.sum_report import OURS, WAYS
+from matmill.bench.sum_peers import (
+    COMPILED,
+    COMPILED_AS_Y,
+    CUPY,
+    EAGER,
+    TUNED,
+    CupySum,
+    TorchSum,
+    compiled_as_y,
+    torch_peers,
+)
+from matmill.bench.sum_report import OURS, OURS_AS_X, WAYS
 from matmill.bench.sum_shapes import SHORT, Shape
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
@@ -105,11 +115,16 @@ class Copies:
         return {competitor.name: self._copying.rate(timing.median) for competitor, timing in named}
 
 
-def own(matrices: Matrices, dtype: DType) -> TorchSum:
-    """``matmill.transpose_add`` into a tensor that is there already."""
-    made = TorchSum(OURS, partial(transpose_add, out=matrices.out), matrices.x, matrices.y, dtype)
-    made.version = "matmill"
-    return made
+def own(matrices: Matrices, dtype: DType) -> list[TorchSum]:
+    """``matmill.transpose_add`` into tensors that are there already: one that lies as y does, and one as x does."""
+    torch: Any = importlib.import_module("torch")
+    as_x = torch.empty_like(matrices.x, memory_format=torch.contiguous_format).transpose(-2, -1)
+    found = []
+    for name, out in ((OURS, matrices.out), (OURS_AS_X, as_x)):
+        made = TorchSum(name, partial(transpose_add, out=out), matrices.x, matrices.y, dtype)
+        made.version = "matmill"
+        found.append(made)
+    return found
 
 
 def compare(
@@ -117,15 +132,17 @@ def compare(
 ) -> dict[str, Any]:
     """One entry of a record: times of single calls with a cold L2, in turns with a copy, and what else is to know.
 
-    ``everything`` takes all libraries and gives each more rounds, else torch alone, eager and compiled. torch.compile
-    is left out after ``compile_until``, by ``time.monotonic``, and the entry says so.
+    ``everything`` takes all libraries and gives each more rounds, else torch alone, eager and compiled, with a result
+    that lies as x does and one that lies as y does. torch.compile is left out after ``compile_until``, by
+    ``time.monotonic``, and the entry says so.
     """
     torch: Any = importlib.import_module("torch")
     matrices, dtype = Matrices(shape, seed), shape.dtype
     ours = own(matrices, dtype)
     matrices.poison()
     matrices.synchronize()
-    ours.run(clock.stream)
+    for one in ours:
+        one.run(clock.stream)
     matrices.synchronize()
     makers: dict[str, Callable[[], Any]] = dict(torch_peers(matrices.x, matrices.y, dtype, tuned=everything))
     absent = []
@@ -135,8 +152,9 @@ def compare(
         absent.append(f"not compared with {CUPY}, which is not installed")
     else:
         makers[CUPY] = lambda: _cupy(matrices, dtype)
+    makers[COMPILED_AS_Y] = lambda: compiled_as_y(matrices.x, matrices.y, dtype)
     if time.monotonic() > compile_until:
-        absent += [f"{name}: left out, no time to compile" for name in (COMPILED, TUNED) if makers.pop(name, None)]
+        absent += [f"{name}: left out, no time to compile" for name in (COMPILED, COMPILED_AS_Y, TUNED) if makers.pop(name, None)]
     importlib.import_module("torch._dynamo").reset()  # or a shape after the eighth would not be compiled
     begin = time.monotonic()
     peers, refused = tried(makers, clock.stream, lambda _peer: matrices.synchronize())
@@ -145,7 +163,7 @@ def compare(
     if eager is None:
         raise ArgumentError(argument=EAGER, got="; ".join(refused), wanted="the sum by eager torch", fix="See above.")
     wanted = eager.sum
-    everyone = [ours, *peers]
+    everyone = [*ours, *peers]
     checks = {one.name: matrices.same(matrices.tensor(one.sum), wanted) for one in everyone}
     timings = clock.compare(
         [*(Competitor(one.name, one.run) for one in everyone), *copies.competitors],
@@ -155,7 +173,13 @@ def compare(
         seed=seed,
     )
     rows = [
-        {"name": one.name, "version": one.version, "same": checks[one.name], **asdict(timing)}
+        {
+            "name": one.name,
+            "version": one.version,
+            "strides": list(matrices.tensor(one.sum).stride()),
+            "same": checks[one.name],
+            **asdict(timing),
+        }
         for one, timing in zip(everyone, timings, strict=False)
     ]
     if shape.nbytes <= SHORT:

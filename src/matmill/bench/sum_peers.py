@@ -22,6 +22,8 @@ from matmill.bench.transposed import SumInputs
 from matmill.dtypes import DType
 
 EAGER, COMPILED, TUNED, TRITON, CUPY = "torch eager", "torch.compile", "max-autotune", "Triton", "CuPy"
+#: The same sum asked for as ``y + x.transpose(-2, -1)``: torch lays a result as the first of its operands lies.
+COMPILED_AS_Y = "torch.compile, y first"
 #: With CUDA graphs, as plain "max-autotune" has, torch.compile would copy the inputs before each call.
 _TUNED_MODE = "max-autotune-no-cudagraphs"
 
@@ -71,8 +73,18 @@ def torch_peers(x: Any, y: Any, dtype: DType, *, tuned: bool = True) -> dict[str
     return found
 
 
+def compiled_as_y(x: Any, y: Any, dtype: DType) -> TorchSum:
+    """:data:`COMPILED_AS_Y`."""
+    compiled = importlib.import_module("torch").compile(_sum_as_y, dynamic=False)
+    return TorchSum(COMPILED_AS_Y, compiled, x, y, dtype)
+
+
 def _sum(x: Any, y: Any) -> Any:
     return x.transpose(-2, -1) + y
+
+
+def _sum_as_y(x: Any, y: Any) -> Any:
+    return y + x.transpose(-2, -1)
 
 
 def _triton(x: Any, y: Any, dtype: DType) -> TorchSum:

@@ -11,17 +11,32 @@ from typing import Any
 
 from matmill.bench import units
 from matmill.bench.markdown import markdown
-from matmill.bench.sum_peers import COMPILED, EAGER
+from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER
 from matmill.bench.sum_shapes import CASE, GROUPS, LONG, Shape
 
 KIND = "transpose_add comparison"
 OURS = "matmill.transpose_add"
+#: Into an ``out`` that lies as x does. torch lays ``x.transpose(-2, -1) + y`` so, ours packs the rows of the sum.
+OURS_AS_X = "matmill.transpose_add, out as x"
 #: How short sums are timed besides, by their names in a record: seconds per call of a replayed graph and of a loop.
 WAYS = ("graph", "plain")
 MEDIAN = "median"
 #: How much slower than a library counts as slower: what two runs of the same may differ by.
 NOISE = 0.03
-HEADINGS = ("sum", "moved", "ours", "TB/s", "of a copy", "eager / ours", "compile / ours", "to the bit")
+HEADINGS = (
+    "sum",
+    "moved",
+    "ours",
+    "TB/s",
+    "of a copy",
+    "eager / ours",
+    "compile / ours",
+    "both as x",
+    "both as y",
+    "to the bit",
+)
+#: torch.compile's sum and ours where both results lie alike: as x does, as y does.
+ALIKE = ((COMPILED, OURS_AS_X), (COMPILED_AS_Y, OURS))
 
 
 @dataclass(frozen=True)
@@ -53,15 +68,15 @@ class Entry:
         """Of the copy's bandwidth."""
         return self.rate(name) / self.copy_rate
 
-    def ratio(self, name: str, way: str = MEDIAN) -> float | None:
-        """A library's time over ours, or None where it was not timed so."""
-        row = self.rows.get(name)
-        return None if row is None or way not in row else float(row[way] / self.rows[OURS][way])
+    def ratio(self, name: str, way: str = MEDIAN, over: str = OURS) -> float | None:
+        """A library's time over ours, or None where either was not timed so."""
+        row, own = self.rows.get(name), self.rows.get(over)
+        return None if row is None or own is None or way not in row else float(row[way] / own[way])
 
     @property
     def ok(self) -> bool:
-        """Whether our result is eager torch's to the bit."""
-        return bool(self.rows[OURS]["same"])
+        """Whether our results are eager torch's to the bit."""
+        return all(self.rows[name]["same"] for name in (OURS, OURS_AS_X) if name in self.rows)
 
     def slower(self) -> Iterator[str]:
         """Each library that is faster than we are beyond noise, with how much, in the ways that calls were timed."""
@@ -71,6 +86,14 @@ class Entry:
                 if ratio is not None and ratio < 1 - NOISE:
                     yield f"{self.shape}: {name} takes {units.percent(ratio)} of our time ({way})"
 
+    def slower_alike(self) -> Iterator[str]:
+        """The same of torch.compile alone, both results lying alike."""
+        for (name, over), lies in zip(ALIKE, "xy", strict=True):
+            for way in (MEDIAN, *WAYS):
+                ratio = self.ratio(name, way, over)
+                if ratio is not None and ratio < 1 - NOISE:
+                    yield f"{self.shape} as {lies}: {units.percent(ratio)} of our time ({way})"
+
 
 def entries(record: Mapping[str, Any]) -> list[Entry]:
     """The sums of a record."""
@@ -79,7 +102,7 @@ def entries(record: Mapping[str, Any]) -> list[Entry]:
 
 def cells(entry: Entry) -> list[str]:
     """One line of a table, under :data:`HEADINGS`."""
-    ratios = [entry.ratio(name) for name in (EAGER, COMPILED)]
+    ratios = [*(entry.ratio(name) for name in (EAGER, COMPILED)), *(entry.ratio(name, over=own) for name, own in ALIKE)]
     return [
         str(entry.shape),
         f"{units.count(entry.record['bytes'])}B",
@@ -127,7 +150,12 @@ def summary(found: Sequence[Entry]) -> list[str]:
                 f"{name} takes {median(ratios):.2f} times our time in the median, {min(ratios):.2f} at the least."
             )
     slower = [line for entry in found for line in entry.slower()]
-    return [*said, *(["Slower than others by more than noise: " + "; ".join(slower) + "."] if slower else [])]
+    if slower:
+        said.append("Slower than others by more than noise: " + "; ".join(slower) + ".")
+    alike = [line for entry in found for line in entry.slower_alike()]
+    if alike:
+        said.append(f"Slower than {COMPILED} by more than noise where both results lie alike: " + "; ".join(alike) + ".")
+    return said
 
 
 def recorded_comparisons(folder: Path) -> list[Mapping[str, Any]]:
@@ -142,7 +170,10 @@ def page_part(comparisons: Sequence[Mapping[str, Any]]) -> str:
     parts = ["## `matmill.transpose_add` beside others\n"]
     parts.append(
         "All take the same tensors of torch, in turns, in one run; `of a copy` refers to the faster of our copy\n"
-        "kernel and torch's `copy_`, timed in turns with each sum. Record them on a GPU, with torch installed:\n\n"
+        "kernel and torch's `copy_`, timed in turns with each sum. torch lays `x.transpose(-2, -1) + y` as x lies, column\n"
+        "after column, while our results are packed row after row unless `out` says otherwise, which is another task where\n"
+        "one side is short: `both as x` is torch.compile's time over ours into an `out` that lies as x does, `both as y`\n"
+        "that of `y + x.transpose(-2, -1)`, which torch lays as y lies. Record them on a GPU, with torch installed:\n\n"
         "    python benchmarks/transpose_add.py --out benchmarks/results\n"
     )
     return "\n".join([*parts, *(_section(record) for record in comparisons)])
