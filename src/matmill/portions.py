@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.gaps import VECTOR_BYTES
-from matmill.kernel import ceil_div
+from matmill.kernel import GemmOperands, ceil_div
+from matmill.problem import Geam
 
 _WARP, _MOST_THREADS = 32, 1024
 #: A multiprocessor's schedulers, each with a quarter of its registers, and the registers given out at a time.
@@ -19,6 +21,14 @@ _ENOUGH = 256
 def elements(config: Config) -> int:
     """Elements of D in a portion."""
     return config["G"] * config["M"] * config["N"]
+
+
+def turned_first(problem: Geam, operands: GemmOperands) -> tuple[Geam, GemmOperands]:
+    """The problem and its operands as portions take them: in front, the one that is turned."""
+    if not problem.y_turned:
+        return problem, operands
+    a, b, alpha, beta = operands.b, operands.a, operands.beta, operands.alpha
+    return problem.turned_first, replace(operands, a=a, b=b, alpha=alpha, beta=beta)
 
 
 def shared_bytes(vectors: int, every: int, gap: int, parts: int = 2, beside: int = 0) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matmill.dtypes import F32, DType
 
@@ -147,6 +147,20 @@ class Geam:
     d: View
     batch: int = 1
     plain: bool = False
+
+    @property
+    def y_turned(self) -> bool:
+        """Whether it is Y that lies across D's rows, and X along them."""
+        return self.y is not None and self.y.crossed and not self.x.crossed
+
+    @property
+    def turned_first(self) -> Geam:
+        """The same with X and Y exchanged where Y is the one that lies across D's rows: what kernels turn comes first.
+
+        >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).turned_first.x
+        View(strides=(1, 4), batch=0, align=16, beside=16)
+        """
+        return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_turned else self
 
     @property
     def least_bytes(self) -> int:

@@ -58,8 +58,8 @@ def made(trial: SumTrial) -> int:
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
-    for long, y in ((1024, ROWS), (1027, None)):
-        check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (ACROSS, y, ROWS)), blocks=2))
+    for long, x, y in ((1024, ACROSS, ROWS), (1027, ACROSS, None), (1027, ROWS, ACROSS)):
+        check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=2))
 
 
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
@@ -78,6 +78,8 @@ def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     scalars = (draw(st.sampled_from([1.0, -2.0])), draw(st.sampled_from([1.0, 3.0])))
     places = (x, draw(st.sampled_from([None, y, replace(d, before=d.before + 16)])), d)
     in_place = places[1] is not None and draw(st.booleans())
+    if places[1] is not None and not in_place and draw(st.booleans()):
+        places = (places[1], x, d)
     trial = SumTrial(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
     check(slim(trial, draw(st.integers(0, 3)), draw(st.sampled_from([None, 1, 2]))))
 
@@ -104,7 +106,10 @@ def test_a_signalling_nan_stays_what_it_is(*, wide: bool) -> None:
 
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
 def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None:
-    assert choose_sum(transposed_sum(m, n, dtype), H200).kernel.entry == "transpose_slim"
+    problem = transposed_sum(m, n, dtype)
+    assert problem.y is not None
+    for one in (problem, replace(problem, x=problem.y, y=problem.x)):
+        assert choose_sum(one, H200).kernel.entry == "transpose_slim"
 
 
 @pytest.mark.parametrize(("m", "n"), [(64, 1_000_000), (1_000_000, 64), (100, 500_000), (4096, 4096), (604, 512)])
@@ -134,6 +139,9 @@ WIDE = Geam(17, 5000, F32, View((1, 17), align=4), View((5000, 1)), View((6000, 
         (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) does not lie in long lines"),
         (WIDE, {"d": View((6001, 1), align=4)}, "APART = 0 where the operands need 1"),
         (WIDE, {"m": 16, "x": View((1, 16))}, "constants for a short side of 17"),
+        (TALL, {"x": View((17, 1)), "y": View((1, 5000))}, "SWAPPED = 0 where the operands need 1"),
+        (TALL, {"x": View((18, 1)), "y": View((1, 5000))}, "X with strides (18, 1) does not lie packed"),
+        (WIDE, {"x": View((5000, 1)), "y": View((1, 18))}, "Y with strides (1, 18) does not lie packed"),
     ],
 )
 def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: str) -> None:

@@ -154,7 +154,11 @@ def compare(
         makers[CUPY] = lambda: _cupy(matrices, dtype)
     makers[COMPILED_AS_Y] = lambda: compiled_as_y(matrices.x, matrices.y, dtype)
     if time.monotonic() > compile_until:
-        absent += [f"{name}: left out, no time to compile" for name in (COMPILED, COMPILED_AS_Y, TUNED) if makers.pop(name, None)]
+        absent += [
+            f"{name}: left out, no time to compile"
+            for name in (COMPILED, COMPILED_AS_Y, TUNED)
+            if makers.pop(name, None)
+        ]
     importlib.import_module("torch._dynamo").reset()  # or a shape after the eighth would not be compiled
     begin = time.monotonic()
     peers, refused = tried(makers, clock.stream, lambda _peer: matrices.synchronize())

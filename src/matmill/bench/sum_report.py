@@ -154,7 +154,9 @@ def summary(found: Sequence[Entry]) -> list[str]:
         said.append("Slower than others by more than noise: " + "; ".join(slower) + ".")
     alike = [line for entry in found for line in entry.slower_alike()]
     if alike:
-        said.append(f"Slower than {COMPILED} by more than noise where both results lie alike: " + "; ".join(alike) + ".")
+        said.append(
+            f"Slower than {COMPILED} by more than noise where both results lie alike: " + "; ".join(alike) + "."
+        )
     return said
 
 
@@ -170,10 +172,13 @@ def page_part(comparisons: Sequence[Mapping[str, Any]]) -> str:
     parts = ["## `matmill.transpose_add` beside others\n"]
     parts.append(
         "All take the same tensors of torch, in turns, in one run; `of a copy` refers to the faster of our copy\n"
-        "kernel and torch's `copy_`, timed in turns with each sum. torch lays `x.transpose(-2, -1) + y` as x lies, column\n"
-        "after column, while our results are packed row after row unless `out` says otherwise, which is another task where\n"
-        "one side is short: `both as x` is torch.compile's time over ours into an `out` that lies as x does, `both as y`\n"
-        "that of `y + x.transpose(-2, -1)`, which torch lays as y lies. Record them on a GPU, with torch installed:\n\n"
+        "kernel and torch's `copy_`, timed in turns with each sum.\n\n"
+        "Our results are packed row after row, as y lies, unless `out` lies otherwise; torch lays\n"
+        "`x.transpose(-2, -1) + y` as x lies, column after column. Where one side is short these are two tasks of\n"
+        "different speed, and so both are compared as well: `both as x` is what torch.compile takes over our time\n"
+        "into an `out` that lies as x does, `both as y` what it takes for `y + x.transpose(-2, -1)`, which it lays\n"
+        "as y lies, over our time as in the other columns.\n\n"
+        "Record them on a GPU, with torch installed:\n\n"
         "    python benchmarks/transpose_add.py --out benchmarks/results\n"
     )
     return "\n".join([*parts, *(_section(record) for record in comparisons)])

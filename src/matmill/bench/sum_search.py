@@ -232,8 +232,9 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
 
 
 def _config(constants: dict[str, int]) -> Config:
-    """A configuration as a record has it. Slim sums had one portion ahead before that was a constant."""
-    return Config.of(**{**({"AHEAD": 1} if "WIDE" in constants else {}), **constants})
+    """A configuration as a record has it. Before that was said, one portion was ahead and X was the one turned."""
+    slim, portions = ({"AHEAD": 1} if "WIDE" in constants else {}), ({"SWAPPED": 0} if "G" in constants else {})
+    return Config.of(**{**slim, **portions, **constants})
 
 
 def _measured(config: Config) -> Config:

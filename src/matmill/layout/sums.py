@@ -51,13 +51,18 @@ _X, _Y, _D = 0, 1, 3
 
 
 def many_small(problem: Geam) -> str | None:
-    """Why a problem is not one of many small packed matrices, X's transposed, or None: runs of them are one work."""
+    """Why a problem is not one of many small packed matrices, one operand's transposed, or None.
+
+    Runs of them are one work.
+    """
+    names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
     m, n = problem.m, problem.n
     v = _ALIGN // problem.dtype.itemsize
     if problem.batch < 2 or lcm(m * n, v) // v > _SMALL:
         return f"{problem.batch} matrices of {m} x {n} are not many small ones"
     along = View((n, 1), m * n)
-    for name, view, wanted in (("X", problem.x, (1, m)), ("Y", problem.y or along, (n, 1)), ("D", problem.d, (n, 1))):
+    views = (problem.x, (1, m)), (problem.y or along, (n, 1)), (problem.d, (n, 1))
+    for name, (view, wanted) in zip((*names, "D"), views, strict=True):
         steps = zip(view.strides, wanted, (m, n), strict=True)
         # A stride that is never stepped over may be any.
         if view.batch != m * n or not all(own == right or extent == 1 for own, right, extent in steps):

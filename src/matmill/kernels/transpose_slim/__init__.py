@@ -1,7 +1,8 @@
 """Transpose+add of a matrix of few rows or few columns, in portions of its long side: tiles would be mostly padding.
 
 Two cases. Of few columns (tall), D and Y are packed, so that some rows of them are one run of memory; X consists of one
-long line for each column. Of few rows (wide), it is X that is packed, and Y and D consist of long lines.
+long line for each column. Of few rows (wide), it is X that is packed, and Y and D consist of long lines. Where Y lies
+as X does here, and X as Y, they change places (SWAPPED).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import dealt, elements, gathering, shared_bytes
+from matmill.portions import dealt, elements, gathering, shared_bytes, turned_first
 from matmill.problem import Geam, View
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
@@ -107,23 +108,27 @@ def _short(config: Config) -> int:
 
 def slim(problem: Geam) -> str | None:
     """Why a problem is not one of one short and one long side that lie as this kernel needs, or None."""
+    names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
     m, n = problem.m, problem.n
     if problem.batch != 1 or not _LEAST <= min(m, n) <= _SHORT or max(m, n) > _LONGEST:
         return f"{problem.batch} x {m} x {n} is not one matrix with one side of {_LEAST} to {_SHORT}"
     wide, y = m < n, problem.y or problem.d
-    others = (("Y", y), ("D", problem.d))
-    fits = {"X": problem.x.strides == (1, m) if wide else problem.x.strides[0] == 1}
-    fits |= {name: view.strides[1] == 1 if wide else view.strides == (n, 1) for name, view in others}
-    for name, view in (("X", problem.x), *others):
-        if not fits[name]:
-            lies = "packed" if wide == (name == "X") else "in long lines"
+    for name, view in zip((*names, "D"), (problem.x, y, problem.d), strict=True):
+        turned = view is problem.x
+        if wide:
+            fits = view.strides == (1, m) if turned else view.strides[1] == 1
+        else:
+            fits = view.strides[0] == 1 if turned else view.strides == (n, 1)
+        if not fits:
+            lies = "packed" if wide == turned else "in long lines"
             return f"{name} with strides {view.strides} does not lie {lies}"
     return None
 
 
 def _layout(problem: Geam) -> dict[str, int]:
     """The constants that follow from how the operands lie."""
-    v = VECTOR_BYTES // problem.dtype.itemsize
+    v, swapped = VECTOR_BYTES // problem.dtype.itemsize, problem.y_turned
+    problem = problem.turned_first
     wide = problem.m < problem.n
     lines = problem.d if wide else problem.x
     beside = VECTOR_BYTES if problem.y is None else problem.y.beside
@@ -132,6 +137,7 @@ def _layout(problem: Geam) -> dict[str, int]:
         "APART": int(lines.align < VECTOR_BYTES),
         "PLAIN": int(problem.plain),
         "HAS_Y": int(problem.y is not None),
+        "SWAPPED": int(swapped),
         "Y_WIDTH": min(v, max(1, beside // problem.dtype.itemsize)),
     }
 
@@ -179,6 +185,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
     wide = problem.dtype.accumulator
+    problem, operands = turned_first(problem, operands)
     y = problem.y or View((0, 0))
     return (
         operands.a,
@@ -208,6 +215,7 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
         STEADY=1,
         PLAIN=0,
         HAS_Y=1,
+        SWAPPED=0,
         AHEAD=1,
         Y_WIDTH=4,
         SHARED_BYTES=8416,

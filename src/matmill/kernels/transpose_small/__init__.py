@@ -1,6 +1,7 @@
 """Transpose+add of many small packed matrices: a run of them is one block's work, where tiles would be mostly empty.
 
 X, Y and D are packed one matrix behind the other: X's n x m matrices row by row, Y's and D's m x n matrices row by row.
+Or it is Y's that are n x m, and X's are not: the two then change places (SWAPPED).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.layout import many_small
-from matmill.portions import dealt, elements, gathering, shared_bytes
+from matmill.portions import dealt, elements, gathering, shared_bytes, turned_first
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
@@ -45,6 +46,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             STEADY=int(steady(problem.m, problem.n, v, every)),
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
+            SWAPPED=int(problem.y_turned),
         )
         config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap))
         best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
@@ -66,9 +68,10 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
     reason = many_small(problem)
     if reason is not None:
         return reason
-    constants = (config["M"], config["N"], config["PLAIN"], config["HAS_Y"])
-    if constants != (problem.m, problem.n, int(problem.plain), int(problem.y is not None)):
-        return f"constants for {config['M']} x {config['N']}, plain {config['PLAIN']}, with Y {config['HAS_Y']}"
+    constants = tuple(config[name] for name in ("M", "N", "PLAIN", "HAS_Y", "SWAPPED"))
+    if constants != (problem.m, problem.n, problem.plain, problem.y is not None, problem.y_turned):
+        m, n, plain, has_y, swapped = constants
+        return f"constants for {m} x {n}, plain {plain}, with Y {has_y}, turned {swapped}"
     return None if arch.compiles else f"{arch.title} is older than the compiler"
 
 
@@ -79,6 +82,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
     wide = problem.dtype.accumulator
+    problem, operands = turned_first(problem, operands)
     return (
         operands.a,
         Pointer("none", 0) if problem.y is None else operands.b,
@@ -102,6 +106,7 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
         STEADY=1,
         PLAIN=0,
         HAS_Y=1,
+        SWAPPED=0,
         SHARED_BYTES=4096,
         BLOCKS_PER_SM=8,
         BLOCKS=1056,

@@ -32,6 +32,7 @@ struct Portion {
   static constexpr int M = Config::M, N = Config::N, G = Config::G, THREADS = Config::THREADS;
   static constexpr int SIZE = sizeof(Scalar), V = 16 / SIZE, RUN = G * M * N, VECTORS = RUN / V, HELD = VECTORS + MORE;
   static constexpr bool PLAIN = Config::PLAIN != 0, HAS_Y = Config::HAS_Y != 0;
+  static constexpr bool SWAPPED = Config::SWAPPED != 0;  // what is turned is the sum's second operand
   using Vector = matmill::Vector<Scalar, V>;
   using Acc = typename Vector::Acc;
   static_assert(RUN % V == 0, "a portion is a whole number of vectors");
@@ -199,7 +200,7 @@ struct Portion {
         if (!Made::present(s)) continue;
         Vector out = places[s].gathered(half);
         if constexpr (HAS_Y) {
-          out.blend(alpha, beta, y[s]);
+          out.template blend<SWAPPED>(alpha, beta, y[s]);
         } else if constexpr (!PLAIN) {
           out.scale(alpha);
         }
@@ -246,7 +247,7 @@ struct Portion {
         if constexpr (HAS_Y) {
           Vector y;
           y.load(reinterpret_cast<const Scalar*>(shared + part + SHEET + Made::vector(s) * 16));
-          out.blend(alpha, beta, y);
+          out.template blend<SWAPPED>(alpha, beta, y);
         } else if constexpr (!PLAIN) {
           out.scale(alpha);
         }

@@ -88,10 +88,15 @@ struct alignas(V * sizeof(Scalar)) Vector {
 #pragma unroll
     for (int j = 0; j < WORDS; ++j) words[j] = Packed::scale(alpha, words[j]);
   }
-  // alpha times this plus beta times `added`.
+  // alpha times this plus beta times `added`, of which the second product is rounded before they are added; the first
+  // one where they are SWAPPED.
+  template <bool SWAPPED = false>
   __device__ __forceinline__ void blend(Acc alpha, Acc beta, const Vector& added) {
 #pragma unroll
-    for (int j = 0; j < WORDS; ++j) words[j] = Packed::blended(alpha, words[j], beta, added.words[j]);
+    for (int j = 0; j < WORDS; ++j) {
+      words[j] = SWAPPED ? Packed::blended(beta, added.words[j], alpha, words[j])
+                         : Packed::blended(alpha, words[j], beta, added.words[j]);
+    }
   }
 
   static __device__ __forceinline__ unsigned bits(const Scalar& x) {
