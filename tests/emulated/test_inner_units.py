@@ -66,6 +66,10 @@ ON_UNITS = [
     (like(1, several=False, F_MODE=STRIDED, F_WIDTH=1), Case(24, 52, 260, "float32", "row"), 1),
     (like(4, several=True, F_WIDTH=8), Case(64, 48, 260, "float16", "column", alpha=-1.5, beta=2.0), 4),
     (like(8, several=False, F_WIDTH=2), Case(33, 40, 261, "bfloat16", "column"), 1),
+    (like(2, several=True, F_MODE=STRIDED), Case(32, 32, 260, "float64", "row"), 0),
+    (like(1, several=True, E_MODE=STRIDED), Case(24, 40, 260, "float64", "row", e_layout="column", alpha=-1.5), 0),
+    (like(2, several=False, F_WIDTH=1), Case(33, 50, 201, "float64", "column", beta=2.0), 0),
+    (like(1, several=False, E_MODE=SHIFTED), Case(65, 50, 130, "float64", "column"), 1),
 ]
 
 
@@ -86,6 +90,8 @@ GRAM_ON_UNITS = [
     (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
+    (like(2, several=True, DOWN=2), Case(32, 32, 300, "float64", "gram"), 0),
+    (like(1, several=False, E_MODE=STRIDED), Case(50, 50, 131, "float64", "gram", e_layout="column"), 0),
 ]
 
 
@@ -103,7 +109,7 @@ def test_gram_matrices_on_matrix_units_are_symmetric_to_the_bit(subject: Units, 
 @given(st.data())
 def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
     draw = data.draw
-    case = draw(cases((24, 72), (8, 300), ["float32", "float32", "float16", "bfloat16"]))
+    case = draw(cases((24, 72), (8, 300), ["float32", "float32", "float64", "float16", "bfloat16"]))
     subject = Units(number=draw(st.integers(0, 1000)))
     try:
         trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 2, 4])))
@@ -225,6 +231,8 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
         (like(2, several=False), Case(64, 64, 0, "float32", "row")),
         (like(8, several=False), Case(64, 64, 0, "bfloat16", "gram")),
         (like(1, several=False, F_MODE=PACKED), Case(65, 65, 0, "float32", "row")),
+        (like(2, several=True), Case(64, 64, 0, "float64", "column")),
+        (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", e_layout="column")),
     ],
 )
 def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case) -> None:
@@ -236,7 +244,7 @@ def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: 
         reads = Reads.of(config, name, lines, size)
         passed += count / reads.width / 4 * reads.passes(config[f"{name}_PITCH"])
     warps = config["S"] // 32
-    sums = (groups(config) - 1) * warps * outputs_of(config)
+    sums = (groups(config) - 1) * warps * outputs_of(config) * trial.problem.dtype.accumulator.itemsize // 4
     twice = groups(config) * 4 * max(2, config["V"])  # k's of a last stage's first step, which is loaded again
     expected = passed * warps * (trial.problem.k + twice) + sums
     found = trial.main().counters.shared_load_wavefronts

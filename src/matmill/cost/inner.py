@@ -105,8 +105,9 @@ class Constants:
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
     l2_bytes: float = 6.36
     #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
-    #: thirds at best; slots of a copy and of a load from a stage; and a barrier's cycles.
+    #: thirds at best, and that of float64's; slots of a copy and of a load from a stage; and a barrier's cycles.
     unit_share: float = 0.336
+    double_share: float = 0.8
     unit_copy_slots: float = 14.9
     unit_load_slots: float = 5.7
     unit_barrier_cycles: float = 141.0
@@ -127,8 +128,9 @@ class Demand:
     the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages. ``sums`` are
     outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, of so many ``steps``,
     ``counted`` where the last block adds the sums of all, in so many ``turns``, ``shifted`` where lines begin anywhere,
-    else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply; ``last``
-    is one over the stages of a block. ``code`` are the multiply-adds in the machine code of the loops.
+    else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply,
+    ``doubles`` where numbers are float64; ``last`` is one over the stages of a block. ``code`` are the multiply-adds in
+    the machine code of the loops.
     """
 
     bytes: float
@@ -150,6 +152,7 @@ class Demand:
     counted: float
     shifted: float
     units: float
+    doubles: float
     last: float
     direct: float
     code: float
@@ -203,7 +206,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * asked.scatter
 
-    arithmetic = asked.multiply_seconds / either(c.fma_share, c.unit_share)
+    unit_share = c.unit_share + asked.doubles * (c.double_share - c.unit_share)
+    arithmetic = asked.multiply_seconds / either(c.fma_share, unit_share)
 
     slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.unit_load_slots) * asked.loads
     slots += c.widen_slots * asked.widened + either(c.copy_slots, c.unit_copy_slots) * asked.copies
@@ -288,6 +292,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         parted=float(parted),
         counted=float(counted),
         units=float(config["UNITS"]),
+        doubles=float(_doubles(problem)),
         last=1 / max(1, ceil_div(ceil_div(problem.k, portion), gs)),
         direct=float(not staged),
         code=_code(config, _unit_slots(problem, config) if units else products),
@@ -303,7 +308,11 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
 def _terms(problem: Gemm) -> tuple[int, int]:
     """Instructions of the matrix units that make one product of fragments, and k's that they take of each."""
-    return (1, 16) if problem.dtype.wider is not None else (3, 8)
+    return {2: (1, 16), 4: (3, 8), 8: (1, 8)}[problem.dtype.itemsize]
+
+
+def _doubles(problem: Gemm) -> bool:
+    return problem.dtype.name == "float64"
 
 
 def _unit_slots(problem: Gemm, config: Config) -> float:
@@ -311,12 +320,13 @@ def _unit_slots(problem: Gemm, config: Config) -> float:
     (parts, length), tm, tn = _terms(problem), config["TM"], config["TN"]
     chain = max(1, 4 * config["V"] // length)  # of products whose sum is added to the long one
     splits = 6 * (tm + tn) if parts > 1 else 0
-    return (parts * tm * tn / 2 + 2 * tm * tn / chain + splits) / length
+    short = 0 if _doubles(problem) else 2 * tm * tn / chain
+    return (parts * tm * tn / 2 + short + splits) / length
 
 
 def _unit_seconds(problem: Gemm, config: Config, arch: Arch) -> float:
     """Of the GPU's matrix units per k at the data sheet's rate, on one multiprocessor's behalf."""
-    name = "tf32" if problem.dtype.wider is None else problem.dtype.name
+    name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
     parts, _ = _terms(problem)
     return parts * 2 * config["S"] * outputs_of(config) * arch.sms / arch.matrix_flops[name]
 

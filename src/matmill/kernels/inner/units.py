@@ -18,20 +18,20 @@ from matmill.kernels.inner.stages import with_stages
 from matmill.mma_tiles import ELEMENT_BYTES
 from matmill.problem import Gemm
 
-#: Of the time that memory takes at best, what multiply-adds of float32 must take; and the fewest outputs in 16 bits,
+#: Of the time that memory takes at best, what multiply-adds must take; and the fewest outputs in 16 bits,
 #: whose widening takes as long as their multiply-adds.
-_LEAST_MULTIPLIES, _FEWEST = 0.4, 48
+_LEAST_MULTIPLIES, _FEWEST = {"float32": 0.4, "float64": 0.25}, 48
 #: Lines of a lane in a fragment of E and of F, and lanes that share those.
 _E_LINES, _LANES, _WARP = 2, 8, 32
-#: Float32 of a vector.
-_GROUP = 4
+#: Bytes of float32 and of float64.
+_SINGLE, _DOUBLE = 4, 8
 #: Registers of a thread for addresses and counters.
-_OTHERS = 40
+_OTHERS, _OTHERS_OF_DOUBLES = 40, 52
 #: Tiles to consider, and how much more than the least burden the last of them may be.
 _TILES, _MOST_BURDEN = 3, 1.3
 #: Issue slots per instruction of the matrix units that keep them busy: those of tf32 take 5.85 cycles on an H200
-#: (mma.sync reaches two thirds of the data sheet's rate), those of 16 bits on 16 k's as long.
-_UNIT_SLOTS = 5.85
+#: (mma.sync reaches two thirds of the data sheet's rate), those of 16 bits on 16 k's as long, those of float64 32.
+_ANY_SLOTS, _UNIT_SLOTS = 5.85, {"float64": 32.0}
 #: Warps of a block and of a multiprocessor; its schedulers, each with registers of its own.
 _MOST_WARPS, _WARPS, _SCHEDULERS = 16, (8, 12, 16), 4
 #: Stages; bytes of a multiprocessor's that may be under way, and of a line's part of a stage.
@@ -51,14 +51,13 @@ Lies = tuple[int, int, int, bool]
 def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
     """Those worth considering, without a grid.
 
-    16-bit matrices must lie along k: fragments are pairs of neighbours in k. float64 has units of its own, which are
-    not used.
+    16-bit matrices must lie along k: fragments are pairs of neighbours in k.
     """
     if no_units(problem, arch) is not None or not _bound(problem, arch):
         return
     tiles = list(_tiles(problem, arch))
     for copies, v in _ways(problem, lies):
-        chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.wider is None
+        chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
             if chained and tile["TM"] * tile["TN"] > _MOST_CHAINED:
                 continue
@@ -67,8 +66,8 @@ def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config
 
 def no_units(problem: Gemm, arch: Arch) -> str | None:
     """Why the matrix units of ``arch`` do not multiply the problem's elements, or None."""
-    if problem.dtype.name == "float64":
-        return "float64 is multiplied by plain multiply-adds"
+    if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
+        return f"{arch.title} has no matrix units for float64"
     if arch.capability < (8, 0):
         return f"mma.sync on tf32 and bfloat16 needs compute capability 8.0: {arch.title} is older"
     return None
@@ -81,13 +80,14 @@ def _bound(problem: Gemm, arch: Arch) -> bool:
     if problem.dtype.wider is not None:
         return outputs >= _FEWEST
     memory = lines * problem.dtype.itemsize / arch.dram_bytes_per_s
-    return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES * memory
+    return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES[problem.dtype.name] * memory
 
 
 def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
     """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
-    terms = 3 if problem.dtype.name == "float32" else 1
+    terms, own_sums = (3, 2) if problem.dtype.name == "float32" else (1, 2 * (problem.dtype.wider is not None))
+    cycles = _UNIT_SLOTS.get(problem.dtype.name, _ANY_SLOTS)
     found = []
     for down, across in product(range(1, 9), range(1, 17)):
         tm, tn = _E_LINES * ceil_div(m, _E_LINES * _LANES * down), ceil_div(n, _LANES * across)
@@ -103,8 +103,8 @@ def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
             arch, min(_counts(warps))
         ):
             instructions = terms * tm // _E_LINES * tn
-            slots = instructions + 2 * tm * tn + (6 if terms > 1 else 1) * (tm + tn)
-            found.append((_per_group(warps) * max(_UNIT_SLOTS * instructions, slots), tile))
+            slots = instructions + own_sums * tm * tn + (6 if terms > 1 else 1) * (tm + tn)
+            found.append((_per_group(warps) * max(cycles * instructions, slots), tile))
     found.sort(key=lambda pair: pair[0])
     yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
 
@@ -127,8 +127,10 @@ def _counts(own: int) -> list[int]:
 def _registers(tile: Config, size: int) -> int:
     """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile."""
     tm, tn = tile["TM"], tile["TN"]
-    split = 4 * tn + 8 if size == 4 else 0
-    loaded = 4 if size == 4 else tile["V"]
+    if size == _DOUBLE:
+        return 4 * tm * tn + 8 * (tm + tn) + _OTHERS_OF_DOUBLES
+    split = 4 * tn + 8 if size == _SINGLE else 0
+    loaded = 4 if size == _SINGLE else tile["V"]
     return 2 * tm * tn + 4 * tn + split + loaded * (tm + tn) + _OTHERS
 
 
@@ -139,7 +141,9 @@ def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, in
     choices = []
     for mode, lines, width, shifts in lies:
         if mode == ALONG_K:
-            choices.append([(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full and size == 4 else []))
+            choices.append(
+                [(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full and size > ELEMENT_BYTES else [])
+            )
         else:
             whole = lines % full == 0 and width % full == 0
             choices.append([(STRIDED, full) if whole else (mode, width)])
@@ -159,7 +163,8 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
         return 4, 8
     if SHIFTED in modes:
         return (1,)
-    return (2, 4) if modes == {ALONG_K} else (1, 2, 4)
+    several = (2, 4) if size == _SINGLE else (2,)
+    return several if modes == {ALONG_K} else (1, *several)
 
 
 def _read(problem: Gemm, tile: Config) -> Config:
@@ -169,7 +174,7 @@ def _read(problem: Gemm, tile: Config) -> Config:
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
     return tile.replace(
         **{
-            f"{name}_GROUP": 1 if lies_along_k(tile, name) else gcd(_GROUP, *numbers)
+            f"{name}_GROUP": 1 if lies_along_k(tile, name) else gcd(VECTOR_BYTES // problem.dtype.itemsize, *numbers)
             for name, numbers in counts.items()
         }
     )

@@ -6,6 +6,8 @@
 // summed in does not matter, so a lane's operands need not be the k's that the fragment's layout names, as long as E and
 // F agree: lane 4 g + t loads V neighbouring k's of TM rows and of TN columns at once.
 //
+// float64: the units round as plain arithmetic does.
+//
 // float32: the units multiply 11 bits. x = high + low, each of 11 bits and exact up to 2^-23 of x; of the product's four
 // terms low * low, 2^-22 of it, is left out:
 //
@@ -49,12 +51,12 @@ struct UnitProduct {
   static constexpr int M = Config::M, N = Config::N, TM = Config::TM, TN = Config::TN;
   static constexpr int DOWN = Config::DOWN, ACROSS = Config::ACROSS, V = Config::V, BS = Config::BS, S = Config::S;
   static constexpr int BK = Config::BK, TEAMS = Config::U, TEAM = BS / TEAMS;
-  static constexpr bool GRAM = Config::GRAM != 0, SPLITS = sizeof(Scalar) == 4;
+  static constexpr bool GRAM = Config::GRAM != 0, SPLITS = sizeof(Scalar) == 4, HALVES = sizeof(Scalar) == 2;
   static constexpr int WARPS = GRAM ? DOWN * (DOWN + 1) / 2 : DOWN * ACROSS, GROUPS = TEAM / S, OUT = 2 * TM * TN;
   static constexpr int LOADS = V == 1 ? 2 : 1;                                // that make up a fragment
   static constexpr int STEP = 4 * V * LOADS, STEPS = BK / (STEP * GROUPS);    // k's of a group at a time
-  static constexpr int TERMS = SPLITS ? 8 : 16, PRODUCTS = STEP / TERMS;      // k's of an mma; fragments of a step
-  static_assert(sizeof(Acc) == 4 && S == 32 * WARPS, "whole warps");
+  static constexpr int TERMS = HALVES ? 16 : 8, PRODUCTS = STEP / TERMS;      // k's of an mma; fragments of a step
+  static_assert(S == 32 * WARPS, "whole warps");
   static_assert(TEAM * TEAMS == BS && GROUPS * S == TEAM, "whole groups of them, whole teams of those");
   static_assert(TM % 2 == 0 && 8 * TM * DOWN >= M && 8 * TN * ACROSS >= N, "tiles cover D");
   static_assert(STEPS * STEP * GROUPS == BK && PRODUCTS * TERMS == STEP, "whole fragments");
@@ -64,7 +66,7 @@ struct UnitProduct {
   using LinesE = Lines<Scalar, M, TM, 8 * DOWN, V, Config::E_MODE, Config::E_GROUP>;
   using LinesF = Lines<Scalar, N, TN, 8 * ACROSS, V, GRAM ? Config::E_MODE : Config::F_MODE,
                        GRAM ? Config::E_GROUP : Config::F_GROUP>;
-  static_assert(SPLITS || (LinesE::ALONG && LinesF::ALONG && V % 4 == 0), "pairs of k are neighbours");
+  static_assert(!HALVES || (LinesE::ALONG && LinesF::ALONG && V % 4 == 0), "pairs of k are neighbours");
   using StageE = Stage<Scalar, M, BK, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH, TEAM, TEAMS == 1>;
   using StageF = Stage<Scalar, N, BK, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH, TEAM, TEAMS == 1>;
   using Stages = TeamStages<StageE, StageF, BK, Config::STAGES, STEPS, TEAMS, TEAM, GRAM>;
@@ -139,20 +141,24 @@ struct UnitProduct {
           load(stage(), next);
           if constexpr (SPLITS) {
             multiply_split(e[step % 2], f[step % 2]);
+          } else if constexpr (HALVES) {
+            multiply_halves(e[step % 2][0], f[step % 2][0]);
           } else {
-            multiply(e[step % 2][0], f[step % 2][0]);
+            multiply_doubles(e[step % 2], f[step % 2]);
           }
         });
   }
 
-  // Sums of 16 x 8 outputs to the long ones.
+  // The long sums of 16 x 8 outputs, and short ones added to them.
+  using Four = Acc[4];
+  __device__ __forceinline__ Four& sums(int i, int j) { return *reinterpret_cast<Four*>(acc + (i * TN + j) * 4); }
   __device__ __forceinline__ void add(int i, int j, const ptx::Sums<false>& some) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) acc[(i * TN + j) * 4 + c] += some.x[c];
+    for (int c = 0; c < 4; ++c) sums(i, j)[c] += some.x[c];
   }
 
   // 16-bit: fragments lie in registers as the units want them.
-  __device__ __forceinline__ void multiply(const LinesE& e, const LinesF& f) {
+  __device__ __forceinline__ void multiply_halves(const LinesE& e, const LinesF& f) {
     const auto pair = [](const auto& lines, int line, int place) {
       return reinterpret_cast<const unsigned*>(lines.x)[line * V / 2 + place];
     };
@@ -173,9 +179,23 @@ struct UnitProduct {
 
   // A lane's part of a line in one half of the k's of the p-th fragment.
   template <class L>
-  static __device__ __forceinline__ Split split(const L (&lines)[LOADS], int line, int p, int half) {
+  static __device__ __forceinline__ Acc part(const L (&lines)[LOADS], int line, int p, int half) {
     const int at = 2 * p + half;
-    return Split(lines[at / V].wide(line, at % V));
+    return lines[at / V].wide(line, at % V);
+  }
+
+  // float64: straight to the long sums.
+  __device__ __forceinline__ void multiply_doubles(const LinesE (&e)[LOADS], const LinesF (&f)[LOADS]) {
+#pragma unroll
+    for (int p = 0; p < PRODUCTS; ++p)
+#pragma unroll
+      for (int i = 0; i < TM / 2; ++i) {
+        Acc a[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r] = part(e, 2 * i + r % 2, p, r / 2);
+#pragma unroll
+        for (int j = 0; j < TN; ++j) ptx::mma_m16n8k8(sums(i, j), a, part(f, j, p, 0), part(f, j, p, 1));
+      }
   }
 
   __device__ __forceinline__ void multiply_split(const LinesE (&e)[LOADS], const LinesF (&f)[LOADS]) {
@@ -185,7 +205,7 @@ struct UnitProduct {
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) b[p][j][half] = split(f, j, p, half);
+        for (int half = 0; half < 2; ++half) b[p][j][half] = Split(part(f, j, p, half));
 #pragma unroll
     for (int i = 0; i < TM / 2; ++i) {
       unsigned high[PRODUCTS][4], low[PRODUCTS][4];
@@ -193,7 +213,7 @@ struct UnitProduct {
       for (int p = 0; p < PRODUCTS; ++p)
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-          const Split a = split(e, 2 * i + r % 2, p, r / 2);
+          const Split a(part(e, 2 * i + r % 2, p, r / 2));
           high[p][r] = a.high;
           low[p][r] = a.low;
         }

@@ -1,6 +1,6 @@
-// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements and tf32.
+// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements, tf32 and float64.
 // PTX ISA, "Warp-level matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and
-// m16n8k8 need sm_75, m16n8k16, bfloat16 and tf32 sm_80.
+// m16n8k8 need sm_75, m16n8k16, bfloat16, tf32 and float64 sm_80, m16n8k8 on float64 sm_90.
 //
 // In a fragment, lane 4 g + t holds of A (16 x 16) the pairs of columns 2 t, 2 t + 1 in rows g, g + 8, and the same 8
 // columns on; of B (16 x 8) the rows 2 t, 2 t + 1 of column g, and the same 8 rows on; of the sums (16 x 8) columns
@@ -79,6 +79,13 @@ __device__ __forceinline__ void mma_m16n8k16(BFloat, Sums<false>& c, const unsig
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c += a * b for 8 x 4 and 4 x 8 numbers: lane 4 g + t holds row g and column t of A, row t and column g of B.
+__device__ __forceinline__ void mma_m8n8k4(double& c0, double& c1, double a, double b) {
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(c0), "+d"(c1)
+      : "d"(a), "d"(b));
+}
+
 // c += a * b for a 16 x 8 and an 8 x 8 tile of float32, of which the lower 13 bits count for nothing. Lane 4 g + t holds
 // of A columns t, t + 4 of rows g, g + 8 (rows first), of B rows t, t + 4 of column g.
 __device__ __forceinline__ void mma_m16n8k8_tf32(Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -86,6 +93,20 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(Sums<false>& c, const unsigned 
       "{%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same for float64, which loses no bits: four instructions from sm_80 on, one from sm_90 on.
+__device__ __forceinline__ void mma_m16n8k8(double (&c)[4], const double (&a)[4], double b0, double b1) {
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
+#else
+  mma_m8n8k4(c[0], c[1], a[0], b0);
+  mma_m8n8k4(c[2], c[3], a[1], b0);
+  mma_m8n8k4(c[0], c[1], a[2], b1);
+  mma_m8n8k4(c[2], c[3], a[3], b1);
+#endif
 }
 
 // c += a * b for a 16 x 16 and a 16 x 8 tile: one instruction from sm_80 on, on sm_75 one for each half of k. The
