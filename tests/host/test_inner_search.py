@@ -91,7 +91,7 @@ def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> No
 
 
 def test_products_that_matrix_units_can_multiply_are_searched_among_those_configurations() -> None:
-    small, wide, halves = inner_product(3, 3, 10**6), inner_product(64, 64, 10**6), inner_product(16, 16, 10**6, F16)
+    small, wide, halves = inner_product(3, 3, 10**6), inner_product(64, 64, 10**6), inner_product(4, 4, 10**6, F16)
     column = inner_product(32, 32, 10**6, layout="column")
     todo = unit_tasks([small, wide], [halves, column, small], H200)
     assert [(task.problem, task.part, task.exhaustive, task.units) for task in todo] == [

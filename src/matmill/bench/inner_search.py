@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from matmill.arch import Arch
+from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.baselines import TorchProduct
 from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
@@ -186,7 +186,10 @@ class Record:
 
 
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
-    """The products of several records, each once: where it was searched exhaustively too, that counts."""
+    """The products of several records, each once: where it was searched exhaustively too, that counts.
+
+    With those configurations alone that are offered today, on :data:`~matmill.arch.DEFAULT`.
+    """
     found: dict[Gemm, Found[Gemm]] = {}
     for path in paths:
         header, lines = _KIND.read(path)
@@ -196,7 +199,14 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
             if known is None or one.exhaustive >= known.exhaustive:
                 # A product of the fit grid stays one, whoever else met it.
                 found[one.problem] = replace(one, part=known.part) if known is not None else one
-    return list(found.values())
+    return [one for every in found.values() if (one := _offered(every)).configs]
+
+
+def _offered(one: Found[Gemm]) -> Found[Gemm]:
+    considered = set(space(one.problem, get(DEFAULT)))
+    kept = [(config, seconds) for config, seconds in zip(one.configs, one.seconds, strict=True) if config in considered]
+    configs, seconds = zip(*kept, strict=True) if kept else ((), ())
+    return replace(one, configs=configs, seconds=seconds)
 
 
 def _found(header: dict[str, Any], line: dict[str, Any]) -> Found[Gemm]:

@@ -107,12 +107,12 @@ class Constants:
     #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
     #: thirds at best, and that of float64's; slots of a copy and of a load from a stage; and a barrier's cycles.
     unit_share: float = 0.336
-    double_share: float = 0.8
+    double_share: float = 0.765
     unit_copy_slots: float = 14.9
     unit_load_slots: float = 5.7
     unit_barrier_cycles: float = 141.0
     #: Of the multiplying of a block's last stage, the part that nothing else overlaps.
-    unit_last: float = 0.649
+    unit_last: float = 1.18
 
 
 DEFAULT = Constants()
@@ -321,7 +321,9 @@ def _unit_slots(problem: Gemm, config: Config) -> float:
     chain = max(1, 4 * config["V"] // length)  # of products whose sum is added to the long one
     splits = 6 * (tm + tn) if parts > 1 else 0
     short = 0 if _doubles(problem) else 2 * tm * tn / chain
-    return (parts * tm * tn / 2 + short + splits) / length
+    turned = {name: problem.dtype.wider is not None and not lies_along_k(config, name) for name in "EF"}
+    pairs = 2 * (tm * turned["E"] + tn * turned["F"])
+    return (parts * tm * tn / 2 + short + splits + pairs) / length
 
 
 def _unit_seconds(problem: Gemm, config: Config, arch: Arch) -> float:

@@ -39,7 +39,8 @@ _STAGES, _FLIGHT, _LINE = 3, (25_000, 150_000), 64
 #: Steps of a group in a stage, and registers that the compiler takes to load for several at once.
 _AHEAD = {2: 0, 4: 24}
 #: Bytes of a line that a lane loads of a stage, at most: more is more code, and more registers than were thought of.
-_MOST_LOADED = 32
+#: And where nothing else is left for float64.
+_MOST_LOADED = 32, 64
 #: Sums of a lane, by fours, beyond which the compiler has no registers for two products of float32 in a chain.
 _MOST_CHAINED = 32
 _MOST_TEAMS = 15
@@ -49,19 +50,26 @@ Lies = tuple[int, int, int, bool]
 
 
 def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
-    """Those worth considering, without a grid.
-
-    16-bit matrices must lie along k: fragments are pairs of neighbours in k.
-    """
+    """Those worth considering, without a grid."""
     if no_units(problem, arch) is not None or not _bound(problem, arch):
         return
-    tiles = list(_tiles(problem, arch))
+    tiles = list(_tiles(problem, arch, _side_by_side(problem, lies)))
+    for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
+        found = list(_of_tiles(problem, arch, lies, tiles, most))
+        if found:  # or float64's triangles of small tiles would have too little under way
+            yield from found
+            return
+
+
+def _of_tiles(
+    problem: Gemm, arch: Arch, lies: tuple[Lies, Lies], tiles: list[Config], most_loaded: int
+) -> Iterator[Config]:
     for copies, v in _ways(problem, lies):
         chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
             if chained and tile["TM"] * tile["TN"] > _MOST_CHAINED:
                 continue
-            yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)))
+            yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
 
 
 def no_units(problem: Gemm, arch: Arch) -> str | None:
@@ -83,14 +91,21 @@ def _bound(problem: Gemm, arch: Arch) -> bool:
     return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES[problem.dtype.name] * memory
 
 
-def _tiles(problem: Gemm, arch: Arch) -> Iterator[Config]:
+def _side_by_side(problem: Gemm, lies: tuple[Lies, Lies]) -> int:
+    """Columns of F that a lane takes together: pairs of 16-bit columns that do not lie along k are loaded as one."""
+    (_mode, *_), (mode, lines, *_) = lies
+    return 2 if problem.dtype.wider is not None and mode != ALONG_K and lines % 2 == 0 else 1
+
+
+def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
     """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
     terms, own_sums = (3, 2) if problem.dtype.name == "float32" else (1, 2 * (problem.dtype.wider is not None))
     cycles = _UNIT_SLOTS.get(problem.dtype.name, _ANY_SLOTS)
     found = []
     for down, across in product(range(1, 9), range(1, 17)):
-        tm, tn = _E_LINES * ceil_div(m, _E_LINES * _LANES * down), ceil_div(n, _LANES * across)
+        tm = _E_LINES * ceil_div(m, _E_LINES * _LANES * down)
+        tn = side_by_side * ceil_div(n, side_by_side * _LANES * across)
         fewer = ceil_div(m, _LANES * tm) < down or ceil_div(n, _LANES * tn) < across  # have the same tiles
         if fewer or (gram and down != across):
             continue
@@ -129,9 +144,16 @@ def _registers(tile: Config, size: int) -> int:
     tm, tn = tile["TM"], tile["TN"]
     if size == _DOUBLE:
         return 4 * tm * tn + 8 * (tm + tn) + _OTHERS_OF_DOUBLES
-    split = 4 * tn + 8 if size == _SINGLE else 0
-    loaded = 4 if size == _SINGLE else tile["V"]
-    return 2 * tm * tn + 4 * tn + split + loaded * (tm + tn) + _OTHERS
+    if size == _SINGLE:
+        return 2 * tm * tn + 8 * tn + 8 + 4 * (tm + tn) + _OTHERS
+    # A number that is loaded on its own has a register until it is one of a pair.
+    alone = sum(count for name, count in (("E", tm), ("F", tn)) if _single(tile, name))
+    return 2 * tm * tn + 4 * tn + tile["V"] * (tm + tn + alone) + _OTHERS
+
+
+def _single(read: Config, name: str) -> bool:
+    """Whether 16-bit numbers of a matrix are loaded one by one, as far as it is known yet."""
+    return "E_GROUP" in dict(read.constants) and not lies_along_k(read, name) and read[f"{name}_GROUP"] % 2 > 0
 
 
 def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, int], int]]:
@@ -147,8 +169,8 @@ def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, in
         else:
             whole = lines % full == 0 and width % full == 0
             choices.append([(STRIDED, full) if whole else (mode, width)])
-    if size == 2 and not all(mode == ALONG_K and width > 1 for mode, _, width, _ in lies):
-        return
+    if size == ELEMENT_BYTES and any(width == 1 for _, _, width, _ in lies):
+        return  # cp.async copies 4 bytes at least
     # Both as they lie, or whatever can be shifted.
     e_ways, f_ways = choices
     for (e_mode, e_width), (f_mode, f_width) in dict.fromkeys([(e_ways[0], f_ways[0]), (e_ways[-1], f_ways[-1])]):
@@ -160,7 +182,7 @@ def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, in
 def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
     """How many k's a lane loads at once."""
     if size == ELEMENT_BYTES:
-        return 4, 8
+        return () if SHIFTED in modes else (4, 8)
     if SHIFTED in modes:
         return (1,)
     several = (2, 4) if size == _SINGLE else (2,)
@@ -180,7 +202,7 @@ def _read(problem: Gemm, tile: Config) -> Config:
     )
 
 
-def _launched(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
+def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iterator[Config]:
     """Groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
@@ -192,7 +214,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config) -> Iterator[Config]:
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
             for steps, taken in _AHEAD.items():
-                if _registers(read, size) + taken > most or steps * read["V"] * size > _MOST_LOADED:
+                if _registers(read, size) + taken > most or steps * read["V"] * size > most_loaded:
                     continue
                 bk = steps * _step(read) * groups // count
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
@@ -253,12 +275,8 @@ def _wrong_warps(problem: Gemm, config: Config) -> str | None:
 
 def _wrong_stages(problem: Gemm, config: Config) -> str | None:
     modes, v, team = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // teams(config)
-    if v not in _lengths(problem.dtype.itemsize, modes) or (
-        problem.dtype.itemsize == ELEMENT_BYTES and modes != {ALONG_K}
-    ):
-        return (
-            f"V = {v}: lanes load one k of lines that begin anywhere, and pairs of 16-bit matrices, which lie along k"
-        )
+    if v not in _lengths(problem.dtype.itemsize, modes):
+        return f"V = {v}: lanes load one k of lines that begin anywhere, and fours of 16-bit matrices"
     if any(config[f"{name}_MODE"] == SHIFTED and team < lines for name, lines in (("E", problem.m), ("F", problem.n))):
         return f"teams of {team} threads: fewer than lines that begin anywhere"
     if _read(problem, config) != config:

@@ -52,6 +52,19 @@ struct Lines {
     }
   }
 
+  // Numbers of 2 bytes: line i at the k's 2 p and 2 p + 1 in one register. Where k's are not neighbours, two registers
+  // with the line at either k are merged.
+  __device__ __forceinline__ unsigned pair(int i, int p) const {
+    static_assert(sizeof(T) == 2 && COUNT * V % 2 == 0, "whole registers");
+    const unsigned* const pairs = reinterpret_cast<const unsigned*>(x);
+    if constexpr (ALONG) {
+      return pairs[i * V / 2 + p];
+    } else {
+      const int low = 2 * p * COUNT + i, high = low + COUNT;
+      return __byte_perm(pairs[low / 2], pairs[high / 2], (low % 2 ? 0x32 : 0x10) + (high % 2 ? 0x7600 : 0x5400));
+    }
+  }
+
   // From global memory: p is the first line at the piece's first k. WIDTH elements a load.
   template <int WIDTH>
   __device__ __forceinline__ void read(const T* p, int taker, long long line_stride, long long k_stride) {

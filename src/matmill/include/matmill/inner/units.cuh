@@ -66,7 +66,7 @@ struct UnitProduct {
   using LinesE = Lines<Scalar, M, TM, 8 * DOWN, V, Config::E_MODE, Config::E_GROUP>;
   using LinesF = Lines<Scalar, N, TN, 8 * ACROSS, V, GRAM ? Config::E_MODE : Config::F_MODE,
                        GRAM ? Config::E_GROUP : Config::F_GROUP>;
-  static_assert(!HALVES || (LinesE::ALONG && LinesF::ALONG && V % 4 == 0), "pairs of k are neighbours");
+  static_assert(!HALVES || V % 4 == 0, "a lane has the k's of whole fragments");
   using StageE = Stage<Scalar, M, BK, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH, TEAM, TEAMS == 1>;
   using StageF = Stage<Scalar, N, BK, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH, TEAM, TEAMS == 1>;
   using Stages = TeamStages<StageE, StageF, BK, Config::STAGES, STEPS, TEAMS, TEAM, GRAM>;
@@ -157,11 +157,13 @@ struct UnitProduct {
     for (int c = 0; c < 4; ++c) sums(i, j)[c] += some.x[c];
   }
 
-  // 16-bit: fragments lie in registers as the units want them.
+  // 16-bit: fragments are pairs of neighbours in k.
   __device__ __forceinline__ void multiply_halves(const LinesE& e, const LinesF& f) {
-    const auto pair = [](const auto& lines, int line, int place) {
-      return reinterpret_cast<const unsigned*>(lines.x)[line * V / 2 + place];
-    };
+    unsigned b[TN][2 * PRODUCTS];
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+      for (int p = 0; p < 2 * PRODUCTS; ++p) b[j][p] = f.pair(j, p);
 #pragma unroll
     for (int i = 0; i < TM / 2; ++i)
 #pragma unroll
@@ -169,9 +171,8 @@ struct UnitProduct {
         ptx::Sums<false> some;
 #pragma unroll
         for (int p = 0; p < 2 * PRODUCTS; p += 2) {
-          const unsigned a[4] = {pair(e, 2 * i, p), pair(e, 2 * i + 1, p), pair(e, 2 * i, p + 1),
-                                 pair(e, 2 * i + 1, p + 1)};
-          ptx::multiply_add<Scalar>(some, a, pair(f, j, p), pair(f, j, p + 1));
+          const unsigned a[4] = {e.pair(2 * i, p), e.pair(2 * i + 1, p), e.pair(2 * i, p + 1), e.pair(2 * i + 1, p + 1)};
+          ptx::multiply_add<Scalar>(some, a, b[j][p], b[j][p + 1]);
         }
         add(i, j, some);
       }
