@@ -21,7 +21,7 @@ VECTOR_BYTES, WORD_BYTES = 16, 4
 ALONG, CROSSED, MOVED, SINGLE, ABSENT, ASKEW = range(6)
 #: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
 _LARGEST = 2**30
-#: Bytes that move of a sum of which narrow vectors may be less than a word.
+#: Bytes that move of a matrix of which narrow vectors may be less than a word.
 _SMALL = 2**20
 #: Strides below so many bytes are 32-bit integers.
 _NEAR = 2**31
@@ -50,12 +50,13 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``.
 
     Vectors have 16 bytes, wherever lines start, or as many as the alignment of every line allows, where that is a word:
-    with elements of 4 and 8 bytes, narrow ones are cheaper than moving wide ones. Or where the sum is small: the code
-    that moves wide ones takes longer to come from memory than to run.
+    with elements of 4 and 8 bytes, narrow ones are cheaper than moving wide ones. Or where one small matrix is all:
+    the code that moves wide ones takes longer to come from memory than to run.
     """
     wide, narrow = (layout(problem, shifted=shifted) for shifted in (True, False))
     found = tiles(problem, arch, wide)
-    if narrow != wide and (narrow["V"] * problem.dtype.itemsize >= WORD_BYTES or problem.least_bytes <= _SMALL):
+    small = problem.batch == 1 and problem.least_bytes <= _SMALL
+    if narrow != wide and (small or narrow["V"] * problem.dtype.itemsize >= WORD_BYTES):
         found += tiles(problem, arch, narrow)
     return found
 

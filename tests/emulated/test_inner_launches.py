@@ -39,5 +39,5 @@ def test_a_wrong_result_is_said_and_ends_with_1(
     gpu.damage = _last_element_off
     assert run_script(monkeypatch, gpu, SCRIPT, "--every", 200) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "2 kernels, 2 wrong"
+    assert lines[-1] == "3 kernels, 3 wrong"
     assert lines[0].endswith("WRONG")
