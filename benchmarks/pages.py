@@ -23,7 +23,8 @@ def main() -> None:
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
     halves = hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results), remarks(results, "hgemm"))
-    sums = transpose_add_page(TRANSPOSE_ADD, recorded(results, "transpose_add"), recorded_comparisons(results))
+    runs_of_sums, comparisons = recorded(results, "transpose_add"), recorded_comparisons(results)
+    sums = transpose_add_page(TRANSPOSE_ADD, runs_of_sums, comparisons, remarks(results, "transpose_add"))
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,

@@ -93,7 +93,9 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
         "hgemm": lambda: hgemm_page(HGEMM, records, recorded_pictures(RESULTS), remarks(RESULTS, "hgemm")),
         "memory": lambda: memory_page(MEMORY, records),
         "inner": lambda: inner_page(INNER, records),
-        "transpose_add": lambda: transpose_add_page(TRANSPOSE_ADD, records, recorded_comparisons(RESULTS)),
+        "transpose_add": lambda: transpose_add_page(
+            TRANSPOSE_ADD, records, recorded_comparisons(RESULTS), remarks(RESULTS, "transpose_add")
+        ),
     }[ladder]()
     committed = (ROOT / "docs" / f"ladder-{ladder}.md").read_text(encoding="utf-8")
     assert committed == made, "run `make docs`"

@@ -192,6 +192,21 @@ def test_the_page_tells_every_group(tmp_path: Path) -> None:
     assert row.endswith("| 1 |")
 
 
+def test_what_a_run_has_no_time_for_is_taken_from_an_earlier_one(tmp_path: Path) -> None:
+    early, late = (
+        _record("bandwidth", [_at(inner_product(m, m, 10**7), 0.9) for m in sides]) for sides in ((2, 3), (2,))
+    )
+    early["environment"] = {**early["environment"], "date": "2026-11-20T08:15:30+00:00"}
+    late["products"] = [_at(inner_product(2, 2, 10**7), 0.95)]
+    for name, record in {"bandwidth": late, "bandwidth_rest": early}.items():
+        (tmp_path / f"inner_h200_{name}.json").write_text(json.dumps(record), encoding="utf-8")
+    found = recorded_groups(tmp_path)["bandwidth"]
+    assert [(one.problem.m, round(one.read_share(), 2)) for one in entries(found)] == [(2, 0.95), (3, 0.9)]
+    assert found["others"] == [(1, "2026-11-20T08:15:30+00:00")]
+    said = "Products of an earlier run, of 2026-11-20 08:15, that this one left out: 1."
+    assert said in page(recorded_groups(tmp_path))
+
+
 # Measuring
 
 

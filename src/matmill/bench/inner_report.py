@@ -58,9 +58,22 @@ class Line:
 
 
 def recorded_groups(folder: Path) -> dict[str, dict[str, Any]]:
-    """The comparisons recorded in ``folder``, by group."""
+    """The comparisons recorded in ``folder``, by group.
+
+    Of several of one group the latest counts, and earlier ones for the products that it lacks: ``others`` then says of
+    how many, and when they were measured.
+    """
     found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("inner_*.json")))
-    return {record["group"]: record for record in found if record.get("record") == KIND}
+    comparisons = [record for record in found if record.get("record") == KIND]
+    groups: dict[str, dict[str, Any]] = {}
+    for record in sorted(comparisons, key=lambda record: str(record["environment"]["date"]), reverse=True):
+        latest = groups.setdefault(record["group"], {**record, "others": []})
+        known = {json.dumps(product["problem"]) for product in latest["products"]}
+        more = [product for product in record["products"] if json.dumps(product["problem"]) not in known]
+        if more:
+            latest["products"] = [*latest["products"], *more]
+            latest["others"].append((len(more), record["environment"]["date"]))
+    return groups
 
 
 def entries(record: dict[str, Any]) -> list[Entry]:
@@ -152,7 +165,11 @@ def page(records: dict[str, dict[str, Any]]) -> str:
     for name, group in GROUPS.items():
         if name in records:
             record = records[name]
-            parts += [f"## {group.title}\n", f"{environment_of(record)}\n", *_section(group, entries(record))]
+            earlier = (
+                f"Products of an earlier run, of {date[:16].replace('T', ' ')}, that this one left out: {count}.\n"
+                for count, date in record["others"]
+            )
+            parts += [f"## {group.title}\n", f"{environment_of(record)}\n", *earlier, *_section(group, entries(record))]
     return "\n".join(parts).rstrip() + "\n"
 
 

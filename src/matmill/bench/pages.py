@@ -114,8 +114,13 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def transpose_add_page(rungs: Sequence[Step], records: Sequence[Record], comparisons: Sequence[Record]) -> str:
-    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`matmill.bench.sum_report`."""
+def transpose_add_page(
+    rungs: Sequence[Step], records: Sequence[Record], comparisons: Sequence[Record], remarked: str = ""
+) -> str:
+    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`matmill.bench.sum_report`.
+
+    ``remarked`` is Markdown to follow them, see :func:`remarks`.
+    """
     emulated = [r for r in records if r["on"] == "emulator"]
     measured = [r for r in records if r["on"] == "gpu"]
     parts = [
@@ -123,6 +128,7 @@ def transpose_add_page(rungs: Sequence[Step], records: Sequence[Record], compari
         _SUM_UNITS,
         *([_traffic(measured, "x")] if measured else [UNMEASURED]),
         *([sum_report.page_part(comparisons)] if comparisons else []),
+        *([remarked] if remarked else []),
         *([_warps(emulated)] if emulated else []),
         "## The rungs\n",
         *(family([rung], measured, emulated[0] if emulated else None) for rung in rungs),

@@ -9,7 +9,7 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
-measured on an H200: 152 products, of which 50 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
+measured on an H200: 152 products, of which 48 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
 ``..._units_fit.jsonl`` of ``benchmarks/results``. They are what fits together, not what each would be measured alone:
 those that hardly matter beside others lie anywhere.
 """
