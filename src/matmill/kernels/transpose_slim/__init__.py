@@ -113,8 +113,8 @@ def slim(problem: Geam) -> str | None:
     if problem.batch != 1 or not _LEAST <= min(m, n) <= _SHORT or max(m, n) > _LONGEST:
         return f"{problem.batch} x {m} x {n} is not one matrix with one side of {_LEAST} to {_SHORT}"
     wide, y = m < n, problem.y or problem.d
-    for name, view in zip((*names, "D"), (problem.x, y, problem.d), strict=True):
-        turned = view is problem.x
+    for place, (name, view) in enumerate(zip((*names, "D"), (problem.x, y, problem.d), strict=True)):
+        turned = place == 0
         if wide:
             fits = view.strides == (1, m) if turned else view.strides[1] == 1
         else:
