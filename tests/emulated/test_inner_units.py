@@ -111,6 +111,18 @@ def test_gram_matrices_on_matrix_units_are_symmetric_to_the_bit(subject: Units, 
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
 
 
+@pytest.mark.parametrize("layout", ["column", "gram"])
+def test_float64_is_the_same_by_the_smaller_instructions_of_older_gpus(layout: str) -> None:
+    trial = Trial(like(2, several=True), Case(24, 24, 300, "float64", layout))
+    results = []
+    for target, each in (("sm_80", 4), ("sm_90a", 1)):
+        first, *_ = reports = trial.run(target=target)
+        assert not [hazard for report in reports for hazard in report.hazards]
+        assert trial.excess() <= 1
+        results.append((trial.d.tobytes(), first.counters.dmma // each))
+    assert results[0] == results[1]
+
+
 @settings(max_examples=5, deadline=None)
 @given(st.data())
 def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:

@@ -36,11 +36,15 @@ def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> No
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-@pytest.mark.parametrize("m", [64, 65, 96, 128])
-def test_wide_inner_products_do_not_spill(m: int, layout: str) -> None:
-    problem = inner_product(m, m, 10**6, F32, layout)
+@pytest.mark.parametrize(
+    ("m", "dtype"),
+    [(64, F32), (65, F32), (96, F32), (128, F32), (24, F64), (64, F64), (96, F64), (24, HALF), (65, HALF), (127, HALF)],
+    ids=str,
+)
+def test_wide_inner_products_do_not_spill(m: int, dtype: DType, layout: str) -> None:
+    problem = inner_product(m, m, 10**6, dtype, layout)
     kernel = choose_from(_INNER, problem, H200).kernel
-    assert compile_source(generate(kernel, F32), H200.target).resources.spill_stores == 0, str(kernel.config)
+    assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0, str(kernel.config)
 
 
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
