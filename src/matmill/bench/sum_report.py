@@ -81,18 +81,21 @@ class Entry:
     def slower(self) -> Iterator[str]:
         """Each library that is faster than we are beyond noise, with how much, in the ways that calls were timed."""
         for name in (EAGER, COMPILED):
-            for way in (MEDIAN, *WAYS):
-                ratio = self.ratio(name, way)
-                if ratio is not None and ratio < 1 - NOISE:
-                    yield f"{self.shape}: {name} takes {units.percent(ratio)} of our time ({way})"
+            for share, way in self._behind(name, OURS):
+                yield f"{self.shape}: {name} takes {share} of our time ({way})"
 
     def slower_alike(self) -> Iterator[str]:
         """The same of torch.compile alone, both results lying alike."""
         for (name, over), lies in zip(ALIKE, "xy", strict=True):
-            for way in (MEDIAN, *WAYS):
-                ratio = self.ratio(name, way, over)
-                if ratio is not None and ratio < 1 - NOISE:
-                    yield f"{self.shape} as {lies}: {units.percent(ratio)} of our time ({way})"
+            for share, way in self._behind(name, over):
+                yield f"{self.shape} as {lies}: {share} of our time ({way})"
+
+    def _behind(self, name: str, over: str) -> Iterator[tuple[str, str]]:
+        """The share of our time that a library takes, in each way in which that is less beyond noise."""
+        for way in (MEDIAN, *WAYS):
+            ratio = self.ratio(name, way, over)
+            if ratio is not None and ratio < 1 - NOISE:
+                yield units.percent(ratio), way
 
 
 def entries(record: Mapping[str, Any]) -> list[Entry]:

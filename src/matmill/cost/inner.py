@@ -23,6 +23,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import (
     ALONG_K,
+    FRAGMENTS,
     SHIFTED,
     VECTOR_BYTES,
     Reads,
@@ -292,7 +293,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         parted=float(parted),
         counted=float(counted),
         units=float(config["UNITS"]),
-        doubles=float(_doubles(problem)),
+        doubles=float(problem.dtype.name == "float64"),
         last=1 / max(1, ceil_div(ceil_div(problem.k, portion), gs)),
         direct=float(not staged),
         code=_code(config, _unit_slots(problem, config) if units else products),
@@ -306,30 +307,21 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     )
 
 
-def _terms(problem: Gemm) -> tuple[int, int]:
-    """Instructions of the matrix units that make one product of fragments, and k's that they take of each."""
-    return {2: (1, 16), 4: (3, 8), 8: (1, 8)}[problem.dtype.itemsize]
-
-
-def _doubles(problem: Gemm) -> bool:
-    return problem.dtype.name == "float64"
-
-
 def _unit_slots(problem: Gemm, config: Config) -> float:
     """Issue slots of a thread per k, of which a warp's fragments hold several: products, sums and splitting."""
-    (parts, length), tm, tn = _terms(problem), config["TM"], config["TN"]
-    chain = max(1, 4 * config["V"] // length)  # of products whose sum is added to the long one
-    splits = 6 * (tm + tn) if parts > 1 else 0
-    short = 0 if _doubles(problem) else 2 * tm * tn / chain
+    made, tm, tn = FRAGMENTS[problem.dtype.itemsize], config["TM"], config["TN"]
+    chain = max(1, 4 * config["V"] // made.length)  # of products whose sum is added to the long one
+    splits = 6 * (tm + tn) if made.parts > 1 else 0
+    short = made.adds * tm * tn / chain
     turned = {name: problem.dtype.wider is not None and not lies_along_k(config, name) for name in "EF"}
     pairs = 2 * (tm * turned["E"] + tn * turned["F"])
-    return (parts * tm * tn / 2 + short + splits + pairs) / length
+    return (made.parts * tm * tn / 2 + short + splits + pairs) / made.length
 
 
 def _unit_seconds(problem: Gemm, config: Config, arch: Arch) -> float:
     """Of the GPU's matrix units per k at the data sheet's rate, on one multiprocessor's behalf."""
     name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
-    parts, _ = _terms(problem)
+    parts = FRAGMENTS[problem.dtype.itemsize].parts
     return parts * 2 * config["S"] * outputs_of(config) * arch.sms / arch.matrix_flops[name]
 
 

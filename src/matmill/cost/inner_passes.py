@@ -53,6 +53,22 @@ def lies_along_k(config: Config, name: str) -> bool:
     return config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
 
 
+@dataclass(frozen=True)
+class Fragments:
+    """A warp's product of 16 x 8 outputs on the matrix units: its instructions (``parts``) and k's (``length``).
+
+    ``adds`` are a lane's plain additions for each of its rows and columns, which bring a short sum to the long one.
+    """
+
+    parts: int
+    length: int
+    adds: int
+
+
+#: By the bytes of an element: of 16 bits, of float32, and of float64, whose units add to the long sum themselves.
+FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(3, 8, 2), 8: Fragments(1, 8, 0)}
+
+
 def last_block(config: Config, itemsize: int) -> tuple[int, int]:
     """Vectors of a block's sums, and threads side by side with which the last block reads them (``last_block.cuh``).
 

@@ -12,7 +12,7 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, SHIFTED, STRIDED, VECTOR_BYTES, lies_along_k, teams
+from matmill.cost.inner_passes import ALONG_K, FRAGMENTS, SHIFTED, STRIDED, VECTOR_BYTES, lies_along_k, teams
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import with_stages
 from matmill.mma_tiles import ELEMENT_BYTES
@@ -111,7 +111,7 @@ def _side_by_side(problem: Gemm, lies: tuple[Lies, Lies]) -> int:
 def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
     """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
-    terms, own_sums = (3, 2) if problem.dtype.name == "float32" else (1, 2 * (problem.dtype.wider is not None))
+    made = FRAGMENTS[problem.dtype.itemsize]
     cycles = _UNIT_SLOTS.get(problem.dtype.name, _ANY_SLOTS)
     found = []
     for down, across in product(range(1, 9), range(1, 17)):
@@ -128,8 +128,8 @@ def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
         if warps <= _MOST_WARPS and _registers(tile, problem.dtype.itemsize) <= _most_registers(
             arch, min(_counts(warps))
         ):
-            instructions = terms * tm // _E_LINES * tn
-            slots = instructions + own_sums * tm * tn + (6 if terms > 1 else 1) * (tm + tn)
+            instructions = made.parts * tm // _E_LINES * tn
+            slots = instructions + made.adds * tm * tn + (6 if made.parts > 1 else 1) * (tm + tn)
             found.append((_per_group(warps) * max(cycles * instructions, slots), tile))
     found.sort(key=lambda pair: pair[0])
     yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
@@ -150,21 +150,23 @@ def _counts(own: int) -> list[int]:
     return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
 
 
-def _registers(tile: Config, size: int) -> int:
-    """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile."""
+def _registers(tile: Config, size: int, alone: int = 0) -> int:
+    """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
+
+    Of ``alone`` 16-bit lines, numbers have a register each until they are one of a pair.
+    """
     tm, tn = tile["TM"], tile["TN"]
     if size == _DOUBLE:
         return 4 * tm * tn + 8 * (tm + tn) + _OTHERS_OF_DOUBLES
     if size == _SINGLE:
         return 2 * tm * tn + 8 * tn + 8 + 4 * (tm + tn) + _OTHERS
-    # A number that is loaded on its own has a register until it is one of a pair.
-    alone = sum(count for name, count in (("E", tm), ("F", tn)) if _single(tile, name))
     return 2 * tm * tn + 4 * tn + tile["V"] * (tm + tn + alone) + _OTHERS
 
 
-def _single(read: Config, name: str) -> bool:
-    """Whether 16-bit numbers of a matrix are loaded one by one, as far as it is known yet."""
-    return "E_GROUP" in dict(read.constants) and not lies_along_k(read, name) and read[f"{name}_GROUP"] % 2 > 0
+def _one_by_one(read: Config) -> int:
+    """Lines of a lane that are loaded number by number."""
+    counts = {"E": read["TM"], "F": read["TN"]}
+    return sum(n for name, n in counts.items() if not lies_along_k(read, name) and read[f"{name}_GROUP"] == 1)
 
 
 def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, int], int]]:
@@ -217,7 +219,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
     """Groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
-    own = read["S"] // _WARP
+    own, registers = read["S"] // _WARP, _registers(read, size, _one_by_one(read))
     for warps, blocks in product(_counts(own), (1, 2)):
         groups, left = divmod(warps, own * blocks)
         if left or not 0 < groups <= _MOST_TEAMS:
@@ -225,7 +227,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
             for steps, taken in _AHEAD.items():
-                if _registers(read, size) + taken > most or steps * read["V"] * size > most_loaded:
+                if registers + taken > most or steps * read["V"] * size > most_loaded:
                     continue
                 bk = steps * _step(read) * groups // count
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
