@@ -72,7 +72,7 @@ class Kernel(Generic[P]):
     if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other. ``alone`` says for
     which problems and constants the last block of the launch does what the launches after it do, given a counter that
     tells it so. ``seen`` is what the entry point gets to see of problem and operands, where launches before it have
-    changed how those lie.
+    changed how those lie. ``early`` is that of its launch.
     """
 
     entry: str
@@ -86,6 +86,7 @@ class Kernel(Generic[P]):
     scratch: Callable[[P, Config], int] | None = None
     alone: Callable[[P, Config], bool] | None = None
     seen: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
+    early: bool = False
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """The reason this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
@@ -145,7 +146,7 @@ class Kernel(Generic[P]):
             operands = replace(operands, counter=None)
         config = self.config
         seen = (problem, operands) if self.seen is None else self.seen(problem, config, operands)
-        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen))
+        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen), early=self.early)
         before, after = (
             tuple(
                 self._launch(

@@ -68,4 +68,5 @@ GEMM: Kernel[Gemm] = Kernel(
     legality=_legality,
     after=JOINED,
     scratch=split_bytes,
+    early=True,
 )

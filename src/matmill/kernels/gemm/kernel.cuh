@@ -11,11 +11,11 @@ using Tile = matmill::SimtGemm<Scalar, Config>;
 
 // Where `parts` is null there is one part of k, and D is made here.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    gemm(const Scalar* __restrict__ A, const Scalar* __restrict__ B, const Scalar* C, Scalar* D, int m, int n, int k,
+    gemm(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k,
          Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
          Index c_batch, Index d_row, Index d_col, Index d_batch, Scalar alpha, Scalar beta,
-         Scalar* __restrict__ parts) {
-  matmill::ptx::let_next_start();
+         Scalar* parts) {
+  matmill::ptx::begin();
   extern __shared__ __align__(16) unsigned char shared[];
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;

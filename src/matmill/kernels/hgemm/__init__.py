@@ -102,4 +102,5 @@ HGEMM: Kernel[Gemm] = Kernel(
     after=JOINED,
     scratch=scratch,
     seen=seen,
+    early=True,
 )

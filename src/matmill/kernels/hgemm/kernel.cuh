@@ -34,11 +34,11 @@ __device__ __forceinline__ void keep(const Tile& tile, Acc* to, matmill::Origin 
 // Where `parts` is null there is one part of k, and D is made here. `*_first` is how far behind the pointer a matrix
 // begins, in elements: copies lie in the workspace, behind whatever else is there.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    hgemm(const Scalar* __restrict__ A, const Scalar* __restrict__ B, const Scalar* C, Scalar* D, int m, int n, int k,
+    hgemm(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k,
           Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
           Index c_batch, Index d_row, Index d_col, Index d_batch, Acc alpha, Acc beta, Index a_first, Index b_first,
-          Acc* __restrict__ parts) {
-  matmill::ptx::let_next_start();
+          Acc* parts) {
+  matmill::ptx::begin();
   extern __shared__ __align__(128) unsigned char shared[];
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;

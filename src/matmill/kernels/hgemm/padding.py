@@ -113,4 +113,4 @@ def _padded(_problem: Gemm, config: Config) -> bool:
 
 
 #: Packs the matrices that are padded.
-PAD: Stage[Gemm] = Stage("pad", _pad_geometry, _pad_arguments, _padded)
+PAD: Stage[Gemm] = Stage("pad", _pad_geometry, _pad_arguments, _padded, early=True)

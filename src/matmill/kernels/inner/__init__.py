@@ -102,6 +102,7 @@ INNER: Kernel[Gemm] = Kernel(
     after=(finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
     scratch=_scratch,
     alone=lambda _problem, config: config["LAST"] == 1,
+    early=True,
 )
 
 

@@ -28,11 +28,11 @@ constexpr int SHARED_BYTES = LastBlock::BYTES > Product::SHARED_BYTES ? LastBloc
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
 extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
-    inner(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* partials, unsigned* counter,
+    inner(const Scalar* E, const Scalar* F, Acc* partials, unsigned* counter,
           Index k, Index e_row, Index e_k, Index e_batch, Index f_k, Index f_column, Index f_batch, const Scalar* C,
           Index c_row, Index c_column, Index c_batch, Scalar* D, Index d_row, Index d_column, Index d_batch, Acc alpha,
           Acc beta) {
-  matmill::ptx::let_next_start();
+  matmill::ptx::begin();
   extern __shared__ __align__(16) unsigned char shared[];
   const Index batch = blockIdx.y;
   Product product;

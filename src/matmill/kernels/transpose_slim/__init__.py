@@ -225,4 +225,5 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_against,
+    early=True,
 )

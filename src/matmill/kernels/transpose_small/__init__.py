@@ -114,4 +114,5 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_against,
+    early=True,
 )

@@ -15,6 +15,7 @@
 
 #include "matmill/geam/vector.cuh"
 #include "matmill/ptx/cp_async.cuh"
+#include "matmill/ptx/order.cuh"
 
 namespace matmill {
 
@@ -160,6 +161,7 @@ struct Portion {
   template <class Operands>
   static __device__ __forceinline__ void make(unsigned char* shared, const Operands& operands, Index portions,
                                               Acc alpha, Acc beta) {
+    ptx::begin();
     if constexpr (AHEAD == 1) {
       make_next(shared, operands, portions, alpha, beta);
     } else {

@@ -20,6 +20,7 @@
 #pragma once
 
 #include "matmill/geam/lines.cuh"
+#include "matmill/ptx/order.cuh"
 
 // Offsets: a matrix may hold more than 2^31 elements.
 using Index = long long;
@@ -393,6 +394,7 @@ struct Turn {
                                              int n, Index x_row, Index x_column, Index x_batch, Index y_row,
                                              Index y_column, Index y_batch, Index d_row, Index d_column, Index d_batch,
                                              Acc alpha, Acc beta) {
+    ptx::begin();
     unsigned char* const x_sheet = shared;
     unsigned char* const y_sheet = shared + OperandX::BYTES;
     const Matrix mx(X, x_row, x_column, x_batch), my(Y, y_row, y_column, y_batch), md(D, d_row, d_column, d_batch);

@@ -88,7 +88,7 @@ extern "C" __global__ void clear(Acc* __restrict__ sums, int count) {
 extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
     finish(const Acc* sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
            Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta, int mirrored) {
-  matmill::ptx::wait_for_previous();
+  matmill::ptx::begin();
   const int outputs = m * n, output = matmill::own_output();
   const int row = output / n, column = output % n;
   const int from = mirrored && row > column ? column * n + row : output;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(matmill::FINISH_THREADS)
 extern "C" __global__ void __launch_bounds__(matmill::JOIN_THREADS)
     join(const Acc* sums, int count, const Scalar* C, Index c_row, Index c_column, Index c_batch, Scalar* D,
          Index d_row, Index d_column, Index d_batch, int m, int n, Acc alpha, Acc beta) {
-  matmill::ptx::wait_for_previous();
+  matmill::ptx::begin();
   const int outputs = m * n, output = blockIdx.x * matmill::JOIN_THREADS + threadIdx.x;
   if (output >= outputs) return;
   const int row = output / n, column = output - row * n;

@@ -1,4 +1,4 @@
-// Kernels of one stream that overlap: the second one is launched early, and waits itself for what it reads.
+// Kernels of one stream that overlap: the second one is launched early, and waits itself for the first one's end.
 // PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". Needs sm_90; before that kernels of
 // a stream follow each other, and there is nothing to say.
 #pragma once
@@ -18,6 +18,13 @@ __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How every early launch begins, that after it all follow each other as if none were early: the next one is let start once
+// this one waits no more, so that one at most waits on the multiprocessors.
+__device__ __forceinline__ void begin() {
+  wait_for_previous();
+  let_next_start();
 }
 
 }  // namespace matmill::ptx

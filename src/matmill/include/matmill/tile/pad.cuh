@@ -8,6 +8,7 @@
 // has some 200 issue slots per vector, so nothing here need be clever.
 #pragma once
 
+#include "matmill/ptx/order.cuh"
 #include "matmill/word.cuh"
 
 namespace matmill {
@@ -60,10 +61,11 @@ __device__ __forceinline__ void pad_vector(const Scalar* from, Scalar* to, unsig
 // grid.x: the blocks of A's vectors, then those of B's; a matrix that is not copied has none. `*_first` is where its copy
 // begins in `room`, in elements.
 extern "C" __global__ void __launch_bounds__(matmill::PAD_THREADS)
-    pad(const Scalar* __restrict__ A, const Scalar* __restrict__ B, Scalar* __restrict__ room, long long a_first,
+    pad(const Scalar* A, const Scalar* B, Scalar* room, long long a_first,
         int a_vectors, int a_lines, int a_length, long long a_line, long long a_stride, long long a_batch, int a_width,
         long long b_first, int b_vectors, int b_lines, int b_length, long long b_line, long long b_stride,
         long long b_batch, int b_width) {
+  matmill::ptx::begin();
   const int a_blocks = (a_vectors + matmill::PAD_THREADS - 1) / matmill::PAD_THREADS;
   const int block = blockIdx.x;
   if (block < a_blocks) {
