@@ -2,8 +2,8 @@
 
     python benchmarks/transpose_add_search.py --out benchmarks/results/transpose_add_search_h200.jsonl --seconds 300
 
-Every element type and alignment at a few sizes, the article's sum first, or with ``--slim`` sums with one short side,
-which belong in a record of their own; each configuration is checked to the bit.
+Every element type and alignment at a few sizes, the article's sum first, or with ``--slim`` sums with one short side
+and batches of small matrices, which belong in a record of their own; each configuration is checked to the bit.
 Needs a GPU and torch. Stops by itself when ``--seconds`` are over, with all that was measured in the file; the same
 command then goes on where it stopped. Kernels are compiled by other processes. Ends with 1 where a result is wrong.
 """
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="when to stop (default: 300)")
     parser.add_argument("--rounds", type=int, default=5, help="of whatever is not far from the best (default: 5)")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that compile")
-    parser.add_argument("--slim", action="store_true", help="sums with one short side")
+    parser.add_argument("--slim", action="store_true", help="sums that are made by portions")
     parser.add_argument("--limit", type=int, help="take this many sums alone")
     args = parser.parse_args()
     needs_torch()

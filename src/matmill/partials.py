@@ -20,9 +20,11 @@ from matmill.kernel import GemmOperands, Geometry, Stage, ceil_div
 from matmill.problem import Gemm
 
 _CLEAR = 256  # threads of a block of `clear`
-_OUTPUTS, _WAYS = 32, 16  # of a block of `finish` and `carry`; the header says the same
-_JOINED = 256  # outputs of a block of `join`; the header says the same
-_FEW = 16  # parts
+#: Outputs of a block, and threads that share the partial sums of each, by entry point; the header says the same.
+_FINISH, _SHARE, _JOIN = (32, 16), (64, 4), (256, 1)
+#: The most parts that `join` adds, which are what its threads load at once, and the fewest outputs of `share`: with
+#: more, an H200 has no room for all of the threads of `finish` at once.
+_FEW, _MANY = 16, 2**13
 _VECTOR, _LINE, _APART = 16, 128, 32  # bytes: of loads, of a line, and what is put between whole lines
 #: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 60 to 90 KB,
 #: and 2 us longer where they are 256, which a host may still save.
@@ -90,9 +92,14 @@ def _clear_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> 
     return (workspace(operands), np.int32(problem.m * problem.n))
 
 
-def _by_outputs(problem: Gemm, _config: Config) -> Geometry:
-    blocks = ceil_div(problem.m * problem.n, _OUTPUTS)
-    return Geometry(grid=(blocks, problem.batch, 1), block=(_OUTPUTS * _WAYS, 1, 1))
+def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
+    """The launch whose blocks make so many outputs, in so many threads each."""
+
+    def geometry(problem: Gemm, _config: Config) -> Geometry:
+        blocks = ceil_div(problem.m * problem.n, outputs)
+        return Geometry(grid=(blocks, problem.batch, 1), block=(outputs * ways, 1, 1))
+
+    return geometry
 
 
 def finish(count: Callable[[Config], int], *, mirrored: bool = False, needed: Needed | None = None) -> Stage[Gemm]:
@@ -115,7 +122,7 @@ def finish(count: Callable[[Config], int], *, mirrored: bool = False, needed: Ne
             np.int32(mirrored),
         )
 
-    return Stage("finish", _by_outputs, arguments, needed, early=True)
+    return Stage("finish", _by(*_FINISH), arguments, needed, early=True)
 
 
 def c_strides(problem: Gemm) -> tuple[Argument, ...]:
@@ -145,21 +152,26 @@ def _carry_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> t
     return (workspace(operands), np.int32(config["GS"]), operands.d, np.int32(problem.m * problem.n))
 
 
-def _join_geometry(problem: Gemm, _config: Config) -> Geometry:
-    return Geometry(grid=(ceil_div(problem.m * problem.n, _JOINED), problem.batch, 1), block=(_JOINED, 1, 1))
-
-
-def _join_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+def _unmirrored(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     *arguments, _mirrored = FINISH_PARTIALS.arguments(problem, config, operands)
     return tuple(arguments)
 
 
+def _adder(problem: Gemm, config: Config) -> str:
+    """The entry point that adds ``problem``'s partial sums, or none where k is whole."""
+    if config["GS"] <= _FEW:
+        return "join" if config["GS"] > 1 else ""
+    return "share" if problem.batch * problem.m * problem.n >= _MANY else "finish"
+
+
 #: After a kernel that makes D itself where k is whole: few partial sums of an output are one thread's work, many are
-#: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 parts take longer than the product saves.
+#: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 parts take longer than the product saves, and 16 to
+#: each of 128 x 128 outputs of 33 parts 2 us longer than 4.
 JOINED: tuple[Stage[Gemm], ...] = (
-    Stage("join", _join_geometry, _join_arguments, lambda _problem, config: 1 < config["GS"] <= _FEW, early=True),
-    finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > _FEW),
+    Stage("join", _by(*_JOIN), _unmirrored, lambda *asked: _adder(*asked) == "join", early=True),
+    Stage("share", _by(*_SHARE), _unmirrored, lambda *asked: _adder(*asked) == "share", early=True),
+    finish(lambda config: config["GS"], needed=lambda *asked: _adder(*asked) == "finish"),
 )
 #: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
 #: packed, and of the accumulator's type. One product, no batch.
-CARRY: Stage[Gemm] = Stage("carry", _by_outputs, _carry_arguments)
+CARRY: Stage[Gemm] = Stage("carry", _by(*_FINISH), _carry_arguments)

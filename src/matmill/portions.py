@@ -8,7 +8,7 @@ from dataclasses import replace
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.gaps import VECTOR_BYTES
-from matmill.kernel import GemmOperands, ceil_div
+from matmill.kernel import GemmOperands, Geometry, ceil_div
 from matmill.problem import Geam
 
 _WARP, _MOST_THREADS = 32, 1024
@@ -16,6 +16,11 @@ _WARP, _MOST_THREADS = 32, 1024
 _SCHEDULERS, _REGISTERS = 4, 8
 #: Threads of a block that makes several vectors with each, about, at least.
 _ENOUGH = 256
+
+#: Registers of a thread of a block with one portion, and of each vector that it makes.
+_ALONE, _EACH = 20, 6
+#: Bytes of elements of which a block makes several portions where their places are not steady.
+_NARROW = 2
 
 
 def elements(config: Config) -> int:
@@ -54,8 +59,33 @@ def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch
         one = config.replace(THREADS=threads)
         resident = _resident(threads, registers(one), config["SHARED_BYTES"], arch)
         if resident:
-            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms))
-    return max(found, key=lambda one: (one["BLOCKS"], one["THREADS"]), default=None)
+            found.append(one.replace(BLOCKS_PER_SM=resident, BLOCKS=resident * arch.sms if config["AHEAD"] else 0))
+    return max(found, key=lambda one: (one["BLOCKS_PER_SM"], one["THREADS"]), default=None)
+
+
+def worth(config: Config, itemsize: int) -> bool:
+    """Whether a block of ``config`` had better make the portions that it makes.
+
+    One alone, unless where each of many elements lies is to be worked out for every portion anew. On an H200
+    (2026-11-22) blocks with one took 0.93 to 1.00 of the time in 52 of 64 sums, and 1.01 to 1.39 times as long in the
+    others: those of elements of one or two bytes whose places differ from vector to vector.
+    """
+    return config["AHEAD"] == 0 or (not config["STEADY"] and itemsize <= _NARROW)
+
+
+def launch(config: Config, portions: int) -> Geometry:
+    """The launch that makes so many portions: a block for each, or those that run at once, in turns."""
+    blocks = min(portions, config["BLOCKS"]) if config["AHEAD"] else portions
+    return Geometry((blocks, 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
+
+
+def alone(config: Config, itemsize: int, *, apart: bool = False) -> int:
+    """Registers of a thread that makes its vectors of its block's only portion, of lines that lie ``apart`` or not."""
+    v = VECTOR_BYTES // itemsize
+    made = ceil_div(elements(config), v * config["THREADS"])
+    several = 0 if made == 1 or config["STEADY"] else made - 1 + apart
+    places = several * max(0, v - 4) // 2  # of small elements, of which one after another is put into a register
+    return _ALONE + _EACH * (made + apart) + places + gathering(itemsize, made)
 
 
 def gathering(itemsize: int, vectors: int) -> int:

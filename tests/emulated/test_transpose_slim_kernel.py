@@ -35,11 +35,19 @@ SLOW = (
 )
 
 
-def slim(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTrial:
-    """The trial with this kernel, whatever the model would choose; with few blocks each does many portions."""
+def slim(trial: SumTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> SumTrial:
+    """The trial with this kernel, whatever the model would choose.
+
+    With few blocks each makes many portions, of which so many are ahead.
+    """
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
-    trial.kernel = TRANSPOSE_SLIM.with_config(config if blocks is None else config.replace(BLOCKS=blocks))
+    if blocks is not None:
+        size = trial.problem.dtype.itemsize
+        beside = elements(config) * size // gaps.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
+        shared = shared_bytes(held(config, size), config["EVERY"], config["GAP"], 1 + ahead, beside)
+        config = config.replace(AHEAD=ahead, BLOCKS=blocks, SHARED_BYTES=shared)
+    trial.kernel = TRANSPOSE_SLIM.with_config(config)
     return trial
 
 
@@ -59,7 +67,8 @@ def made(trial: SumTrial) -> int:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
     for long, x, y in ((1024, ACROSS, ROWS), (1027, ACROSS, None), (1027, ROWS, ACROSS)):
-        check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=2))
+        for blocks in (None, 2):
+            check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=blocks))
 
 
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
@@ -152,16 +161,18 @@ def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: s
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
-@pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2)])
+@pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2), (17, 0)])
 def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
-    trial = slim(SumTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    trial = SumTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS))
+    slim(trial, blocks=3 if ahead else None, ahead=ahead)
     assert trial.kernel.config["AHEAD"] == ahead
+    copied = 2 if ahead > 1 else 1
     counters = check(trial).counters
     nbytes = short * 4096 * dtype.itemsize
     # X is copied without registers, and Y where several portions are ahead; otherwise it is loaded.
-    assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == ahead * nbytes
-    assert counters.global_load_bytes == counters.global_load_sectors * 32 == (2 - ahead) * nbytes
+    assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == copied * nbytes
+    assert counters.global_load_bytes == counters.global_load_sectors * 32 == (2 - copied) * nbytes
     assert counters.global_store_bytes == counters.global_store_sectors * 32 == nbytes
     vectors = made(trial)
     assert counters.global_store_requests == ceil_div(vectors, 32) * nbytes // 16 // vectors
@@ -187,7 +198,7 @@ def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *,
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
 def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
     wide, short, size = n < m, min(m, n), dtype.itemsize
-    trial = slim(SumTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 1)
+    trial = slim(SumTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 2)
     config = trial.kernel.config
     counters = check(trial).counters
     each, plain = (
@@ -201,44 +212,43 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dt
     assert counters.cp_async_shared_wavefronts <= 1.3 * counters.cp_async_bytes / 128
 
 
-def test_several_portions_are_ahead_where_y_can_be_copied_and_few_lines_are_no_whole_vectors() -> None:
-    for short, ahead in ((8, 1), (30, 2), (33, 1)):
-        assert {config["AHEAD"] for config in space(transposed_sum(10_000, short, F32), H200)} == {ahead}
-    narrow = replace(transposed_sum(10_000, 17, F32), y=View((17, 1), beside=4))
+def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
+    """Several are ahead where Y can be copied, and few lines are no whole vectors."""
+    for short, dtype, ahead in ((8, I8, {0}), (17, F32, {0}), (17, I8, {0, 2}), (17, BF16, {0, 2}), (33, I8, {0, 1})):
+        found = space(transposed_sum(short, 10_000, dtype), H200)
+        assert {config["AHEAD"] for config in found} == ahead
+        assert all(config["AHEAD"] == 0 or not config["STEADY"] for config in found)
+    narrow = replace(transposed_sum(17, 10_000, I8), y=View((17, 1), beside=4))
+    assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
-    assert config["AHEAD"] == 1
     reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)
-    assert reason == "AHEAD = 2 portions, and Y is loaded 1 elements at a time"
+    assert reason == "AHEAD = 2 portions, and Y is loaded 4 elements at a time"
 
 
 @pytest.mark.parametrize("y", [None, ROWS])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("long", [1, 100, 1000])
 def test_several_portions_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
-    trial = SumTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS))
-    config = space(trial.problem, H200)[0].replace(AHEAD=2)
-    shared = shared_bytes(held(config, 4), config["EVERY"], config["GAP"], 3, elements(config) // 4 if y else 0)
-    trial.kernel = TRANSPOSE_SLIM.with_config(config.replace(SHARED_BYTES=shared, BLOCKS=blocks))
-    check(trial)
+    check(slim(SumTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS)), blocks=blocks, ahead=2))
 
 
-@pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 1), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
+@pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
 def test_a_missing_barrier_or_wait_is_found_where_several_portions_are_ahead(missing: str, index: int) -> None:
-    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    assert trial.kernel.config["AHEAD"] == 2
+    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
 
 
 def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
-    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     trial.run(without(trial.source(), "portion.cuh", "part = following(part);"))
     assert trial.d.tobytes() != trial.expected().tobytes()
 
 
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
-def test_a_missing_barrier_or_wait_is_found(missing: str) -> None:
-    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    assert trial.run(without(trial.source(), "portion.cuh", missing)).hazards
+@pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
+def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
+    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
 
 
 def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:

@@ -16,6 +16,7 @@ from matmill import gaps
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
+from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
 
 
@@ -23,7 +24,11 @@ def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTri
     """The trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
-    trial.kernel = TRANSPOSE_SMALL.with_config(config if blocks is None else config.replace(BLOCKS=blocks))
+    if blocks is not None:
+        vectors = elements(config) * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+        shared = shared_bytes(vectors, config["EVERY"], config["GAP"])
+        config = config.replace(AHEAD=1, BLOCKS=blocks, SHARED_BYTES=shared)
+    trial.kernel = TRANSPOSE_SMALL.with_config(config)
     return trial
 
 
@@ -112,9 +117,17 @@ def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n:
 
 
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
-def test_a_missing_barrier_or_wait_is_found(missing: str) -> None:
-    trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    assert trial.run(without(trial.source(), "portion.cuh", missing)).hazards
+@pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
+def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
+    trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
+
+
+def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
+    for m, n, dtype, ahead in ((8, 8, I8, {0}), (17, 23, I8, {0, 1}), (17, 23, F32, {0})):
+        rows, across = View((n, 1), m * n), View((1, m), m * n)
+        found = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
+        assert {config["AHEAD"] for config in found} == ahead
 
 
 def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:

@@ -113,11 +113,14 @@ def test_runs_of_small_matrices_are_one_block_s_work() -> None:
 def test_where_elements_of_small_matrices_lie_is_worked_out_once_by_each_block() -> None:
     across = View((31, 1), batch=527)
     odd = Geam(17, 31, I8, View((1, 17), batch=527), across, across, batch=50_000)
-    config = transpose_small.space(odd, H200)[0]
+    config = next(config for config in transpose_small.space(odd, H200) if config["AHEAD"])
     few, many = (cost.demand(replace(odd, batch=batch), config, H200) for batch in (50_000, 500_000))
     assert 9 * few.elements < many.elements < 11 * few.elements
     assert many.found == few.found > 0
     assert many.threads == few.threads == config["BLOCKS_PER_SM"] * config["THREADS"]
+    one = next(config for config in transpose_small.space(odd, H200) if not config["AHEAD"])
+    each = cost.demand(odd, one, H200)
+    assert each.found == each.elements
     even = Geam(16, 32, I8, View((1, 16), batch=512), View((32, 1), batch=512), View((32, 1), batch=512), batch=50_000)
     assert cost.demand(even, transpose_small.space(even, H200)[0], H200).found == 0
 

@@ -49,6 +49,8 @@ _PITCHED, _PADS = (6144, 5120), ((1, 1), (3, 5), (1, 0), (0, 2))
 _BATCHED = (300, 411, 283)
 #: Short sides of x, and elements of the long one for a short one of 1: 200 MB of float32 move.
 _SLIM, _SLIM_ELEMENTS = (3, 8, 17, 30, 48), 2**24
+#: Rows and columns of x of which a batch has as many elements as a slim one.
+_SMALL = ((8, 8), (17, 23), (32, 32), (40, 48), (64, 64), (90, 5))
 _PARTS = ("fit", "fit", "judge")
 _DEVICE = ("cuda", 0)
 
@@ -67,12 +69,16 @@ def grid() -> list[Shape]:
 
 
 def slim_grid() -> list[Shape]:
-    """Sums with a short side to search: either side of every type, long ones of whole vectors and, in turns, not."""
+    """Sums that are made by portions to search: either side short, of every type, and batches of small matrices.
+
+    Long sides are of whole vectors and, in turns, not.
+    """
     found = []
     for (side, short), (place, dtype) in product(enumerate(_SLIM), enumerate(ELEMENTWISE.values())):
         long, odd = _SLIM_ELEMENTS // short // 64 * 64, (side + place) % 2
         found += [Shape("slim", m, n, dtype) for m, n in ((short, long + odd), (long + 1 - odd, short))]
-    return found
+    batches = product(_SMALL, ELEMENTWISE.values())
+    return [*found, *(Shape("small", m, n, dtype, batch=_SLIM_ELEMENTS // (m * n)) for (m, n), dtype in batches)]
 
 
 @dataclass(frozen=True)

@@ -244,11 +244,11 @@ def _portion(problem: Geam, config: Config) -> _Work:
     """
     v = VECTOR_BYTES // problem.dtype.itemsize
     elements = portions.elements(config)
-    lines_x, lines_others, room, y_width, ahead = 1, 1, 0, v, 1
+    lines_x, lines_others, room, y_width, ahead = 1, 1, 0, v, config["AHEAD"]
     if "WIDE" in dict(config.constants):
         short = config["M"] if config["WIDE"] else config["N"]
         lines_x, lines_others = (1, short) if config["WIDE"] else (short, 1)
-        room, y_width, ahead = short * config["APART"], config["Y_WIDTH"], config["AHEAD"]
+        room, y_width = short * config["APART"], config["Y_WIDTH"]
     others = 1 if problem.y is None else 2
     return _Work(
         count=ceil_div(problem.batch * problem.m * problem.n, elements),
@@ -262,6 +262,6 @@ def _portion(problem: Geam, config: Config) -> _Work:
         gathered=elements,
         found=0 if config["STEADY"] else elements,
         under_way=(1 + ahead) * config["BLOCKS_PER_SM"],  # the next portions of each block while it does one
-        starts=config["BLOCKS_PER_SM"],
-        apart=config["BLOCKS_PER_SM"],
+        starts=config["BLOCKS_PER_SM"] if ahead else inf,
+        apart=config["BLOCKS_PER_SM"] if ahead else inf,
     )

@@ -2,7 +2,7 @@
 // One block per BM x BN tile of D (grid.x), product of the batch (grid.y) and part of k (grid.z).
 //
 //   one part of k:   gemm ─▶ D
-//   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ join or finish ─▶ D
+//   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
 #include "matmill/inner/outputs.cuh"
 #include "matmill/tile/parts.cuh"
 #include "matmill/tile/simt_gemm.cuh"
@@ -31,6 +31,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
                               beta);
   } else {
     Scalar* const own = parts + (batch * gridDim.z + blockIdx.z) * m * n;
-    tile.store<1>(own, n, 1, own, n, 1, origin, m, n, Scalar(1), Scalar(0));
+    tile.store<Config::D_VEC>(own, n, 1, own, n, 1, origin, m, n, Scalar(1), Scalar(0));
   }
 }

@@ -3,7 +3,7 @@
 // (grid.z).
 //
 //   one part of k:     hgemm ─▶ D
-//   several:           hgemm ─▶ sums of each part [batch][part][m][n] ─▶ join or finish ─▶ D
+//   several:           hgemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
 //   lines of A or B    pad ─▶ copies with lines on 16 bytes ─▶ hgemm, which reads them instead, 16 bytes at a time
 //   not on 16 bytes:
 #include "matmill/inner/outputs.cuh"

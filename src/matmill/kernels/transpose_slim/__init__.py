@@ -8,6 +8,7 @@ as X does here, and X as Y, they change places (SWAPPED).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import dealt, elements, gathering, shared_bytes, turned_first
+from matmill.portions import alone, dealt, elements, gathering, launch, shared_bytes, turned_first, worth
 from matmill.problem import Geam, View
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
@@ -43,14 +44,13 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
         return ()
     size = problem.dtype.itemsize
     constants, short, line = _layout(problem), min(problem.m, problem.n), _LINE_BYTES // size
-    constants["AHEAD"] = _ahead(constants, short, size)
     found: dict[Config, None] = {}
-    for wanted in _VECTORS:
+    for wanted, ahead in product(_VECTORS, (0, _ahead(constants, short, size))):
         lines = max(1, wanted * VECTOR_BYTES // (short * _LINE_BYTES))  # of the cache, of each line
         shape = (problem.m, line, lines) if constants["WIDE"] else (lines * line, problem.n, 1)
-        config = _portion(Config.of(**constants, **dict(zip("MNG", shape, strict=True))), size, arch)
+        config = _portion(Config.of(AHEAD=ahead, **constants, **dict(zip("MNG", shape, strict=True))), size, arch)
         best_way = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
-        if best_way is not None:
+        if best_way is not None and worth(best_way, size):
             found[best_way] = None
     # While one block waits at its barrier, another one works.
     beside = [config for config in found if config["BLOCKS_PER_SM"] > 1]
@@ -146,6 +146,8 @@ def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
     v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
     made = ceil_div(elements(config), v * threads)
+    if config["AHEAD"] == 0:
+        return alone(config, itemsize, apart=bool(config["APART"]))
     given = ceil_div(held(config, itemsize), threads)
     places = 1 if config["STEADY"] else v
     spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)
@@ -179,8 +181,11 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
-    portions = ceil_div(max(problem.m, problem.n), config["G"] * config["N"] if config["WIDE"] else config["M"])
-    return Geometry((min(portions, config["BLOCKS"]), 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
+    # Rows that are moved to the left end up to a vector less an element further on. The device reckons the same.
+    reach = VECTOR_BYTES // problem.dtype.itemsize - 1 if config["WIDE"] and config["APART"] else 0
+    long = config["G"] * config["N"] if config["WIDE"] else config["M"]
+    portions = ceil_div(max(problem.m, problem.n) + reach, long)
+    return launch(config, portions)
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:

@@ -18,7 +18,7 @@ constexpr bool WIDE = Config::WIDE != 0, APART = Config::APART != 0;
 constexpr int SHORT = WIDE ? Config::M : Config::N, LONG = WIDE ? Config::G * Config::N : Config::M;
 constexpr int ROOM = APART ? 16 / int(sizeof(Scalar)) : 0;  // elements of a line before those that a portion makes
 constexpr int LINE = WIDE ? Config::M : LONG + ROOM;        // of X in shared memory
-using Portion = matmill::Portion<Scalar, Config, LINE, APART ? SHORT : 0, Config::AHEAD>;
+using Portion = matmill::Portion<Scalar, Config, LINE, APART ? SHORT : 0>;
 using Vector = Portion::Vector;
 constexpr int V = Portion::V, Y_WIDTH = Config::Y_WIDTH;
 

@@ -6,6 +6,7 @@ Or it is Y's that are n x m, and X's are not: the two then change places (SWAPPE
 
 from __future__ import annotations
 
+from itertools import product
 from math import gcd
 
 import numpy as np
@@ -16,7 +17,7 @@ from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.layout import many_small
-from matmill.portions import dealt, elements, gathering, shared_bytes, turned_first
+from matmill.portions import alone, dealt, elements, gathering, launch, shared_bytes, turned_first, worth
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
@@ -33,7 +34,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     v = VECTOR_BYTES // size
     unit = v // gcd(v, elements)  # matrices that are whole vectors together
     found: dict[Config, None] = {}
-    for wanted in _VECTORS:
+    for wanted, ahead in product(_VECTORS, (0, 1)):
         matrices = max(unit, wanted * v // elements // unit * unit)
         vectors = matrices * elements // v
         every, gap = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
@@ -47,10 +48,11 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
             SWAPPED=int(problem.y_turned),
+            AHEAD=ahead,
         )
-        config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap))
+        config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
         best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
-        if best_way is not None:
+        if best_way is not None and worth(best_way, size):
             found[best_way] = None
     return tuple(found)
 
@@ -58,6 +60,8 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
     v = VECTOR_BYTES // itemsize
+    if config["AHEAD"] == 0:
+        return alone(config, itemsize)
     places = 1 if config["STEADY"] else v
     vectors = _VECTOR_REGISTERS * (1 + config["HAS_Y"])
     each = ceil_div(elements(config), v * config["THREADS"])  # vectors that a thread makes
@@ -76,8 +80,7 @@ def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:
-    blocks = min(ceil_div(problem.batch, config["G"]), config["BLOCKS"])
-    return Geometry((blocks, 1, 1), (config["THREADS"], 1, 1), config["SHARED_BYTES"])
+    return launch(config, ceil_div(problem.batch, config["G"]))
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
@@ -107,6 +110,7 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
         PLAIN=0,
         HAS_Y=1,
         SWAPPED=0,
+        AHEAD=1,
         SHARED_BYTES=4096,
         BLOCKS_PER_SM=8,
         BLOCKS=1056,

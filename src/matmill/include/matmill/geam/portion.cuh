@@ -28,9 +28,9 @@ __device__ __forceinline__ bool on_vectors(const void* start) {
 // X's elements lie in shared memory column by column, LINE from one column of D to the next, and take HELD vectors in
 // all. A kernel whose X starts inside a vector leaves room for that in either. AHEAD portions are under way besides the
 // one that is made.
-template <class Scalar, class Config, int LINE = Config::M, int MORE = 0, int AHEAD = 1>
+template <class Scalar, class Config, int LINE = Config::M, int MORE = 0>
 struct Portion {
-  static constexpr int M = Config::M, N = Config::N, G = Config::G, THREADS = Config::THREADS;
+  static constexpr int M = Config::M, N = Config::N, G = Config::G, THREADS = Config::THREADS, AHEAD = Config::AHEAD;
   static constexpr int SIZE = sizeof(Scalar), V = 16 / SIZE, RUN = G * M * N, VECTORS = RUN / V, HELD = VECTORS + MORE;
   static constexpr bool PLAIN = Config::PLAIN != 0, HAS_Y = Config::HAS_Y != 0;
   static constexpr bool SWAPPED = Config::SWAPPED != 0;  // what is turned is the sum's second operand
@@ -162,7 +162,9 @@ struct Portion {
   static __device__ __forceinline__ void make(unsigned char* shared, const Operands& operands, Index portions,
                                               Acc alpha, Acc beta) {
     ptx::begin();
-    if constexpr (AHEAD == 1) {
+    if constexpr (AHEAD == 0) {
+      make_one(shared, operands, alpha, beta);
+    } else if constexpr (AHEAD == 1) {
       make_next(shared, operands, portions, alpha, beta);
     } else {
       make_ahead(shared, operands, portions, alpha, beta);
@@ -170,6 +172,34 @@ struct Portion {
   }
 
  private:
+  // The block's only portion.
+  template <class Operands>
+  static __device__ __forceinline__ void make_one(unsigned char* shared, const Operands& operands, Acc alpha,
+                                                  Acc beta) {
+    const Index portion = blockIdx.x;
+    Vector y[Made::SLOTS];
+    operands.copy_x(shared, portion);
+    ptx::cp_async_commit();
+    if constexpr (HAS_Y) operands.fetch_y(y, portion);
+    Places places[Made::SLOTS];
+    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
+#pragma unroll
+    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < Made::SLOTS; ++s) {
+      if (!Made::present(s)) continue;
+      Vector out = places[s].gathered(0);
+      if constexpr (HAS_Y) {
+        out.template blend<SWAPPED>(alpha, beta, y[s]);
+      } else if constexpr (!PLAIN) {
+        out.scale(alpha);
+      }
+      operands.store(out, s, portion);
+    }
+  }
+
   // With the next portion under way.
   template <class Operands>
   static __device__ __forceinline__ void make_next(unsigned char* shared, const Operands& operands, Index portions,
