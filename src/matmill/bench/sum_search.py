@@ -226,7 +226,14 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
         _operand(shape, shape.n, shape.m, 0),
     )
     arch = get(DEFAULT)
-    spaces = [{_measured(config): config for config in one.space(problem, arch)} for one in SUMS]
+    spaces = [
+        {
+            _measured(config): config
+            for config in one.space(problem, arch)
+            if one.kernel.with_config(config).why_not(problem, arch) is None
+        }
+        for one in SUMS
+    ]
     considered = {key: config for space in spaces for key, config in space.items()}
     rows = [(_measured(_config(row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]

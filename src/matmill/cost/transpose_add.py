@@ -36,7 +36,8 @@ _PICKED = 2.5
 class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread.
 
-    Fitted to two thirds of the sums in ``benchmarks/results/transpose_add_search_h200.jsonl``.
+    Fitted to two thirds of the sums in ``benchmarks/results/transpose_add_search_h200.jsonl``, and of some with a short
+    side when blocks made many portions each; docs/cost-models.md says how well those of today are met.
     """
 
     #: Share of the data sheet's bandwidth that a sum reaches at best.
@@ -238,7 +239,7 @@ def _inside(start: int) -> float:
 
 
 def _portion(problem: Geam, config: Config) -> _Work:
-    """A portion of small matrices or of a slim one, of which a block does many.
+    """A portion of small matrices or of a slim one: a block's only one, or one of many.
 
     Where an element of a portion lies is worked out once by each block, if vectors differ in that.
     """

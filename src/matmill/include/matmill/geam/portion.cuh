@@ -1,13 +1,15 @@
-// Transposed sums of which a block makes one portion after another, X turned on the way from shared memory to registers.
+// Transposed sums of which a block makes a portion, or one after another, X turned on the way from shared memory to
+// registers.
 //
 //   X ── 16-byte copies of a portion to shared memory, as it lies ──▶ barrier ──┐
 //   Y ── loads of D's vectors ──▶ registers ──▶ alpha * X gathered + beta * Y ◀───┘
 //                                                   └─▶ 16-byte stores of D
 //
-// There are as many blocks as run at the same time. A thread makes the same SLOTS vectors of D of every portion, so that
-// where their elements lie in X is worked out once. The next portion's vectors are under way while one is gathered: X's
-// to the other half of shared memory, so that there is one barrier a portion, and Y's to registers that X's need no more.
-// With more portions AHEAD, both are copied to shared memory, each portion to a part of its own.
+// With none AHEAD a block has one portion, and where one ends another begins. Else there are as many blocks as run at the
+// same time. A thread then makes the same SLOTS vectors of D of every portion, so that where their elements lie in X is
+// worked out once. The next portion's vectors are under way while one is gathered: X's to the other half of shared memory,
+// so that there is one barrier a portion, and Y's to registers that X's need no more. With more portions AHEAD, both are
+// copied to shared memory, each portion to a part of its own.
 //
 // A portion is G matrices of M x N elements of D, whose vectors are numbered along rows, then down, then matrix by
 // matrix; M, N and G are compiled in. How the operands lie in global memory is the kernel's business.
@@ -172,6 +174,25 @@ struct Portion {
   }
 
  private:
+  // Where in X the elements of this thread's vectors of D lie.
+  template <class Operands>
+  static __device__ __forceinline__ void find(Places (&places)[Made::SLOTS], const unsigned char* shared,
+                                              const Operands& operands) {
+    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
+#pragma unroll
+    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+  }
+
+  // A vector of D, of those of X and Y.
+  static __device__ __forceinline__ Vector made(Vector x, const Vector& y, Acc alpha, Acc beta) {
+    if constexpr (HAS_Y) {
+      x.template blend<SWAPPED>(alpha, beta, y);
+    } else if constexpr (!PLAIN) {
+      x.scale(alpha);
+    }
+    return x;
+  }
+
   // The block's only portion.
   template <class Operands>
   static __device__ __forceinline__ void make_one(unsigned char* shared, const Operands& operands, Acc alpha,
@@ -182,21 +203,13 @@ struct Portion {
     ptx::cp_async_commit();
     if constexpr (HAS_Y) operands.fetch_y(y, portion);
     Places places[Made::SLOTS];
-    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
-#pragma unroll
-    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    find(places, shared, operands);
     ptx::cp_async_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int s = 0; s < Made::SLOTS; ++s) {
       if (!Made::present(s)) continue;
-      Vector out = places[s].gathered(0);
-      if constexpr (HAS_Y) {
-        out.template blend<SWAPPED>(alpha, beta, y[s]);
-      } else if constexpr (!PLAIN) {
-        out.scale(alpha);
-      }
-      operands.store(out, s, portion);
+      operands.store(made(places[s].gathered(0), y[s], alpha, beta), s, portion);
     }
   }
 
@@ -210,9 +223,7 @@ struct Portion {
     ptx::cp_async_commit();
     if constexpr (HAS_Y) operands.fetch_y(y, portion);
     Places places[Made::SLOTS];
-    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
-#pragma unroll
-    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    find(places, shared, operands);
     int half = 0;  // of shared memory
 #pragma unroll 1
     while (portion < portions) {
@@ -230,13 +241,7 @@ struct Portion {
 #pragma unroll
       for (int s = 0; s < Made::SLOTS; ++s) {
         if (!Made::present(s)) continue;
-        Vector out = places[s].gathered(half);
-        if constexpr (HAS_Y) {
-          out.template blend<SWAPPED>(alpha, beta, y[s]);
-        } else if constexpr (!PLAIN) {
-          out.scale(alpha);
-        }
-        operands.store(out, s, portion);
+        operands.store(made(places[s].gathered(half), y[s], alpha, beta), s, portion);
       }
 #pragma unroll
       for (int s = 0; s < Made::SLOTS; ++s) y[s] = under_way[s];
@@ -263,9 +268,7 @@ struct Portion {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) copy();
     Places places[Made::SLOTS];
-    const auto moved = [&](int row, int column) { return operands.moved(row, column); };
-#pragma unroll
-    for (int s = 0; s < Made::SLOTS; ++s) places[s].find(shared, Made::vector(s) * V, moved);
+    find(places, shared, operands);
     unsigned part = 0;
 #pragma unroll 1
     for (; portion < portions; portion += gridDim.x) {
@@ -275,15 +278,9 @@ struct Portion {
 #pragma unroll
       for (int s = 0; s < Made::SLOTS; ++s) {
         if (!Made::present(s)) continue;
-        Vector out = places[s].gathered(part);
-        if constexpr (HAS_Y) {
-          Vector y;
-          y.load(reinterpret_cast<const Scalar*>(shared + part + SHEET + Made::vector(s) * 16));
-          out.template blend<SWAPPED>(alpha, beta, y);
-        } else if constexpr (!PLAIN) {
-          out.scale(alpha);
-        }
-        operands.store(out, s, portion);
+        Vector y;
+        if constexpr (HAS_Y) y.load(reinterpret_cast<const Scalar*>(shared + part + SHEET + Made::vector(s) * 16));
+        operands.store(made(places[s].gathered(part), y, alpha, beta), s, portion);
       }
       part = following(part);
     }
