@@ -310,6 +310,15 @@ def test_parts_that_have_no_terms_add_nothing() -> None:
     assert product.right()
 
 
+@pytest.mark.parametrize(("batch", "adder"), [(1, "finish"), (2, "share")])
+def test_many_parts_are_shared_by_more_threads_where_outputs_are_few(batch: int, adder: str) -> None:
+    product = Product((66, 72, 1100), PLAIN, PLAIN, PLAIN, c=TURNED, batch=batch, parts=18)
+    asked = (stage for stage in HGEMM.after if stage.needed and stage.needed(product.problem, product.kernel.config))
+    assert [stage.entry for stage in asked] == [adder]
+    assert [report.ok for report in product.run(schedule=1)] == [True, True]
+    assert product.right()
+
+
 # -- the public path --------------------------------------------------------------------------------------------------
 
 
