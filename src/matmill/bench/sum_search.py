@@ -235,19 +235,13 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
         for one in SUMS
     ]
     considered = {key: config for space in spaces for key, config in space.items()}
-    rows = [(_measured(_config(row["config"])), row["seconds"]) for row in line["rows"]]
+    rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]
     measured = {key for key, _ in rows}
     if any(space and measured.isdisjoint(space) for space in spaces):
         return None
     configs, seconds = zip(*known, strict=True)
     return Found(problem, part, exhaustive=True, configs=configs, seconds=seconds, library=line[EAGER])
-
-
-def _config(constants: dict[str, int]) -> Config:
-    """A configuration as a record has it. Before that was said, one portion was ahead and X was the one turned."""
-    slim, portions = ({"AHEAD": 1} if "WIDE" in constants else {}), ({"SWAPPED": 0} if "G" in constants else {})
-    return Config.of(**{**slim, **portions, **constants})
 
 
 def _measured(config: Config) -> Config:
