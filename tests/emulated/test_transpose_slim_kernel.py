@@ -251,6 +251,12 @@ def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: in
     assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
 
 
+def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
+    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)))
+    report = trial.run(without(trial.source(), "portion.cuh", "ptx::begin();"))
+    assert {hazard.kind for hazard in report.hazards} == {"early-launch"}
+
+
 def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
     trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     trial.run(without(trial.source(), "portion.cuh", "half = SHEET - half;"))

@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,7 +233,7 @@ def test_the_grid_has_every_type_and_alignment() -> None:
 
 
 def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_start_anywhere() -> None:
-    shapes = slim_grid()
+    shapes = [shape for shape in slim_grid() if shape.kind == "slim"]
     assert len(set(shapes)) == len(shapes)
     for dtype, wide in product(ELEMENTWISE.values(), (False, True)):
         own = [shape for shape in shapes if shape.dtype is dtype and (shape.m < shape.n) == wide]
@@ -240,6 +241,17 @@ def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_star
         for shape in own:
             entries = {one.kernel.entry for one in candidates(transposed_sum(shape.m, shape.n, dtype), get("h200"))}
             assert entries == {"transpose_add", "transpose_slim"}
+
+
+def test_the_slim_grid_has_batches_of_small_matrices_of_every_type() -> None:
+    shapes = [shape for shape in slim_grid() if shape.kind == "small"]
+    assert len(set(shapes)) == len(shapes) == 6 * len(ELEMENTWISE)
+    assert {shape.dtype for shape in shapes} == set(ELEMENTWISE.values())
+    for shape in shapes:
+        plain, each = transposed_sum(shape.m, shape.n, shape.dtype), shape.m * shape.n
+        x, d = replace(plain.x, batch=each), replace(plain.d, batch=each)
+        problem = replace(plain, x=x, y=d, d=d, batch=shape.batch)
+        assert "transpose_small" in {one.kernel.entry for one in candidates(problem, get("h200"))}
 
 
 @pytest.mark.parametrize(

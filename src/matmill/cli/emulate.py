@@ -64,6 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
+    parser.add_argument("--early", action="store_true", help="a launch that must wait for the one before it")
     parser.add_argument("--no-races", action="store_true", help="do not look for races: about 3 times as fast")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             arguments.append(memory.bind(f"argument {index}", each.value, access=access))
         else:
             arguments.append(each.value)
-    launch = Launch(entry, entry, args.grid, args.block, tuple(arguments), args.shared)
+    launch = Launch(entry, entry, args.grid, args.block, tuple(arguments), args.shared, early=args.early)
     report: Report | None = None
     try:
         report = emulate(
@@ -264,7 +265,7 @@ def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterato
         yield Text()
         yield Text(str(group[0]), style="bold red")
         if len(group) > 1:
-            yield Text(f"  and {len(group) - 1} more between copies of the same lines")
+            yield Text(f"  and {len(group) - 1} more in copies of the same lines")
         for place in places:
             if place in source:
                 yield Text(f"  {place}  {source[place]}")

@@ -16,6 +16,7 @@ KINDS = (
     "deadlock",
     "divergent-barrier",
     "missing-wait",
+    "early-launch",
     "step-limit",
     "trap",
     "partial-warp",
@@ -29,7 +30,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source place ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait" and "divergent-barrier" are collected.
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "early-launch"
+    and "divergent-barrier" are collected.
     """
 
     kind: str

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.access import Access, Region
+from matmill.emulator.early import Waits
 from matmill.emulator.exact import Buffers
 from matmill.emulator.flow import Block
 from matmill.emulator.hazards import HazardLog, KernelFault, fault
@@ -66,6 +67,7 @@ class Machine:
         detector: RaceDetector | None,
         counting: bool,
         late_copies: bool,
+        early: bool,
     ) -> None:
         self.program = program
         self.launch = launch
@@ -86,6 +88,7 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        self.waits = Waits(launch, self.geometry, self.hazards) if early else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
@@ -116,6 +119,8 @@ class Machine:
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
         self.arrived.clear()
         self.expected.clear()
+        if self.waits is not None:
+            self.waits.begin()
         for lanes in (*self._lanes.values(), *self._scratch_lanes.values()):
             lanes.renew()
 
@@ -165,15 +170,19 @@ class Machine:
     ) -> KernelFault:
         """The error for one lane's illegal access, in the access's own state space or another one."""
         i, width = access.instruction, access.width
-        doing = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[access.kind]
         problem = {"misaligned": f", which is no multiple of {width}", "read-only": ", which is read-only"}.get(
             kind, ""
         )
         message = (
-            f"{self.launch.kernel}: {access.addresses.lanes.thread_name(lane)} {doing} {width} bytes at "
-            f"{self.describe(space or access.addresses.space, address)}{problem}, in {i.text!r}"
+            f"{self.launch.kernel}: {access.addresses.lanes.thread_name(lane)} "
+            f"{self.doing(access, address, space)}{problem}, in {i.text!r}"
         )
         return fault(kind, message, i)
+
+    def doing(self, access: Access, address: int, space: str | None = None) -> str:
+        """What an access does at an address, of its own state space or another one, for messages."""
+        verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[access.kind]
+        return f"{verb} {access.width} bytes at {self.describe(space or access.addresses.space, address)}"
 
     # Running code
 

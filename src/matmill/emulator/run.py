@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.counters import Counters, LineCounts
+from matmill.emulator.early import starts_early
 from matmill.emulator.hazards import Hazard, HazardLog
 from matmill.emulator.machine import Machine
 from matmill.emulator.memory import AddressSpace, Memory
@@ -69,6 +70,7 @@ def run(
     space = AddressSpace(memory)
     symbols = _place_variables(module, space)
     parameters = _parameters(program, launch)
+    early = starts_early(launch, module)
     detector = None
     geometry_warps = -(-launch.threads_per_block // 32)
     if races:
@@ -96,6 +98,7 @@ def run(
             counting=counters,
             late=late_copies,
             schedule=schedule,
+            early=early,
         )
         return pool.run(mine)
 
@@ -127,6 +130,7 @@ class _Pool:
     def __init__(
         self, program: Program, launch: Launch, space: AddressSpace, symbols: dict[Variable, int],
         parameters: NDArray[np.uint8], *, detector: RaceDetector | None, counting: bool, late: bool, schedule: int,
+        early: bool,
     ) -> None:  # fmt: skip
         self.program, self.launch, self.space, self.symbols, self.parameters = (
             program,
@@ -136,6 +140,7 @@ class _Pool:
             parameters,
         )
         self.detector, self.counting, self.late, self.schedule = detector, counting, late, schedule
+        self.early = early
         self.idle: dict[int, Scheduler] = {}
         self.machines: list[Machine] = []
         self.waiting: list[Scheduler] = []
@@ -145,7 +150,7 @@ class _Pool:
         if scheduler is None:
             machine = Machine(
                 self.program, self.launch, self.space, self.symbols, self.parameters, blocks=blocks,
-                detector=self.detector, counting=self.counting, late_copies=self.late,
+                detector=self.detector, counting=self.counting, late_copies=self.late, early=self.early,
             )  # fmt: skip
             self.machines.append(machine)
             scheduler = Scheduler(machine, schedule=self.schedule)
@@ -175,8 +180,14 @@ class _Pool:
         if not scheduler.run():
             self.waiting.append(scheduler)
             return
+        self._end(scheduler)
         self.idle[len(batch)] = scheduler
         self._wake()
+
+    def _end(self, scheduler: Scheduler) -> None:
+        waits = scheduler.machine.waits
+        if waits is not None:
+            waits.end(self.program.instructions[-1])
 
     def _wake(self) -> bool:
         """Try the batches that were set aside again; True if one of them got further."""
@@ -185,6 +196,7 @@ class _Pool:
             scheduler.machine.progress += 1
             before = scheduler.machine.progress
             if scheduler.run():
+                self._end(scheduler)
                 self.waiting.remove(scheduler)
                 moved = True
             moved = moved or scheduler.machine.progress != before

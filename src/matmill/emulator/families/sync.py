@@ -1,4 +1,4 @@
-"""Barriers and fences: bar, barrier, membar, fence, nanosleep, trap.
+"""Barriers, fences and waits: bar, barrier, membar, fence, griddepcontrol, nanosleep, trap.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, where each access is
 performed at once; the race detector is told of them.
@@ -93,10 +93,26 @@ def fence(i: Instruction) -> Action:
     return Action(i, bind=bind, tally="control", masks_itself=True)
 
 
-@instructions("nanosleep", "griddepcontrol")
+@instructions("nanosleep")
 def delay(i: Instruction) -> Action:
     """Orders time, of which the emulator has one order only."""
     return Action(i, call=_nothing, tally="control")
+
+
+@instructions("griddepcontrol")
+def launch_order(i: Instruction) -> Action:
+    """Launches follow each other here; whether early ones wait, and soon enough, is looked at."""
+    m = Modifiers(i)
+    waits = m.need("wait", "launch_dependents") == "wait"
+    m.done()
+
+    def bind(site: Site) -> Call:
+        found, participants, lanes = site.machine.waits, site.participants(), site.lanes
+        if found is None or not waits:
+            return _nothing
+        return lambda: found.wait(lanes, participants())
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)
 
 
 def _nothing(*_: object) -> None:

@@ -1,0 +1,90 @@
+"""Early launches wait for the one before them: threads that touch global memory first, or end without, are reported."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulated.ptx_tools import compile_ptx
+from matmill.emulator import Memory, Report, run
+from matmill.execute import Launch
+
+WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory"); '
+LET = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); '
+COPY = (
+    "__shared__ float s[64]; const unsigned at = __cvta_generic_to_shared(s + t); "
+    'asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + t) : "memory"); '
+    'asm volatile("cp.async.wait_all;" ::: "memory"); '
+)
+
+
+def launched(body: str, *, early: bool = True, target: str = "", blocks: int = 2) -> Report:
+    """A run of a kernel of 64 threads with this body on ``float* x`` and ``float* y``, 64 elements a block."""
+    index = "const int t = blockIdx.x * 64 + threadIdx.x;"
+    ptx = compile_ptx(f'extern "C" __global__ void k(float* x, float* y) {{ {index} {body} }}')
+    memory, arrays = Memory(), {name: np.ones(64 * blocks, np.float32) for name in "xy"}
+    pointers = tuple(memory.bind(name, array, access="rw") for name, array in arrays.items())
+    launch = Launch("demo", "k", (blocks, 1, 1), (64, 1, 1), pointers, early=early)
+    return run(ptx.replace(".target sm_90", f".target {target}") if target else ptx, launch, memory)
+
+
+def said(body: str, *, early: bool = True) -> list[str]:
+    report = launched(body, early=early)
+    assert {hazard.kind for hazard in report.hazards} <= {"early-launch"}
+    return [hazard.message for hazard in report.hazards]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        WAIT + "y[t] = x[t];",
+        LET + WAIT + "y[t] = x[t];",
+        "__shared__ float s[64]; s[t % 64] = 1; " + WAIT + "y[t] = s[t % 64];",
+        "if (t % 2) { " + WAIT + "y[t] = 1; } else { " + WAIT + "y[t] = 2; }",
+    ],
+)
+def test_kernels_that_wait_first_are_right(body: str) -> None:
+    assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("float a = x[t]; " + WAIT + "y[t] = a;", "demo: thread (0, 0, 0) of block 0 reads 4 bytes at x + 0 B of 512"),
+        ("y[t] = 1; " + WAIT, "demo: thread (0, 0, 0) of block 0 writes 4 bytes at y + 0 B of 512"),
+        ("atomicAdd(y + t, 1.f); " + WAIT, "demo: thread (0, 0, 0) of block 0 updates 4 bytes at y + 0 B of 512"),
+        (COPY.replace("[64]", "[128]") + WAIT, "demo: thread (0, 0, 0) of block 0 copies 4 bytes at x + 0 B of 512"),
+        ("if (t > 95) y[t] = 1; " + WAIT, "demo: thread (32, 0, 0) of block 1 writes 4 bytes at y + 384 B of 512"),
+    ],
+)
+def test_who_touches_global_memory_before_it_waits_is_named(body: str, message: str) -> None:
+    (found,) = said(body)
+    assert found.startswith(f"{message} before griddepcontrol.wait, while the launch before this early one may still")
+
+
+def test_every_instruction_is_reported_once_and_only_the_threads_that_have_not_waited() -> None:
+    found = said("if (t % 2) { " + WAIT + "} y[t] = x[t]; " + WAIT)
+    assert len(found) == 2
+    assert all("thread (0, 0, 0) of block 0" in message for message in found)
+
+
+def test_a_thread_that_ends_without_waiting_is_named() -> None:
+    (found,) = said("if (t == 66) return; " + WAIT + "y[t] = x[t];")
+    (of_none,) = said("")
+    assert of_none == found.replace("(2, 0, 0) of block 1", "(0, 0, 0) of block 0")
+    assert found.startswith("demo: thread (2, 0, 0) of block 1 ends without griddepcontrol.wait: ")
+
+
+def test_a_launch_that_is_not_early_need_not_wait() -> None:
+    assert said("y[t] = x[t];", early=False) == []
+
+
+def test_older_gpus_have_no_early_launches() -> None:
+    assert launched("y[t] = x[t];", target="sm_80").ok
+    assert not launched("y[t] = x[t];", target="sm_100").ok
+
+
+def test_every_batch_of_blocks_waits_anew() -> None:
+    body = "if (blockIdx.x < 200) { " + WAIT + "} y[t] = 1;"
+    found = [hazard.message for hazard in launched(body, blocks=300).hazards]
+    assert [message.split(" of block ")[1].split()[0] for message in found] == ["200", "200"]
