@@ -19,7 +19,7 @@ _ENOUGH = 256
 
 #: Registers of a thread of a block with one portion, and of each vector that it makes.
 _ALONE, _EACH = 20, 6
-#: Bytes of elements of which a block makes several portions where their places are not steady.
+#: Bytes of elements, at the most, of which a block may make several portions.
 _NARROW = 2
 
 
@@ -64,13 +64,15 @@ def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch
 
 
 def worth(config: Config, itemsize: int) -> bool:
-    """Whether a block of ``config`` had better make the portions that it makes.
+    """Whether a block of ``config`` may be quickest with the portions that it makes.
 
     One alone, unless where each of many elements lies is to be worked out for every portion anew. On an H200
-    (2026-11-22) blocks with one took 0.93 to 1.00 of the time in 52 of 64 sums, and 1.01 to 1.39 times as long in the
-    others: those of elements of one or two bytes whose places differ from vector to vector.
+    (2026-11-22) blocks with one took 0.93 to 1.00 of the time in 50 of 64 sums, and 1.01 to 1.39 times as long in the
+    others: those of elements of one or two bytes whose places differ from vector to vector, or of lines that start
+    anywhere.
     """
-    return config["AHEAD"] == 0 or (not config["STEADY"] and itemsize <= _NARROW)
+    apart = dict(config.constants).get("APART", 0)  # which small matrices do not have
+    return config["AHEAD"] == 0 or (itemsize <= _NARROW and (not config["STEADY"] or apart == 1))
 
 
 def launch(config: Config, portions: int) -> Geometry:

@@ -218,6 +218,13 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
         found = space(transposed_sum(short, 10_000, dtype), H200)
         assert {config["AHEAD"] for config in found} == ahead
         assert all(config["AHEAD"] == 0 or not config["STEADY"] for config in found)
+    for m, n, ahead in (
+        (100_000, 17, {0}),
+        (100_001, 17, {0, 2}),
+    ):  # steady places, of lines that start anywhere or not
+        found = space(transposed_sum(m, n, I8), H200)
+        assert all(config["STEADY"] for config in found)
+        assert {config["AHEAD"] for config in found} == ahead
     narrow = replace(transposed_sum(17, 10_000, I8), y=View((17, 1), beside=4))
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
