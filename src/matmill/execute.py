@@ -22,6 +22,8 @@ class Pointer:
 
 
 Argument: TypeAlias = "Pointer | np.generic"
+#: The first compute capability with early launches: programmatic dependent launch in the CUDA programming guide.
+STARTS_EARLY = (9, 0)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from struct import Struct
 
 from matmill.arch import Arch
-from matmill.execute import Launch, Pointer
+from matmill.execute import STARTS_EARLY, Launch, Pointer
 from matmill.kernel import ceil_div
 
 _SLOT = 8  # bytes of a value's place: no kernel of ours takes larger parameters
 _EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _CARVEOUT = 14  # CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-_STARTS_EARLY = (9, 0)  # programmatic dependent launch (CUDA programming guide)
 
 
 class _Attribute(ctypes.Structure):
@@ -90,7 +89,7 @@ def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
     """What ``launch`` asks of a driver for ``arch`` besides its shape."""
     found: dict[int, int] = {}
     if arch is not None:
-        if launch.early and arch.capability >= _STARTS_EARLY:
+        if launch.early and arch.capability >= STARTS_EARLY:
             found[_EARLY] = 1
         blocks = ceil_div(launch.blocks, arch.sms)
         kept = arch.carveout(blocks, launch.dynamic_shared) if blocks <= launch.resident else None

@@ -18,7 +18,6 @@ from matmill.emulator.ordering import access_ordering
 from matmill.emulator.syntax import Instruction
 
 if TYPE_CHECKING:
-    from matmill.emulator.early import Waits
     from matmill.emulator.lanes import Lanes
     from matmill.emulator.machine import Machine
 
@@ -229,7 +228,7 @@ class Access:
         if self.machine.detector is not None and self.kind != "copy":
             self._watch(values)
         if self.machine.waits is not None and self.machine.waits.left:
-            self._look_for_early(self.machine.waits)
+            self._look_for_early()
         return True
 
     def _find(self) -> None:
@@ -250,16 +249,12 @@ class Access:
         if self.machine.counting:
             self._count()
 
-    def _look_for_early(self, waits: Waits) -> None:
-        """Find lanes that touch global memory before they have waited for the launch before theirs."""
+    def _look_for_early(self) -> None:
         addresses = self.addresses
         for piece in self.pieces:
             if piece.region.kind == "global":
                 active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1)
-                lane = waits.early(addresses.lanes, active)
-                if lane is not None:
-                    did = self.machine.doing(self, int(addresses.absolute(self.offset).reshape(-1)[lane]))
-                    waits.add(self.where, addresses.lanes.thread_name(lane), did, self.instruction)
+                self.machine.look_for_early(self, active, addresses.absolute(self.offset).reshape(-1))
 
     def _search(self) -> list[Piece]:
         """The slow way, lane by lane: lanes in several regions, or a fault."""

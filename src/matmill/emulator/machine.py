@@ -67,7 +67,6 @@ class Machine:
         detector: RaceDetector | None,
         counting: bool,
         late_copies: bool,
-        early: bool,
     ) -> None:
         self.program = program
         self.launch = launch
@@ -88,7 +87,7 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
-        self.waits = Waits(launch, self.geometry, self.hazards) if early else None
+        self.waits = Waits(launch, self.geometry, self.hazards) if launch.early else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
@@ -183,6 +182,18 @@ class Machine:
         """What an access does at an address, of its own state space or another one, for messages."""
         verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[access.kind]
         return f"{verb} {access.width} bytes at {self.describe(space or access.addresses.space, address)}"
+
+    def look_for_early(
+        self, access: Access, active: NDArray[np.bool_], addresses: NDArray[np.int64], space: str | None = None
+    ) -> None:
+        """Report the first of the ``active`` lanes that accesses global memory in an early launch before it has waited.
+
+        It does so at its own of the ``addresses``, of the access's state space or another one.
+        """
+        lane = None if self.waits is None else self.waits.early(access.addresses.lanes, active)
+        if self.waits is not None and lane is not None:
+            did = self.doing(access, int(addresses[lane]), space)
+            self.waits.add(access.where, access.addresses.lanes.thread_name(lane), did, access.instruction)
 
     # Running code
 

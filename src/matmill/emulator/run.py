@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -70,7 +70,7 @@ def run(
     space = AddressSpace(memory)
     symbols = _place_variables(module, space)
     parameters = _parameters(program, launch)
-    early = starts_early(launch, module)
+    launch = replace(launch, early=starts_early(launch, module))
     detector = None
     geometry_warps = -(-launch.threads_per_block // 32)
     if races:
@@ -98,7 +98,6 @@ def run(
             counting=counters,
             late=late_copies,
             schedule=schedule,
-            early=early,
         )
         return pool.run(mine)
 
@@ -130,7 +129,6 @@ class _Pool:
     def __init__(
         self, program: Program, launch: Launch, space: AddressSpace, symbols: dict[Variable, int],
         parameters: NDArray[np.uint8], *, detector: RaceDetector | None, counting: bool, late: bool, schedule: int,
-        early: bool,
     ) -> None:  # fmt: skip
         self.program, self.launch, self.space, self.symbols, self.parameters = (
             program,
@@ -140,7 +138,6 @@ class _Pool:
             parameters,
         )
         self.detector, self.counting, self.late, self.schedule = detector, counting, late, schedule
-        self.early = early
         self.idle: dict[int, Scheduler] = {}
         self.machines: list[Machine] = []
         self.waiting: list[Scheduler] = []
@@ -150,7 +147,7 @@ class _Pool:
         if scheduler is None:
             machine = Machine(
                 self.program, self.launch, self.space, self.symbols, self.parameters, blocks=blocks,
-                detector=self.detector, counting=self.counting, late_copies=self.late, early=self.early,
+                detector=self.detector, counting=self.counting, late_copies=self.late,
             )  # fmt: skip
             self.machines.append(machine)
             scheduler = Scheduler(machine, schedule=self.schedule)
@@ -177,17 +174,19 @@ class _Pool:
         return tally, hazards
 
     def _finish(self, scheduler: Scheduler, batch: NDArray[np.int64]) -> None:
-        if not scheduler.run():
+        if not self._ended(scheduler):
             self.waiting.append(scheduler)
             return
-        self._end(scheduler)
         self.idle[len(batch)] = scheduler
         self._wake()
 
-    def _end(self, scheduler: Scheduler) -> None:
-        waits = scheduler.machine.waits
-        if waits is not None:
-            waits.end(self.program.instructions[-1])
+    def _ended(self, scheduler: Scheduler) -> bool:
+        """Run a batch as far as it gets; True at its end."""
+        if not scheduler.run():
+            return False
+        if scheduler.machine.waits is not None:
+            scheduler.machine.waits.end(self.program.instructions[-1])
+        return True
 
     def _wake(self) -> bool:
         """Try the batches that were set aside again; True if one of them got further."""
@@ -195,8 +194,7 @@ class _Pool:
         for scheduler in list(self.waiting):
             scheduler.machine.progress += 1
             before = scheduler.machine.progress
-            if scheduler.run():
-                self._end(scheduler)
+            if self._ended(scheduler):
                 self.waiting.remove(scheduler)
                 moved = True
             moved = moved or scheduler.machine.progress != before

@@ -113,11 +113,7 @@ class AsyncCopy:
         shared = (piece.index << to.shift) + piece.start
         if machine.detector is not None:
             self._watch(source, active, amount)
-        if machine.waits is not None:
-            lane = machine.waits.early(lanes, active & (amount > 0))
-            if lane is not None:
-                did = machine.doing(to, int(source[lane]), "global")
-                machine.waits.add(to.where, lanes.thread_name(lane), did, self.instruction)
+        machine.look_for_early(to, active & (amount > 0), source, "global")
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1
