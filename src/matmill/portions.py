@@ -63,8 +63,8 @@ def dealt(config: Config, vectors: int, registers: Callable[[Config], int], arch
     return max(found, key=lambda one: (one["BLOCKS_PER_SM"], one["THREADS"]), default=None)
 
 
-def worth(config: Config, itemsize: int) -> bool:
-    """Whether a block of ``config`` may be quickest with the portions that it makes.
+def aheads(config: Config, itemsize: int, several: int) -> tuple[int, ...]:
+    """Portions ahead of the one that a block of ``config`` makes: none, where it has one alone, and maybe ``several``.
 
     One alone, unless where each of many elements lies is to be worked out for every portion anew. On an H200
     (2026-11-22) blocks with one took 0.93 to 1.00 of the time in 50 of 64 sums, and 1.01 to 1.39 times as long in the
@@ -72,7 +72,7 @@ def worth(config: Config, itemsize: int) -> bool:
     anywhere.
     """
     apart = dict(config.constants).get("APART", 0)  # which small matrices do not have
-    return config["AHEAD"] == 0 or (itemsize <= _NARROW and (not config["STEADY"] or apart == 1))
+    return (0, several) if itemsize <= _NARROW and (not config["STEADY"] or apart == 1) else (0,)
 
 
 def launch(config: Config, portions: int) -> Geometry:

@@ -5,7 +5,7 @@ A kernel is registered by naming it here; tests, benchmarks, documentation and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
@@ -61,6 +61,11 @@ class Production(Generic[P]):
     def predict(self, problem: P, config: Config, arch: Arch) -> float:
         """The seconds that the model predicts."""
         return self.explain(problem, config, arch).seconds
+
+    def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
+        """The kernel with each of the configurations that it may run ``problem`` with."""
+        kernels = (self.kernel.with_config(config) for config in self.space(problem, arch))
+        return (kernel for kernel in kernels if kernel.why_not(problem, arch) is None)
 
 
 #: Kernels of products.

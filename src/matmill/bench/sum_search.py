@@ -112,10 +112,9 @@ def _operand(shape: Shape, rows: int, columns: int, pad: int) -> Operand:
 def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
     found = [
-        Candidate(kernel, one.predict(problem, config, arch))
+        Candidate(kernel, one.predict(problem, kernel.config, arch))
         for one in SUMS
-        for config in one.space(problem, arch)
-        if (kernel := one.kernel.with_config(config)).why_not(problem, arch) is None
+        for kernel in one.legal(problem, arch)
     ]
     known = {candidate.kernel.config for candidate in found}
     found.sort(key=lambda candidate: candidate.predicted)
@@ -226,14 +225,7 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
         _operand(shape, shape.n, shape.m, 0),
     )
     arch = get(DEFAULT)
-    spaces = [
-        {
-            _measured(config): config
-            for config in one.space(problem, arch)
-            if one.kernel.with_config(config).why_not(problem, arch) is None
-        }
-        for one in SUMS
-    ]
+    spaces = [{_measured(kernel.config): kernel.config for kernel in one.legal(problem, arch)} for one in SUMS]
     considered = {key: config for space in spaces for key, config in space.items()}
     rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]

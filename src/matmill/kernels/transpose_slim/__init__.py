@@ -8,7 +8,6 @@ as X does here, and X as Y, they change places (SWAPPED).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import alone, dealt, elements, gathering, launch, shared_bytes, turned_first, worth
+from matmill.portions import aheads, alone, dealt, elements, gathering, launch, shared_bytes, turned_first
 from matmill.problem import Geam, View
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
@@ -45,13 +44,16 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     size = problem.dtype.itemsize
     constants, short, line = _layout(problem), min(problem.m, problem.n), _LINE_BYTES // size
     found: dict[Config, None] = {}
-    for wanted, ahead in product(_VECTORS, (0, _ahead(constants, short, size))):
+    for wanted in _VECTORS:
         lines = max(1, wanted * VECTOR_BYTES // (short * _LINE_BYTES))  # of the cache, of each line
         shape = (problem.m, line, lines) if constants["WIDE"] else (lines * line, problem.n, 1)
-        config = _portion(Config.of(AHEAD=ahead, **constants, **dict(zip("MNG", shape, strict=True))), size, arch)
-        best_way = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
-        if best_way is not None and worth(best_way, size):
-            found[best_way] = None
+        portion = _portion(Config.of(**constants, **dict(zip("MNG", shape, strict=True))), size, arch)
+        for ahead in aheads(portion, size, _ahead(constants, short, size)):
+            config = portion.replace(AHEAD=ahead)
+            config = config.replace(SHARED_BYTES=_shared_bytes(config, size))
+            best_way = dealt(config, held(config, size), lambda one: _registers(one, size), arch)
+            if best_way is not None:
+                found[best_way] = None
     # While one block waits at its barrier, another one works.
     beside = [config for config in found if config["BLOCKS_PER_SM"] > 1]
     return tuple(beside or found)
@@ -62,7 +64,7 @@ def _portion(config: Config, size: int, arch: Arch) -> Config:
     vectors = elements(config) * size // VECTOR_BYTES
     every, gap = best(_line(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
     config = config.replace(EVERY=every, GAP=gap)
-    return config.replace(STEADY=int(_steady(config, size)), SHARED_BYTES=_shared_bytes(config, size))
+    return config.replace(STEADY=int(_steady(config, size)))
 
 
 def _shared_bytes(config: Config, size: int) -> int:
@@ -144,10 +146,10 @@ def _layout(problem: Geam) -> dict[str, int]:
 
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
-    v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
-    made = ceil_div(elements(config), v * threads)
     if config["AHEAD"] == 0:
         return alone(config, itemsize, apart=bool(config["APART"]))
+    v, threads = VECTOR_BYTES // itemsize, config["THREADS"]
+    made = ceil_div(elements(config), v * threads)
     given = ceil_div(held(config, itemsize), threads)
     places = 1 if config["STEADY"] else v
     spots = _SPOT * ((1 + config["HAS_Y"]) * made + given)

@@ -6,7 +6,6 @@ Or it is Y's that are n x m, and X's are not: the two then change places (SWAPPE
 
 from __future__ import annotations
 
-from itertools import product
 from math import gcd
 
 import numpy as np
@@ -17,7 +16,7 @@ from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.layout import many_small
-from matmill.portions import alone, dealt, elements, gathering, launch, shared_bytes, turned_first, worth
+from matmill.portions import aheads, alone, dealt, elements, gathering, launch, shared_bytes, turned_first
 from matmill.problem import Geam
 
 #: Vectors of a run, about, each of which has a thread.
@@ -34,11 +33,11 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     v = VECTOR_BYTES // size
     unit = v // gcd(v, elements)  # matrices that are whole vectors together
     found: dict[Config, None] = {}
-    for wanted, ahead in product(_VECTORS, (0, 1)):
+    for wanted in _VECTORS:
         matrices = max(unit, wanted * v // elements // unit * unit)
         vectors = matrices * elements // v
         every, gap = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
-        config = Config.of(
+        portion = Config.of(
             M=problem.m,
             N=problem.n,
             G=matrices,
@@ -48,20 +47,20 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
             SWAPPED=int(problem.y_turned),
-            AHEAD=ahead,
         )
-        config = config.replace(SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
-        best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
-        if best_way is not None and worth(best_way, size):
-            found[best_way] = None
+        for ahead in aheads(portion, size, 1):
+            config = portion.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
+            best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
+            if best_way is not None:
+                found[best_way] = None
     return tuple(found)
 
 
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
-    v = VECTOR_BYTES // itemsize
     if config["AHEAD"] == 0:
         return alone(config, itemsize)
+    v = VECTOR_BYTES // itemsize
     places = 1 if config["STEADY"] else v
     vectors = _VECTOR_REGISTERS * (1 + config["HAS_Y"])
     each = ceil_div(elements(config), v * config["THREADS"])  # vectors that a thread makes
