@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.allocation import Allocation
 from matmill.bench.baselines import torch_product
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
@@ -36,7 +37,7 @@ from matmill.bench.randoms import uniform
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
-from matmill.gpu import GPU, Allocation
+from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.mma_tiles import tile, unaligned, with_copies
 from matmill.problem import Gemm

@@ -10,16 +10,16 @@ import ctypes
 import importlib.util
 import re
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from matmill.allocation import Allocation
 from matmill.arch import ARCHES, Arch
 from matmill.arrays import resolve_stream
 from matmill.compile import Binary
@@ -27,7 +27,7 @@ from matmill.driver import LIBRARY as DRIVER
 from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
-from matmill.execute import Launch, Pointer
+from matmill.execute import Launch
 from matmill.frame import Frame
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -81,58 +81,6 @@ def _reason(driver: ctypes.CDLL, status: int) -> str:
     text = ctypes.c_char_p()
     driver.cuGetErrorString(status, ctypes.byref(text))
     return f"{(text.value or b'unknown error').decode()} (CUresult {status})"
-
-
-class Allocation:
-    """Device memory of one GPU, freed on :meth:`close` or when the last reference goes. A context manager."""
-
-    def __init__(self, gpu: GPU, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self.gpu = gpu
-        # The driver refuses to allocate nothing; a kernel on empty arrays is never launched, so one byte serves.
-        self.address = gpu.allocate(max(1, nbytes))
-        self._free = weakref.finalize(self, gpu.free, self.address)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-    def pointer(self, name: str, offset: int = 0) -> Pointer:
-        """The address ``offset`` bytes from the start, named for messages."""
-        return Pointer(name, self.address + offset)
-
-    def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """A copy of the first elements as a packed NumPy array; waits for the default stream only."""
-        array = np.empty(shape, dtype)
-        if array.nbytes > self.nbytes:
-            raise LaunchError(
-                argument="shape",
-                got=f"{array.nbytes} bytes to download",
-                wanted=f"at most the {self.nbytes} of the allocation",
-                fix="Ask for fewer elements.",
-            )
-        if array.nbytes:
-            self.gpu.call("cuMemcpyDtoH", array.ctypes.data, self.address, array.nbytes)
-        return array
-
-    def fill_bytes(self, value: int) -> None:
-        """Sets every byte; done when the call returns."""
-        if self.nbytes:
-            self.gpu.call("cuMemsetD8", self.address, value, self.nbytes)
-            self.gpu.call("cuStreamSynchronize", 0)
-
-    def write(self, array: np.ndarray[Any, Any]) -> None:
-        """Copies a packed NumPy array to the start; done when the call returns."""
-        if array.nbytes:
-            self.gpu.call("cuMemcpyHtoD", self.address, array.ctypes.data, array.nbytes)
-            # From pageable memory the copy may return before the last bytes have landed.
-            self.gpu.call("cuStreamSynchronize", 0)
-
-    def close(self) -> None:
-        """Frees the memory; a second call does nothing."""
-        self._free()
 
 
 class Prepared:

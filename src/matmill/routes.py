@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill import arch as arches
+from matmill.allocation import Allocation
 from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, mirrors
 from matmill.arrays.dlpack import Export
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
 from matmill.errors import LaunchError
-from matmill.gpu import GPU, Allocation
+from matmill.gpu import GPU
 from matmill.layout import NARROW, Shape
 from matmill.plan import Plan, prepare, recall
 from matmill.requests import Request

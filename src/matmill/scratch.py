@@ -12,8 +12,9 @@ import threading
 from functools import cache
 from typing import TypeAlias
 
+from matmill.allocation import Allocation
 from matmill.driver import is_capturing, load, stream_id
-from matmill.gpu import GPU, Allocation
+from matmill.gpu import GPU
 from matmill.partials import MOST_ADDED_BY_ONE
 
 #: Addresses of room for sums, 0 where the caller has to bring it, and of a counter, which is 0 between launches.

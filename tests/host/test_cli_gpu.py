@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli
+from matmill.allocation import Allocation
 from matmill.arch import get
 from matmill.bench import measure, transfers
 from matmill.bench.clock import Clock, Competitor, StreamHandle
@@ -20,7 +21,6 @@ from matmill.cli import main
 from matmill.compile import Binary
 from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
-from matmill.gpu import Allocation
 from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.problem import Gemm
 

@@ -22,7 +22,7 @@ LAYERS = (
     ("execute", "frame", "kernel", "mma_tiles", "partials", "tiles", "turns", "gaps", "portions", "layout", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
-    ("choose", "source", "compile", "gpu", "emulator", "swizzle"),
+    ("choose", "source", "compile", "allocation", "gpu", "emulator", "swizzle"),
     ("scratch",),
     ("plan", "requests", "streaming"),
     ("products", "sums"),

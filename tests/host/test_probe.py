@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli, gpu
+from matmill.allocation import Allocation
 from matmill.arch import Arch, Measured, get, load, user_file
 from matmill.bench import probe as probing
 from matmill.bench.probe import Probed, data_sheet, probe, refuse_nonsense
@@ -24,7 +25,7 @@ from matmill.compile import Binary, Resources
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError
 from matmill.execute import Launch, Pointer
-from matmill.gpu import GPU, Allocation
+from matmill.gpu import GPU
 from matmill.kernel import Kernel
 
 ARCH = replace(get("h200"), l2_bytes=256 * 1024)

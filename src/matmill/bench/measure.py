@@ -13,6 +13,7 @@ from typing import Any, Generic
 
 import numpy as np
 
+from matmill.allocation import Allocation
 from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.baselines import LibraryProduct, cublas
@@ -28,7 +29,7 @@ from matmill.bench.selection import nearest
 from matmill.bench.subject import ARITHMETIC, MATRIX, MOVING, S, Subject, beside_copy, subject_of
 from matmill.bench.sum_peers import sum_peers
 from matmill.compile import Binary, compile_source
-from matmill.gpu import GPU, Allocation
+from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check

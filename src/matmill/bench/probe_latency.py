@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
+from matmill.allocation import Allocation
 from matmill.bench.probe_runs import Runs, Spread, nonsense, sampled
 from matmill.dtypes import F32, F64, DType
-from matmill.gpu import Allocation
 from matmill.kernel import Kernel
 from matmill.kernels.probe import lengths, per_lane
 from matmill.kernels.probe.chain import ADD, FMA, MULTIPLY, Chain

@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from matmill.allocation import Allocation
 from matmill.bench.clock import StreamHandle
 from matmill.bench.probe_runs import Runs, Spread, fitted, nonsense, per_difference, sampled
 from matmill.dtypes import F32, F64, DType
-from matmill.gpu import Allocation
 from matmill.kernel import Kernel
 from matmill.kernels.probe import buffers, lengths, per_lane
 from matmill.kernels.probe.empty import EMPTY
