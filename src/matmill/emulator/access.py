@@ -18,6 +18,7 @@ from matmill.emulator.ordering import access_ordering
 from matmill.emulator.syntax import Instruction
 
 if TYPE_CHECKING:
+    from matmill.emulator.early import Waits
     from matmill.emulator.lanes import Lanes
     from matmill.emulator.machine import Machine
 
@@ -227,8 +228,9 @@ class Access:
             total[3] += now[3]
         if self.machine.detector is not None and self.kind != "copy":
             self._watch(values)
-        if self.machine.waits is not None and self.machine.waits.left:
-            self._look_for_early()
+        waits = self.machine.waits
+        if waits is not None and waits.left:
+            self._look_for_early(waits)
         return True
 
     def _find(self) -> None:
@@ -249,12 +251,12 @@ class Access:
         if self.machine.counting:
             self._count()
 
-    def _look_for_early(self) -> None:
+    def _look_for_early(self, waits: Waits) -> None:
         addresses = self.addresses
         for piece in self.pieces:
             if piece.region.kind == "global":
                 active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1)
-                self.machine.look_for_early(self, active, addresses.absolute(self.offset).reshape(-1))
+                self.machine.look_for_early(waits, self, active, addresses.absolute(self.offset).reshape(-1))
 
     def _search(self) -> list[Piece]:
         """The slow way, lane by lane: lanes in several regions, or a fault."""

@@ -43,8 +43,6 @@ class Waits:
 
     def early(self, lanes: Lanes, active: NDArray[np.bool_]) -> int | None:
         """The first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
-        if not self.left:
-            return None
         found = np.flatnonzero(active & ~self._waited[lanes.columns])
         return int(found[0]) if len(found) else None
 

@@ -184,16 +184,16 @@ class Machine:
         return f"{verb} {access.width} bytes at {self.describe(space or access.addresses.space, address)}"
 
     def look_for_early(
-        self, access: Access, active: NDArray[np.bool_], addresses: NDArray[np.int64], space: str | None = None
+        self, waits: Waits, access: Access, active: NDArray[np.bool_], addresses: Row, space: str | None = None
     ) -> None:
         """Report the first of the ``active`` lanes that accesses global memory in an early launch before it has waited.
 
         It does so at its own of the ``addresses``, of the access's state space or another one.
         """
-        lane = None if self.waits is None else self.waits.early(access.addresses.lanes, active)
-        if self.waits is not None and lane is not None:
+        lane = waits.early(access.addresses.lanes, active)
+        if lane is not None:
             did = self.doing(access, int(addresses[lane]), space)
-            self.waits.add(access.where, access.addresses.lanes.thread_name(lane), did, access.instruction)
+            waits.add(access.where, access.addresses.lanes.thread_name(lane), did, access.instruction)
 
     # Running code
 

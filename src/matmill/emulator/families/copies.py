@@ -113,7 +113,9 @@ class AsyncCopy:
         shared = (piece.index << to.shift) + piece.start
         if machine.detector is not None:
             self._watch(source, active, amount)
-        machine.look_for_early(to, active & (amount > 0), source, "global")
+        waits = machine.waits
+        if waits is not None and waits.left:
+            machine.look_for_early(waits, to, active & (amount > 0), source, "global")
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1
