@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from emulated.inner_trial import Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, groups, outputs_of, teams
+from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, border, groups, outputs_of, teams, triangle
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
@@ -85,10 +85,38 @@ def test_matrix_units_are_right(subject: Units, case: Case, pad: int) -> None:
     assert case.dtype != "float32" or roundoffs(trial) < 4
 
 
+#: Rows of E and columns of F beyond the tiles, of one side and of both, that a warp has or that several take in turns.
+BEYOND = [
+    (like(2, several=False, TM=8, TN=4), Case(65, 65, 260, "float32", "column", alpha=2.0, beta=-1.0), 0, (1, 1)),
+    (like(1, several=True, TM=4, TN=4), Case(65, 65, 131, "float32", "row"), 0, (1, 1)),
+    (like(1, several=False, TM=8, TN=4, F_MODE=SHIFTED), Case(65, 65, 131, "float32", "column"), 0, (1, 1)),
+    (like(4, several=False, TM=6, TN=3), Case(100, 100, 130, "float32", "row"), 0, (2, 1)),
+    (like(2, several=False, TM=4, TN=6), Case(100, 100, 130, "float32", "column"), 0, (0, 2)),
+    (like(2, several=True, TM=8, TN=2), Case(66, 33, 260, "float32", "column"), 0, (2, 1)),
+    (like(1, several=False, TM=8, TN=5), Case(65, 65, 67, "float32", "row"), 0, (1, 0)),
+    (like(2, several=False, E_MODE=PACKED), Case(67, 34, 130, "float32", "row", e_layout="column", beta=0.5), 0, None),
+]
+
+
+@pytest.mark.parametrize(("subject", "case", "pad", "lines"), BEYOND, ids=[str(case) for _, case, *_ in BEYOND])
+def test_what_lies_beyond_the_tiles_is_right(
+    subject: Units, case: Case, pad: int, lines: tuple[int, int] | None
+) -> None:
+    trial = Trial(subject, case, pad=pad)
+    assert max(border(trial.kernel.config)) > 0
+    assert lines is None or border(trial.kernel.config) == lines
+    assert not hazards(trial, schedule=case.k % 4)
+    assert trial.excess() <= 1
+    assert roundoffs(trial) < 4
+
+
 #: One tile of a warp on its own, which may be longer than wide, and triangles of tiles.
 GRAM_ON_UNITS = [
     (like(2, several=True, DOWN=1), Case(24, 24, 300, "float32", "gram"), 0),
-    (like(4, several=False, DOWN=2), Case(49, 49, 131, "float32", "gram"), 0),
+    (like(4, several=False, DOWN=1), Case(49, 49, 131, "float32", "gram"), 0),
+    (like(4, several=True, DOWN=2), Case(64, 64, 131, "float32", "gram"), 0),
+    (like(2, several=False, DOWN=3), Case(81, 81, 67, "float32", "gram"), 1),
+    (like(4, several=False, DOWN=4), Case(128, 128, 67, "float32", "gram"), 0),
     (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, e_layout="column"), 0),
     # Tiles of 32 rows and 24 columns, read from one stage: four lines to a load of rows would be three of columns.
     (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
@@ -248,7 +276,8 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
         (like(4, several=True), Case(64, 64, 0, "float32", "column")),
         (like(2, several=False), Case(64, 64, 0, "float32", "row")),
         (like(8, several=False), Case(64, 64, 0, "bfloat16", "gram")),
-        (like(1, several=False, F_MODE=PACKED), Case(65, 65, 0, "float32", "row")),
+        (like(1, several=False, F_MODE=PACKED), Case(70, 70, 0, "float32", "row")),
+        (like(2, several=False, DOWN=1), Case(64, 64, 0, "float32", "gram")),
         (like(4, several=True, F_MODE=STRIDED), Case(64, 32, 0, "float16", "row")),
         (like(2, several=True), Case(64, 64, 0, "float64", "column")),
         (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", e_layout="column")),
@@ -260,10 +289,15 @@ def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: 
     config, size = trial.kernel.config, trial.problem.dtype.itemsize
     passed = 0.0  # of a warp of each group, per k
     for name, lines, count in (("E", case.m, config["TM"]), ("F", case.n, config["TN"])):
+        if name == "F" and triangle(config):
+            continue
         reads = Reads.of(config, name, lines, size)
         passed += count / reads.width / 4 * reads.passes(config[f"{name}_PITCH"])
     warps = config["S"] // 32
-    sums = (groups(config) - 1) * warps * outputs_of(config) * trial.problem.dtype.accumulator.itemsize // 4
+    wide = trial.problem.dtype.accumulator.itemsize
+    # All groups' sums at once where the stages have room for them, else those of half of the groups.
+    together = config["BS"] * outputs_of(config) * wide <= config["SHARED_BYTES"] and groups(config) > 2
+    sums = (groups(config) - (not together)) * warps * outputs_of(config) * wide // 4
     twice = groups(config) * 4 * max(2, config["V"])  # k's of a last stage's first step, which is loaded again
     expected = passed * warps * (trial.problem.k + twice) + sums
     found = trial.main().counters.shared_load_wavefronts
@@ -275,7 +309,10 @@ def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: 
 
 #: Before a team's first stage, before its next one, and before sums take the stages' place.
 _FIRST, _NEXT = "ptx::cp_async_wait<STAGES - 1>();\n    ", "ptx::cp_async_wait<STAGES - 2>();\n          "
-_LONG = Case(24, 24, 1000)
+_LONG, _BORDERED = Case(24, 24, 1000), Case(65, 65, 500)
+#: Between what threads put into shared memory and what others read of it.
+_AT_ONCE = "mine[i * S] = acc[i];\n    "
+_BORDER = "if (threadIdx.x % 32 == 0) own_corner[i] = sum;\n    }\n    "
 PLANTED_ON_UNITS = [
     (like(2, several=False), _LONG, "teams.cuh", _FIRST + "meet();", _FIRST),
     (like(2, several=True), _LONG, "teams.cuh", _FIRST + "meet();", "meet();"),
@@ -287,9 +324,12 @@ PLANTED_ON_UNITS = [
         like(4, several=True),
         replace(_LONG, dtype="float16"),
         "units.cuh",
-        "if constexpr (Sum::BYTES > 0) __syncthreads();",
+        "if constexpr (SUM_BYTES > 0) __syncthreads();",
         "",
     ),
+    (like(2, several=False), _LONG, "tile_sum.cuh", _AT_ONCE + "__syncthreads();", _AT_ONCE),
+    (like(4, several=True), _BORDERED, "border.cuh", _BORDER + "__syncthreads();", _BORDER),
+    (like(4, several=True), _BORDERED, "border.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
 ]
 
 

@@ -24,21 +24,29 @@ from matmill.config import Config
 from matmill.cost.inner_passes import (
     ALONG_K,
     FRAGMENTS,
+    SCHEDULERS,
     SHIFTED,
+    UNIT_OUTPUTS,
     VECTOR_BYTES,
     Reads,
+    at_once,
+    busiest,
     groups,
     last_block,
     lies_along_k,
+    on_diagonal,
     outputs_of,
     teams,
+    triangle,
+    unit_slots,
+    units_of,
 )
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
 _LANES, _SECTOR_LINE = 32, 128
-#: Lanes that share a line's k's where a warp loads fragments; schedulers of a multiprocessor.
-_SHARING, _SCHEDULERS = 4, 4
+#: Lanes that share a line's k's where a warp loads fragments.
+_SHARING = 4
 #: How steeply memory slows down where too much is in flight.
 _CROWDING = 4
 #: Seconds that are none: where k is 0, nothing takes longer.
@@ -47,8 +55,6 @@ _INSTANT = 1e-15
 _FEW_WARPS = 8
 #: Threads that share the partial sums of an output in the second launch, and how many each has under way at once.
 _WAYS, _UNROLLED = 16, 16
-#: Threads of a multiprocessor up to which those of the last block have as many under way; and what they have beyond.
-_ROOMY, _LESS_UNROLLED = 512, 6
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ class Constants:
     read_slots: float = 11.2
     load_slots: float = 1.68
     widen_slots: float = 0.878
+    #: Slots of a thread for each stage: whether there is another, and where it lies.
+    stage_slots: float = 24.0
     #: Cycles of a stage in which a block's warps wait for each other; other blocks fill them.
     barrier_cycles: float = 91.9
     #: Cycles per 128-byte line that a load straight from memory touches in L1.
@@ -107,13 +115,13 @@ class Constants:
     l2_bytes: float = 6.36
     #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
     #: thirds at best, and that of float64's; slots of a copy and of a load from a stage; and a barrier's cycles.
-    unit_share: float = 0.336
-    double_share: float = 0.765
-    unit_copy_slots: float = 14.9
-    unit_load_slots: float = 5.7
-    unit_barrier_cycles: float = 141.0
+    unit_share: float = 0.65
+    double_share: float = 0.904
+    unit_copy_slots: float = 7.93
+    unit_load_slots: float = 3.04
+    unit_barrier_cycles: float = 112.0
     #: Of the multiplying of a block's last stage, the part that nothing else overlaps.
-    unit_last: float = 1.18
+    unit_last: float = 0.839
 
 
 DEFAULT = Constants()
@@ -125,10 +133,10 @@ class Demand:
 
     ``bytes``, ``flight`` (bytes under way at a time), ``l1`` (bytes of L1 cache beside the shared memory of the blocks)
     and the seconds that multiply-adds take at the data sheet's rate (``multiply_seconds``) are of the whole GPU;
-    instructions, per thread added up, ``lines`` of 128 bytes touched in L1 and ``passes`` through shared memory are of
-    the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages. ``sums`` are
-    outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, of so many ``steps``,
-    ``counted`` where the last block adds the sums of all, in so many ``turns``, ``shifted`` where lines begin anywhere,
+    instructions and ``stages``, per thread added up, ``lines`` of 128 bytes touched in L1 and ``passes`` through shared
+    memory are of the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages.
+    ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, of so many
+    ``steps``, ``counted`` where the last block adds the sums of all, in so many ``turns``, ``shifted`` where lines begin anywhere,
     else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply,
     ``doubles`` where numbers are float64; ``last`` is one over the stages of a block. ``code`` are the multiply-adds in
     the machine code of the loops.
@@ -139,6 +147,7 @@ class Demand:
     l1: float
     scatter: float
     barriers: float
+    stages: float
     multiply_seconds: float
     multiplies: float
     reads: float
@@ -210,11 +219,16 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     unit_share = c.unit_share + asked.doubles * (c.double_share - c.unit_share)
     arithmetic = asked.multiply_seconds / either(c.fma_share, unit_share)
 
+    # While the matrix units take in what they multiply, for several cycles, their scheduler issues nothing else. Those
+    # of float64 multiply longer than that, so that other instructions come between.
+    held = asked.units * (1 - asked.doubles) * arithmetic
+    arithmetic = arithmetic - held
     slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.unit_load_slots) * asked.loads
     slots += c.widen_slots * asked.widened + either(c.copy_slots, c.unit_copy_slots) * asked.copies
+    slots += c.stage_slots * asked.stages
     filled = asked.warps / (asked.warps + c.warps_half)
     barriers = either(c.barrier_cycles, c.unit_barrier_cycles) * asked.barriers
-    issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz
+    issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz + held
     operands = c.line_cycles * asked.lines + c.shared_cycles * asked.passes
     operands /= asked.hz
 
@@ -247,17 +261,23 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
     under_way = min(portions, config["STAGES"] - 1 if staged else config["U"])
     units = config["UNITS"] == 1
-    alone = bool(config["GRAM"]) and config["DOWN"] == 1 and not units
-    tm, tn = config["TM"], 0 if alone else config["TN"]
+    alone = triangle(config)
+    tm, tn = config["TM"], 0.0 if alone else float(config["TN"])
     products = config["TM"] * (config["TM"] + 1) / 2 if alone else config["TM"] * config["TN"]
     lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
     multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
     threads = float(s)  # that load the same k
     if units:
-        uneven = ceil_div(resident * bs, _LANES * _SCHEDULERS) * _LANES * _SCHEDULERS / (resident * bs)
-        multiplies = terms * s * _unit_slots(problem, config) * uneven
-        seconds = terms * _unit_seconds(problem, config, arch) * uneven
+        warps = resident * bs // _LANES
+        each = terms * SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had what the busiest one has
+        made, halves = FRAGMENTS[size], (False, True)
+        slots_each = [_unit_slots(problem, config, diagonal=half) for half in halves]
+        seconds_each = [_unit_seconds(problem, config, arch, diagonal=half) for half in halves]
+        multiplies = each * _LANES * busiest(config, made, warps, *slots_each)
+        seconds = each * busiest(config, made, warps, *seconds_each)
         threads /= _SHARING
+        diagonal = on_diagonal(config, made)
+        tn *= diagonal.count(False) / len(diagonal)  # the others' columns are their rows
 
     copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
     if staged:
@@ -280,6 +300,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         l1=arch.l1_bytes(shared) * busy / _held(problem, config),
         scatter=_scatter(problem, config),
         barriers=portions / resident / teams(config) if staged else 0.0,
+        stages=float(portions * bs * resident) if staged else 0.0,
         multiply_seconds=seconds,
         multiplies=multiplies,
         reads=terms * reads,
@@ -296,7 +317,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         doubles=float(problem.dtype.name == "float64"),
         last=1 / max(1, ceil_div(ceil_div(problem.k, portion), gs)),
         direct=float(not staged),
-        code=_code(config, _unit_slots(problem, config) if units else products),
+        code=_code(config, _code_slots(problem, config) if units else products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
         steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
@@ -307,22 +328,26 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     )
 
 
-def _unit_slots(problem: Gemm, config: Config) -> float:
+def _unit_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
     """Issue slots of a thread per k, of which a warp's fragments hold several: products, sums and splitting."""
-    made, tm, tn = FRAGMENTS[problem.dtype.itemsize], config["TM"], config["TN"]
+    made = FRAGMENTS[problem.dtype.itemsize]
     chain = max(1, 4 * config["V"] // made.length)  # of products whose sum is added to the long one
-    splits = 6 * (tm + tn) if made.parts > 1 else 0
-    short = made.adds * tm * tn / chain
     turned = {name: problem.dtype.wider is not None and not lies_along_k(config, name) for name in "EF"}
-    pairs = 2 * (tm * turned["E"] + tn * turned["F"])
-    return (made.parts * tm * tn / 2 + short + splits + pairs) / made.length
+    pairs = 2 * (config["TM"] * turned["E"] + (0 if diagonal else config["TN"] * turned["F"]))
+    return (unit_slots(config, made, diagonal=diagonal, chain=chain) + pairs) / made.length
 
 
-def _unit_seconds(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Of the GPU's matrix units per k at the data sheet's rate, on one multiprocessor's behalf."""
+def _code_slots(problem: Gemm, config: Config) -> float:
+    """The same of all the code there is: tiles on a Gram matrix's diagonal have their own."""
+    kinds = set(on_diagonal(config, FRAGMENTS[problem.dtype.itemsize]))
+    return sum(_unit_slots(problem, config, diagonal=half) for half in kinds)
+
+
+def _unit_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:
+    """Of the GPU's matrix units per k at the data sheet's rate, on behalf of one warp of every multiprocessor."""
     name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
-    parts = FRAGMENTS[problem.dtype.itemsize].parts
-    return parts * 2 * config["S"] * outputs_of(config) * arch.sms / arch.matrix_flops[name]
+    made = FRAGMENTS[problem.dtype.itemsize]
+    return 2 * made.parts * UNIT_OUTPUTS * units_of(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
 
 
 def _code(config: Config, products: float) -> float:
@@ -341,8 +366,8 @@ def _turns(problem: Gemm, config: Config) -> int:
     """Of the last block: loads of a thread that wait for each other, as ``last_block.cuh`` has them."""
     bs = config["BS"]
     places, lanes = last_block(config, problem.dtype.accumulator.itemsize)
-    at_once = _UNROLLED if bs * config["BLOCKS_PER_SM"] <= _ROOMY else _LESS_UNROLLED
-    return ceil_div(places, bs) * ceil_div(config["GS"], bs // lanes * at_once)
+    ways = bs // lanes
+    return ceil_div(places, bs) * ceil_div(config["GS"], ways * at_once(ways, bs, config["BLOCKS_PER_SM"]))
 
 
 def _scatter(problem: Gemm, config: Config) -> float:
@@ -372,7 +397,7 @@ def _run(problem: Gemm, config: Config) -> int:
     return (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
 
 
-def _lines(problem: Gemm, config: Config, name: str, count: int, takers: int) -> float:
+def _lines(problem: Gemm, config: Config, name: str, count: float, takers: int) -> float:
     """128-byte lines of L1 that loads of one matrix touch per k, straight into the registers of S threads per k.
 
     Lines that 16-byte loads touch; of narrower loads all lanes' together count as much less as they are narrower.

@@ -18,7 +18,13 @@ VECTOR_BYTES = 16
 #: How a matrix's lines are read, as in lines.cuh.
 ALONG_K, PACKED, STRIDED, SHIFTED = range(4)
 
+#: Of a multiprocessor; and outputs of an instruction of the matrix units, 16 x 8.
+SCHEDULERS, UNIT_OUTPUTS = 4, 128
+
 _LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at once; bytes of a bank
+#: Slots of a lane per line to split two float32, of two k's, into two of tf32 each, and to copy those. Integer
+#: instructions take two.
+_SPLIT, _COPIED = 12, 8
 #: Taker of lines and group of k's of each lane of a warp that loads for the matrix units (``units.cuh``).
 _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
@@ -34,8 +40,46 @@ def groups(config: Config) -> int:
 
 
 def outputs_of(config: Config) -> int:
-    """Sums of a thread; on the matrix units, where each of 8 lanes has TM rows and TN columns, 4 lanes share them."""
-    return config["TM"] * config["TN"] * (2 if config["UNITS"] else 1)
+    """Sums of a thread: on the matrix units 4 of each unit of 16 x 8 outputs that its warp makes."""
+    if not config["UNITS"]:
+        return config["TM"] * config["TN"]
+    return 4 * units_of(config, diagonal=triangle(config))
+
+
+def triangle(config: Config) -> bool:
+    """Whether one thread, or on the matrix units one warp, has a whole Gram matrix, of which it sums but one half."""
+    return config["GRAM"] == 1 and config["DOWN"] == 1
+
+
+def border(config: Config) -> tuple[int, int]:
+    """Rows of E and columns of F beyond the tiles of the matrix units that each warp has (``border.cuh``), at most."""
+    if not config["UNITS"]:
+        return 0, 0
+    rows = config["M"] - 8 * config["TM"] * config["DOWN"]
+    columns = config["N"] - 8 * config["TN"] * config["ACROSS"]
+    return ceil_div(max(0, rows), config["DOWN"]), ceil_div(max(0, columns), config["ACROSS"])
+
+
+def units_of(config: Config, *, diagonal: bool) -> int:
+    """Units of 16 x 8 outputs of a warp's tile: of a tile on a Gram matrix's diagonal those on and above that.
+
+    >>> units_of(Config.of(TM=8, TN=8), diagonal=True), units_of(Config.of(TM=8, TN=8), diagonal=False)
+    (20, 32)
+    """
+    rows, columns = config["TM"] // 2, config["TN"]
+    return rows * columns - (rows * (rows - 1) if diagonal else 0)
+
+
+def on_diagonal(config: Config, made: Fragments) -> list[bool]:
+    """Of each warp of a group on the matrix units, whether it makes but one half of a tile on a Gram matrix's diagonal.
+
+    Such warps are spread over the schedulers, which take warps in turns (``UnitProduct::tile_of``).
+
+    >>> [int(there) for there in on_diagonal(Config.of(GRAM=1, DOWN=4, S=320), FRAGMENTS[4])]
+    [1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
+    """
+    down = config["DOWN"] if triangle(config) or (config["GRAM"] and made.parts > 1) else 0
+    return [warp % 4 < 2 and warp // 4 * 2 + warp % 4 < down for warp in range(config["S"] // _LANES)]
 
 
 def width_of(config: Config, name: str, lines: int, size: int) -> int:
@@ -69,6 +113,25 @@ class Fragments:
 FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(3, 8, 2), 8: Fragments(1, 8, 0)}
 
 
+def unit_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float = 1) -> float:
+    """Issue slots of a lane for a fragment's k's: products, their sums' way to the long ones, splitting, the border.
+
+    ``chain`` products come to one sum. On the ``diagonal`` rows are columns too, and copied.
+    """
+    units = units_of(config, diagonal=diagonal)
+    split = _SPLIT * config["TM"] + (_COPIED * config["TM"] if diagonal else _SPLIT * config["TN"])
+    rows, columns = border(config)
+    # Of two k's: multiply-adds, and loads of theirs.
+    plain = 2 * (config["TM"] * columns + config["TN"] * rows + rows * columns) + rows + columns
+    return made.parts * units + 2 * made.adds * units / chain + (split if made.parts > 1 else 0) + plain
+
+
+def busiest(config: Config, made: Fragments, warps: int, whole: float, half: float) -> float:
+    """The cost of those of ``warps``, in groups, that the busiest scheduler has: ``whole`` tiles', ``half`` ones'."""
+    each = [half if there else whole for there in on_diagonal(config, made)]
+    return max(sum(each[w % len(each)] for w in range(first, warps, SCHEDULERS)) for first in range(SCHEDULERS))
+
+
 def last_block(config: Config, itemsize: int) -> tuple[int, int]:
     """Vectors of a block's sums, and threads side by side with which the last block reads them (``last_block.cuh``).
 
@@ -77,6 +140,18 @@ def last_block(config: Config, itemsize: int) -> tuple[int, int]:
     places = ceil_div(config["M"] * config["N"] * itemsize, VECTOR_BYTES)
     # Three take a fourth thread that idles, so that a warp has whole rows of them.
     return places, 4 if places == 3 else min(places, config["BS"])
+
+
+def at_once(ways: int, threads: int, blocks: int) -> int:
+    """Vectors that a thread of the last block has under way where ``ways`` share an output's (``last_block.cuh``).
+
+    ``threads`` are those of a block, of which a multiprocessor has ``blocks``.
+
+    >>> [at_once(16, 256, blocks) for blocks in (1, 2, 3, 4)]
+    [9, 17, 8, 6]
+    """
+    registers = 255 if threads * blocks <= 256 else 65536 // (threads * blocks) // 8 * 8
+    return max(6, min(ceil_div(132 * blocks, ways), 16 if ways == 1 else 32, (registers - 48) // 4))
 
 
 @dataclass(frozen=True)

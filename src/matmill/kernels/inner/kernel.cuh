@@ -21,9 +21,7 @@ struct ProductOf<Config, true> {
   using Type = matmill::UnitProduct<Config>;
 };
 using Product = ProductOf<Config, Config::UNITS != 0>::Type;
-// Vectors take four registers each, which many resident threads do not have.
-using LastBlock =
-    matmill::LastBlock<Config::BS, Product::M * Product::N, Config::BS * Config::BLOCKS_PER_SM <= 512 ? 16 : 6>;
+using LastBlock = matmill::LastBlock<Config::BS, Product::M * Product::N, Config::BLOCKS_PER_SM>;
 constexpr int SHARED_BYTES = LastBlock::BYTES > Product::SHARED_BYTES ? LastBlock::BYTES : Product::SHARED_BYTES;
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 

@@ -14,6 +14,7 @@ from matmill.cost.inner_passes import (
     STRIDED,
     VECTOR_BYTES,
     Reads,
+    border,
     groups,
     last_block,
     lies_along_k,
@@ -38,7 +39,7 @@ def with_stages(config: Config, problem: Gemm) -> Config:
     if config["BK"]:
         stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
     wide = problem.dtype.accumulator.itemsize
-    sums = max(_sum_bytes(config, wide), _last_block_bytes(config, wide))
+    sums = max(_sum_bytes(config, wide), _border_bytes(config, wide), _last_block_bytes(config, wide))
     return config.replace(SHARED_BYTES=max(teams(config) * config["STAGES"] * stage * size, sums))
 
 
@@ -66,6 +67,13 @@ def _sum_bytes(config: Config, itemsize: int) -> int:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
     return groups(config) // 2 * s * outputs * itemsize
+
+
+def _border_bytes(config: Config, itemsize: int) -> int:
+    """Where warps that share outputs beyond the tiles add theirs, as ``include/matmill/inner/border.cuh`` has them."""
+    rows, columns = border(config)
+    tm, tn = config["TM"], config["TN"]
+    return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:

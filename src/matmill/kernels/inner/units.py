@@ -12,7 +12,23 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, FRAGMENTS, SHIFTED, STRIDED, VECTOR_BYTES, lies_along_k, teams
+from matmill.cost.inner_passes import (
+    ALONG_K,
+    FRAGMENTS,
+    SCHEDULERS,
+    SHIFTED,
+    STRIDED,
+    VECTOR_BYTES,
+    Fragments,
+    border,
+    busiest,
+    lies_along_k,
+    outputs_of,
+    teams,
+    triangle,
+    unit_slots,
+    units_of,
+)
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import with_stages
 from matmill.mma_tiles import ELEMENT_BYTES
@@ -20,30 +36,32 @@ from matmill.problem import Gemm
 
 #: Of the time that memory takes at best, what multiply-adds must take; and the fewest outputs in 16 bits,
 #: whose widening takes as long as their multiply-adds.
-_LEAST_MULTIPLIES, _FEWEST = {"float32": 0.4, "float64": 0.25}, 48
+_LEAST_MULTIPLIES, _FEWEST = 0.25, 48
 #: Lines of a lane in a fragment of E and of F, and lanes that share those.
 _E_LINES, _LANES, _WARP = 2, 8, 32
 #: Bytes of float32 and of float64.
 _SINGLE, _DOUBLE = 4, 8
 #: Registers of a thread for addresses and counters.
-_OTHERS, _OTHERS_OF_DOUBLES = 40, 52
+_OTHERS, _OTHERS_OF_DOUBLES, _OF_BORDER = 40, 52, 24
 #: Tiles to consider, and how much more than the least burden the last of them may be.
 _TILES, _MOST_BURDEN = 3, 1.3
-#: Issue slots per instruction of the matrix units that keep them busy: those of tf32 take 5.85 cycles on an H200
-#: (mma.sync reaches two thirds of the data sheet's rate), those of 16 bits on 16 k's as long, those of float64 32.
-_ANY_SLOTS, _UNIT_SLOTS = 5.85, {"float64": 32.0}
-#: Warps of a block and of a multiprocessor; its schedulers, each with registers of its own.
-_MOST_WARPS, _WARPS, _SCHEDULERS = 16, (8, 12, 16), 4
+#: Cycles in which a scheduler issues nothing else, per instruction of the matrix units on an H200; and those for which
+#: one on float64 keeps them busy, while others are issued.
+_HELD, _BUSY = 7.0, 32.0
+#: Warps of a block and of a multiprocessor.
+_MOST_WARPS, _WARPS = 16, (8, 12, 16)
 #: Stages; bytes of a multiprocessor's that may be under way, and of a line's part of a stage.
-_STAGES, _FLIGHT, _LINE = 3, (25_000, 150_000), 64
+_STAGES, _FLIGHT, _LINE = 3, (25_000, 125_000), 64
 #: Steps of a group in a stage, and registers that the compiler takes to load for several at once.
-_AHEAD = {2: 0, 4: 24}
+_AHEAD = {2: 0, 4: 16}
 #: Bytes of a line that a lane loads of a stage, at most: more is more code, and more registers than were thought of.
-#: And where nothing else is left for float64.
+#: And where nothing else is left for float64, and of Gram matrices of float32, whose stages have half the lines.
 _MOST_LOADED = 32, 64
-#: Sums of a lane, by fours, beyond which the compiler has no registers for two products of float32 in a chain.
-_MOST_CHAINED = 32
+#: Sums of a lane beyond which the compiler has no registers for two products of float32 in a chain.
+_MOST_CHAINED = 64
 _MOST_TEAMS = 15
+#: Rows, or columns, of float32 that may lie beyond the tiles (``border.cuh``).
+_MOST_BORDER = 4
 #: Bytes on which lines start, and sides above which 16-bit products that do not lie along k are left to tiles: on an
 #: H200 (2026-11-22) 64 x 64 x 1562560 took 1.09 times as long there as on the units here, 80 x 80 0.96 times, 96 x 96
 #: 1.01, 112 x 112 0.95, 128 x 128 0.75; but 65 x 65 and 127 x 127, whose lines start anywhere, 2.2 and 2.1 times.
@@ -58,6 +76,9 @@ def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config
     if no_units(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, lies):
         return
     tiles = list(_tiles(problem, arch, _side_by_side(problem, lies)))
+    if problem.gram and problem.dtype.name == "float32":
+        yield from _of_tiles(problem, arch, lies, tiles, _MOST_LOADED[1])
+        return
     for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
         found = list(_of_tiles(problem, arch, lies, tiles, most))
         if found:  # or float64's triangles of small tiles would have too little under way
@@ -71,7 +92,7 @@ def _of_tiles(
     for copies, v in _ways(problem, lies):
         chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
-            if chained and tile["TM"] * tile["TN"] > _MOST_CHAINED:
+            if chained and outputs_of(tile) + _border_sums(tile) > _MOST_CHAINED:
                 continue
             yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
 
@@ -92,7 +113,7 @@ def _bound(problem: Gemm, arch: Arch) -> bool:
     if problem.dtype.wider is not None:
         return outputs >= _FEWEST
     memory = lines * problem.dtype.itemsize / arch.dram_bytes_per_s
-    return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES[problem.dtype.name] * memory
+    return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES * memory
 
 
 def _tiled(problem: Gemm, lies: tuple[Lies, Lies]) -> bool:
@@ -112,27 +133,55 @@ def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
     """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
     made = FRAGMENTS[problem.dtype.itemsize]
-    cycles = _UNIT_SLOTS.get(problem.dtype.name, _ANY_SLOTS)
     found = []
+    bordered = problem.dtype.name == "float32" and not gram
     for down, across in product(range(1, 9), range(1, 17)):
-        tm = _E_LINES * ceil_div(m, _E_LINES * _LANES * down)
-        tn = side_by_side * ceil_div(n, side_by_side * _LANES * across)
-        fewer = ceil_div(m, _LANES * tm) < down or ceil_div(n, _LANES * tn) < across  # have the same tiles
-        if fewer or (gram and down != across):
+        if gram and down != across:
             continue
-        tn = tm if gram and down > 1 else tn
-        warps = _warps(down, across, gram=gram)
-        tile = Config.of(
-            M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=_WARP * warps, GRAM=int(gram), UNITS=1, V=2, U=0
-        )  # fmt: skip
-        if warps <= _MOST_WARPS and _registers(tile, problem.dtype.itemsize) <= _most_registers(
-            arch, min(_counts(warps))
-        ):
-            instructions = made.parts * tm // _E_LINES * tn
-            slots = instructions + made.adds * tm * tn + (6 if made.parts > 1 else 1) * (tm + tn)
-            found.append((_per_group(warps) * max(cycles * instructions, slots), tile))
+        rows = _lines(m, _E_LINES, down, bordered=bordered)
+        columns = rows if gram and down > 1 else _lines(n, side_by_side, across, bordered=bordered)
+        for tm, tn in product(rows, columns):
+            tile = Config.of(
+                M=m,
+                N=n,
+                TM=tm,
+                TN=tn,
+                DOWN=down,
+                ACROSS=across,
+                S=_WARP * _warps(down, across, gram=gram),
+                GRAM=int(gram),
+                UNITS=1,
+                V=2,
+                U=0,
+            )
+            if _fits(tile, problem, arch):
+                found.append((_burden(tile, problem.dtype.name, made), tile))
     found.sort(key=lambda pair: pair[0])
     yield from (tile for burden, tile in found[:_TILES] if burden <= _MOST_BURDEN * found[0][0])
+
+
+def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
+    """Whether a block may have its warps, and as many as make a multiprocessor's least have their registers."""
+    warps = tile["S"] // _WARP
+    return warps <= _MOST_WARPS and _registers(tile, problem.dtype.itemsize) <= _most_registers(
+        arch, min(_counts(warps))
+    )
+
+
+def _lines(count: int, together: int, takers: int, *, bordered: bool) -> list[int]:
+    """Of a lane, where ``takers`` warps share ``count``: as many as cover them, or those that leave a border of few.
+
+    None where fewer warps have the same tiles.
+
+    >>> [_lines(65, 2, 1, bordered=True), _lines(65, 1, 3, bordered=True), _lines(65, 1, 8, bordered=True)]
+    [[10, 8], [3], [1]]
+    """
+    share = together * _LANES * takers
+    covering, left = together * ceil_div(count, share), count % share
+    found = [covering] if ceil_div(count, _LANES * covering) == takers else []
+    if bordered and 0 < left <= _MOST_BORDER < share <= count:
+        found.append(covering - together)
+    return found
 
 
 def _warps(down: int, across: int, *, gram: bool) -> int:
@@ -140,9 +189,17 @@ def _warps(down: int, across: int, *, gram: bool) -> int:
     return down * (down + 1) // 2 if gram else down * across
 
 
-def _per_group(warps: int) -> float:
-    """Warps of the busiest scheduler, per group of ``warps``: 12 of 4 schedulers are 3 each, 10 are as slow."""
-    return min(ceil_div(count, _SCHEDULERS) * warps / count for count in _counts(warps))
+def _burden(tile: Config, dtype: str, made: Fragments) -> float:
+    """Cycles of the busiest scheduler for a fragment's k's of a group's warps: of 12 warps it has 3, of 10 as many."""
+    cycles = []
+    for diagonal in (False, True):
+        slots, instructions = unit_slots(tile, made, diagonal=diagonal), made.parts * units_of(tile, diagonal=diagonal)
+        if made.parts == 1:
+            slots += tile["TM"] + (0 if diagonal else tile["TN"])
+        held = max(slots, _BUSY * instructions) if dtype == "float64" else slots + (_HELD - 1) * instructions
+        cycles.append(held)
+    own = tile["S"] // _WARP
+    return min(busiest(tile, made, count, *cycles) * own / count for count in _counts(own))
 
 
 def _counts(own: int) -> list[int]:
@@ -155,17 +212,28 @@ def _registers(tile: Config, size: int, alone: int = 0) -> int:
 
     Of ``alone`` 16-bit lines, numbers have a register each until they are one of a pair.
     """
-    tm, tn = tile["TM"], tile["TN"]
+    tn, sums = tile["TN"], outputs_of(tile)
+    lines = tile["TM"] + (0 if triangle(tile) else tn)  # that are loaded
     if size == _DOUBLE:
-        return 4 * tm * tn + 8 * (tm + tn) + _OTHERS_OF_DOUBLES
+        return 2 * sums + 8 * lines + _OTHERS_OF_DOUBLES
     if size == _SINGLE:
-        return 2 * tm * tn + 8 * tn + 8 + 4 * (tm + tn) + _OTHERS
-    return 2 * tm * tn + 4 * tn + tile["V"] * (tm + tn + alone) + _OTHERS
+        sums += 16 if triangle(tile) else 0  # rows are copied to be columns
+        beyond = sum(border(tile))
+        sums += 6 * beyond + _border_sums(tile) + (_OF_BORDER if beyond else 0)
+        chained = 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
+        return sums + 8 * tn + 8 + chained + 4 * lines + _OTHERS
+    return sums + 4 * tn + tile["V"] * (lines + alone) + _OTHERS
+
+
+def _border_sums(tile: Config) -> int:
+    """Of a lane, of what lies beyond the tiles."""
+    rows, columns = border(tile)
+    return tile["TM"] * columns + tile["TN"] * rows + rows * columns
 
 
 def _one_by_one(read: Config) -> int:
     """Lines of a lane that are loaded number by number."""
-    counts = {"E": read["TM"], "F": read["TN"]}
+    counts = {"E": read["TM"], "F": 0 if triangle(read) else read["TN"]}
     return sum(n for name, n in counts.items() if not lies_along_k(read, name) and read[f"{name}_GROUP"] == 1)
 
 
@@ -258,8 +326,8 @@ def _least_run(config: Config, size: int) -> int:
 
 def _most_registers(arch: Arch, warps: int, blocks: int = 1) -> int:
     """Of a thread where so many warps, in so many blocks, share a multiprocessor, whose schedulers have their own."""
-    each = blocks * ceil_div(warps // blocks, _SCHEDULERS)
-    return min(255, arch.registers_per_sm // _SCHEDULERS // (_WARP * each) // 8 * 8)
+    each = blocks * ceil_div(warps // blocks, SCHEDULERS)
+    return min(255, arch.registers_per_sm // SCHEDULERS // (_WARP * each) // 8 * 8)
 
 
 def _step(config: Config) -> int:
@@ -279,7 +347,8 @@ def _wrong_warps(problem: Gemm, config: Config) -> str | None:
         return f"U = {config['U']}: not 1 to {_MOST_TEAMS} teams"
     if config["S"] != _WARP * warps or bs % (config["S"] * config["U"]) or tm % _E_LINES:
         return f"BS = {bs} threads: not U teams of groups of {warps} warps, with an even TM"
-    if _LANES * tm * down < problem.m or _LANES * tn * across < problem.n:
+    beyond = max(problem.m - _LANES * tm * down, problem.n - _LANES * tn * across)
+    if beyond > (0 if problem.gram or problem.dtype.name != "float32" else _MOST_BORDER):
         return f"warps' tiles of {_LANES * tm} x {_LANES * tn} do not cover D"
     if config["GRAM"] and (down != across or (down > 1 and tm != tn)):
         return f"{down} x {across} tiles of {_LANES * tm} x {_LANES * tn}: not those of a Gram matrix"

@@ -25,14 +25,21 @@ __device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
   return __syncthreads_or(threadIdx.x == 0 && ptx::count_up(counter, blocks - 1) == blocks - 1);
 }
 
-// AT_ONCE: vectors that a thread has under way.
-template <int BS, int OUTPUTS, int AT_ONCE>
+// BLOCKS: of BS threads, that share a multiprocessor.
+template <int BS, int OUTPUTS, int BLOCKS>
 struct LastBlock {
   static constexpr int WIDTH = 16 / int(sizeof(Acc)), PLACES = (OUTPUTS + WIDTH - 1) / WIDTH;  // of vectors
   static constexpr int LINE = 8, APART = 2;                                                    // vectors
   static constexpr int PITCH = (PLACES + (PLACES % LINE == 0 ? APART : 0)) * WIDTH;
   static constexpr bool IN_WARP = PLACES <= 4;
   static constexpr int LANES = PLACES == 3 ? 4 : PLACES < BS ? PLACES : BS, WAYS = BS / LANES;
+  // Vectors that a thread has under way: all of its own where a large GPU is full, as far as there are registers, of
+  // which a vector takes four. No more: what is unrolled comes from memory once, when nothing else is left to do.
+  static constexpr int LARGE = 132, LEAST = 6, MOST = WAYS == 1 ? 16 : 32, OTHERS = 48;
+  static constexpr int REGISTERS = BS * BLOCKS <= 256 ? 255 : 65536 / (BS * BLOCKS) / 8 * 8;
+  static constexpr int between(int least, int x, int most) { return x < least ? least : x > most ? most : x; }
+  static constexpr int HELD = between(LEAST, (REGISTERS - OTHERS) / 4, MOST);
+  static constexpr int AT_ONCE = between(LEAST, (LARGE * BLOCKS + WAYS - 1) / WAYS, HELD);
   static constexpr int SLICES = IN_WARP ? BS / 32 : WAYS;
   static constexpr int BYTES = WAYS > 1 ? SLICES * LANES * WIDTH * int(sizeof(Acc)) : 0;
 

@@ -53,9 +53,9 @@ struct InnerProduct {
                         STAGED ? PITCH : 16, BS, true>;
   using StageE = StageOf<M, Config::E_MODE, Config::E_WIDTH, Config::E_PITCH>;
   using StageF = StageOf<N, Config::F_MODE, Config::F_WIDTH, Config::F_PITCH>;
-  using Sum = TileSum<Acc, BS, S, OUT>;
   static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
   static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
+  using Sum = TileSum<Acc, BS, S, OUT, PIPELINE_BYTES>;
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
 
   static constexpr int FEW = 4;  // outputs that spare registers for sums of their own are left for
