@@ -9,7 +9,7 @@ anywhere, the block's own sum and, with more than one block, the last one's work
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
 :class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
-measured on an H200: 152 products, of which 48 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
+measured on an H200: 152 products, of which 53 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
 ``..._units_fit.jsonl`` of ``benchmarks/results``. They are what fits together, not what each would be measured alone:
 those that hardly matter beside others lie anywhere.
 """
@@ -136,8 +136,8 @@ class Demand:
     instructions and ``stages``, per thread added up, ``lines`` of 128 bytes touched in L1 and ``passes`` through shared
     memory are of the busiest multiprocessor. ``reads`` are loads straight from memory, ``loads`` those from stages.
     ``sums`` are outputs per thread times warps of a block. ``parted`` is 1 where there is a second launch, of so many
-    ``steps``, ``counted`` where the last block adds the sums of all, in so many ``turns``, ``shifted`` where lines begin anywhere,
-    else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply,
+    ``steps``, ``counted`` where the last block adds all sums, in so many ``turns``, ``shifted`` where lines begin
+    anywhere, else 0. ``direct`` is 1 where threads load straight into registers, ``units`` where matrix units multiply,
     ``doubles`` where numbers are float64; ``last`` is one over the stages of a block. ``code`` are the multiply-adds in
     the machine code of the loops.
     """
