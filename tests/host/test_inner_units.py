@@ -11,7 +11,7 @@ from matmill.bench.products import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.cost.inner_passes import groups, outputs_of, teams, tile_of
+from matmill.cost.inner_passes import FRAGMENTS, border, busiest, groups, on_diagonal, outputs_of, teams, tile_of
 from matmill.dtypes import ALL
 from matmill.kernels.inner import INNER, space
 from matmill.kernels.inner.units import against_units
@@ -128,6 +128,43 @@ def test_what_other_gpus_are_offered_fits_them(arch: str, dtype: str) -> None:
     found = on_units(problem, arch)
     assert found
     assert all(fits(config, problem, arch) for config in found)
+
+
+@pytest.mark.parametrize(("m", "beyond"), [(64, 0), (65, 1), (68, 4), (69, 0), (100, 4)])
+def test_up_to_four_lines_of_float32_may_lie_beyond_the_tiles(m: int, beyond: int) -> None:
+    problem = inner_product(m, 64, K, layout="column")
+    left = {m - 8 * config["TM"] * config["DOWN"] for config in on_units(problem)}
+    assert max(0, *left) == beyond
+    assert max(border(config)[0] for config in on_units(problem)) > 0 or beyond == 0
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        inner_product(65, 65, K, ALL["float64"], "column"),
+        inner_product(65, 65, K, ALL["bfloat16"], "column"),
+        gram_of(inner_product(65, 65, K)),
+    ],
+    ids=str,
+)
+def test_no_lines_of_others_and_of_gram_matrices_lie_beyond_the_tiles(problem: Gemm) -> None:
+    configs = on_units(problem)
+    assert configs
+    assert all(border(config) == (0, 0) for config in configs)
+    one = configs[0]
+    said = against_units(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
+    assert said is not None
+
+
+@pytest.mark.parametrize("down", range(1, 6))
+def test_schedulers_share_out_the_quicker_tiles_of_a_gram_matrix(down: int) -> None:
+    config = Config.of(GRAM=1, DOWN=down, S=16 * down * (down + 1))
+    half = on_diagonal(config, FRAGMENTS[4])
+    assert half.count(True) == down
+    assert len(half) == down * (down + 1) // 2
+    # In three groups' warps no scheduler has more than one tile above its share.
+    warps = 3 * len(half)
+    assert busiest(config, FRAGMENTS[4], warps, 1.0, 0.5) <= 3 * (len(half) - down / 2) / 4 + 1
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
