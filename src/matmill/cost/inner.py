@@ -84,7 +84,7 @@ class Constants:
     #: Of the block that adds the sums of all others: until it knows that it is the last, and its own sum; of each step,
     #: in which a thread has as many loads under way as it can; and bytes of partial sums, written and read, per cycle.
     last: float = 1.21e-06
-    last_step: float = 4.92e-07
+    last_step: float = 6e-07
     last_bytes: float = 96.2
     #: Share of the data sheet's multiply-adds that are reached.
     fma_share: float = 0.68
