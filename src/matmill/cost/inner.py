@@ -270,13 +270,13 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     if units:
         warps = resident * bs // _LANES
         each = terms * SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had what the busiest one has
-        made, halves = FRAGMENTS[size], (False, True)
+        diagonal, halves = on_diagonal(config, FRAGMENTS[size]), (False, True)
         slots_each = [_unit_slots(problem, config, diagonal=half) for half in halves]
         seconds_each = [_unit_seconds(problem, config, arch, diagonal=half) for half in halves]
-        multiplies = each * _LANES * busiest(config, made, warps, *slots_each)
-        seconds = each * busiest(config, made, warps, *seconds_each)
+        multiplies = each * _LANES * busiest(diagonal, warps, *slots_each)
+        seconds = each * busiest(diagonal, warps, *seconds_each)
+        products = sum(slots_each[half] for half in set(diagonal))  # of all the code there is: halves have their own
         threads /= _SHARING
-        diagonal = on_diagonal(config, made)
         tn *= diagonal.count(False) / len(diagonal)  # the others' columns are their rows
 
     copied, lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -317,7 +317,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         doubles=float(problem.dtype.name == "float64"),
         last=1 / max(1, ceil_div(ceil_div(problem.k, portion), gs)),
         direct=float(not staged),
-        code=_code(config, _code_slots(problem, config) if units else products),
+        code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
         partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
         steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
@@ -335,12 +335,6 @@ def _unit_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
     turned = {name: problem.dtype.wider is not None and not lies_along_k(config, name) for name in "EF"}
     pairs = 2 * (config["TM"] * turned["E"] + (0 if diagonal else config["TN"] * turned["F"]))
     return (unit_slots(config, made, diagonal=diagonal, chain=chain) + pairs) / made.length
-
-
-def _code_slots(problem: Gemm, config: Config) -> float:
-    """The same of all the code there is: tiles on a Gram matrix's diagonal have their own."""
-    kinds = set(on_diagonal(config, FRAGMENTS[problem.dtype.itemsize]))
-    return sum(_unit_slots(problem, config, diagonal=half) for half in kinds)
 
 
 def _unit_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:

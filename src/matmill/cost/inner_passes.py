@@ -60,6 +60,12 @@ def border(config: Config) -> tuple[int, int]:
     return ceil_div(max(0, rows), config["DOWN"]), ceil_div(max(0, columns), config["ACROSS"])
 
 
+def border_sums(config: Config) -> int:
+    """Sums of a lane of those lines, with its tile's and with each other."""
+    rows, columns = border(config)
+    return config["TM"] * columns + config["TN"] * rows + rows * columns
+
+
 def units_of(config: Config, *, diagonal: bool) -> int:
     """Units of 16 x 8 outputs of a warp's tile: of a tile on a Gram matrix's diagonal those on and above that.
 
@@ -79,7 +85,8 @@ def on_diagonal(config: Config, made: Fragments) -> list[bool]:
     [1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
     """
     down = config["DOWN"] if triangle(config) or (config["GRAM"] and made.parts > 1) else 0
-    return [warp % 4 < 2 and warp // 4 * 2 + warp % 4 < down for warp in range(config["S"] // _LANES)]
+    turns = (divmod(warp, SCHEDULERS) for warp in range(config["S"] // _LANES))
+    return [scheduler < 2 and 2 * turn + scheduler < down for turn, scheduler in turns]
 
 
 def width_of(config: Config, name: str, lines: int, size: int) -> int:
@@ -120,15 +127,16 @@ def unit_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float 
     """
     units = units_of(config, diagonal=diagonal)
     split = _SPLIT * config["TM"] + (_COPIED * config["TM"] if diagonal else _SPLIT * config["TN"])
-    rows, columns = border(config)
-    # Of two k's: multiply-adds, and loads of theirs.
-    plain = 2 * (config["TM"] * columns + config["TN"] * rows + rows * columns) + rows + columns
+    plain = 2 * border_sums(config) + sum(border(config))  # of two k's: multiply-adds, and loads of theirs
     return made.parts * units + 2 * made.adds * units / chain + (split if made.parts > 1 else 0) + plain
 
 
-def busiest(config: Config, made: Fragments, warps: int, whole: float, half: float) -> float:
-    """The cost of those of ``warps``, in groups, that the busiest scheduler has: ``whole`` tiles', ``half`` ones'."""
-    each = [half if there else whole for there in on_diagonal(config, made)]
+def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> float:
+    """The cost of those of ``warps`` that the busiest scheduler has: of ``whole`` tiles, and ``half`` ones.
+
+    They come in groups, of whose warps :func:`on_diagonal` says which have half a tile.
+    """
+    each = [half if there else whole for there in diagonal]
     return max(sum(each[w % len(each)] for w in range(first, warps, SCHEDULERS)) for first in range(SCHEDULERS))
 
 

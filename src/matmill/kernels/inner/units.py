@@ -21,8 +21,10 @@ from matmill.cost.inner_passes import (
     VECTOR_BYTES,
     Fragments,
     border,
+    border_sums,
     busiest,
     lies_along_k,
+    on_diagonal,
     outputs_of,
     teams,
     triangle,
@@ -92,7 +94,7 @@ def _of_tiles(
     for copies, v in _ways(problem, lies):
         chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
-            if chained and outputs_of(tile) + _border_sums(tile) > _MOST_CHAINED:
+            if chained and outputs_of(tile) + border_sums(tile) > _MOST_CHAINED:
                 continue
             yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
 
@@ -198,8 +200,9 @@ def _burden(tile: Config, dtype: str, made: Fragments) -> float:
             slots += tile["TM"] + (0 if diagonal else tile["TN"])
         held = max(slots, _BUSY * instructions) if dtype == "float64" else slots + (_HELD - 1) * instructions
         cycles.append(held)
-    own = tile["S"] // _WARP
-    return min(busiest(tile, made, count, *cycles) * own / count for count in _counts(own))
+    halves = on_diagonal(tile, made)
+    own = len(halves)
+    return min(busiest(halves, count, *cycles) * own / count for count in _counts(own))
 
 
 def _counts(own: int) -> list[int]:
@@ -219,16 +222,10 @@ def _registers(tile: Config, size: int, alone: int = 0) -> int:
     if size == _SINGLE:
         sums += 16 if triangle(tile) else 0  # rows are copied to be columns
         beyond = sum(border(tile))
-        sums += 6 * beyond + _border_sums(tile) + (_OF_BORDER if beyond else 0)
+        sums += 6 * beyond + border_sums(tile) + (_OF_BORDER if beyond else 0)
         chained = 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
         return sums + 8 * tn + 8 + chained + 4 * lines + _OTHERS
     return sums + 4 * tn + tile["V"] * (lines + alone) + _OTHERS
-
-
-def _border_sums(tile: Config) -> int:
-    """Of a lane, of what lies beyond the tiles."""
-    rows, columns = border(tile)
-    return tile["TM"] * columns + tile["TN"] * rows + rows * columns
 
 
 def _one_by_one(read: Config) -> int:

@@ -34,6 +34,7 @@ struct Border {
   static constexpr int ROWS_AT = WARPS * OF_COLUMNS, CORNER_AT = ROWS_AT + WARPS * OF_ROWS;
   static constexpr int SUMS = CORNER_AT + WARPS * OF_CORNER, BYTES = GROUPS * SUMS * int(sizeof(Acc));
 
+  // One more each, as there are no arrays of none.
   Acc columns[TM * OWN_F + 1] = {}, rows[TN * OWN_E + 1] = {}, corner[OF_CORNER + 1] = {};
   LinesE e[2][LOADS];
   LinesF f[2][LOADS];

@@ -192,8 +192,8 @@ struct UnitProduct {
   }
 
   // A step's product; of a triangle the units on and above the diagonal, whose columns' lines are those of its rows.
-  template <bool TRI, class LE, class LF>
-  __device__ __forceinline__ void multiply(const LE (&e)[LOADS], const LF (&f)[LOADS]) {
+  template <bool TRI, class LF>
+  __device__ __forceinline__ void multiply(const LinesE (&e)[LOADS], const LF (&f)[LOADS]) {
     if constexpr (SPLITS && TRI) {
       multiply_split(e);
     } else if constexpr (SPLITS) {
