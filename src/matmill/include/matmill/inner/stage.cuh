@@ -92,11 +92,11 @@ struct Stage {
                         : MODE == PACKED ? int(left) * LINES - place
                         : row < left     ? WIDTH
                                          : 0;
-      copy_part(stage + to * SIZE, from, there);
+      copy_part(stage + to * SIZE, from, there, goes_on(row));
     });
     if constexpr (SHIFTS) {
       if (thread() < LINES)
-        copy_part(stage + (thread() * PITCH + BK) * SIZE, last, int(left) - BK + misplaced(last));
+        copy_part(stage + (thread() * PITCH + BK) * SIZE, last, int(left) - BK + misplaced(last), goes_on(thread()));
     }
     advance();
   }
@@ -109,15 +109,29 @@ struct Stage {
     if constexpr (SHIFTS) last += stage_stride;
   }
 
-  // Copies the first `there` elements of a copy, and zeros for the rest.
-  static __device__ __forceinline__ void copy_part(unsigned to, const T* from, int there) {
+  // Whether the matrix goes on in memory behind a row's last element: there another line lies, or what is between two.
+  __device__ __forceinline__ bool goes_on(int row) const { return LINEWISE && row_stride > 0 && row < LINES - 1; }
+
+  // Copies the first `there` elements of a copy, and zeros for the rest: of a part word by word, as a copy of all would
+  // ask memory for what may not exist. The thread waits for half a word alone behind which nothing is.
+  static __device__ __forceinline__ void copy_part(unsigned to, const T* from, int there, bool more) {
     if (there <= 0 || there >= WIDTH) {
       ptx::cp_async_or_zero<WIDTH * SIZE>(to, aligned(from), there > 0);
       return;
     }
-    // cp.async would take a part as well, but by asking memory for all of it, which may end here.
-    T* const element = static_cast<T*>(__cvta_shared_to_generic(to));
-    for (int i = 0; i < WIDTH; ++i) element[i] = i < there ? aligned(from)[i] : T{};
+    constexpr int WORD = SIZE < 4 ? 4 : SIZE, OF_WORD = WORD / SIZE;
+    for (int i = 0; i < WIDTH; i += OF_WORD) {
+      const T* const word = aligned(from) + i;
+      if (OF_WORD == 1 || there >= i + OF_WORD || there <= i) {
+        ptx::cp_async_or_zero<WORD>(to + i * SIZE, word, there > i);
+      } else if (more) {
+        ptx::cp_async_part<WORD>(to + i * SIZE, word, SIZE);
+      } else {
+        T* const element = static_cast<T*>(__cvta_shared_to_generic(to)) + i;
+        element[0] = word[0];
+        element[OF_WORD - 1] = T{};
+      }
+    }
   }
 
   // The vector in which SHIFTED lines' `from` lies. By its bits: from - misplaced(from) takes four instructions.
