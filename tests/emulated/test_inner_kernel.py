@@ -153,11 +153,11 @@ def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
 def test_the_host_knows_which_banks_meet(case: Case) -> None:
     plain = Picked(lambda config: config["BK"] in {64, 256} and config["GS"] == 1 and not config["UNITS"])
     trial = Trial(plain, case)
-    config, size = trial.kernel.config, trial.problem.dtype.itemsize
+    config = trial.kernel.config
     passed = 0.0  # of a warp per k of each of its groups of threads
-    for name, lines, count in (("E", case.m, config["TM"]), ("F", case.n, config["TN"])):
-        reads = Reads.of(config, name, lines, size)
-        passed += count / reads.width * reads.passes(config[f"{name}_PITCH"])
+    for name, count in (("E", config["TM"]), ("F", config["TN"])):
+        reads = Reads.of(config, name, trial.problem)
+        passed += count * reads.per_element * reads.passes(config[f"{name}_PITCH"])
     expected = passed * config["S"] / 32 * case.k
     sums = config["TM"] * config["TN"] * config["BS"] / 16  # and whole stages, where k is none
     assert expected <= trial.main().counters.shared_load_wavefronts <= 1.1 * expected + sums

@@ -66,6 +66,10 @@ ON_UNITS = [
     (like(1, several=False, F_MODE=STRIDED, F_WIDTH=1), Case(24, 52, 260, "float32", "row"), 1),
     (like(4, several=True, F_WIDTH=8), Case(64, 48, 260, "float16", "column", alpha=-1.5, beta=2.0), 4),
     (like(8, several=False, F_WIDTH=2), Case(33, 40, 261, "bfloat16", "column"), 1),
+    (like(8, several=True, E_MODE=SHIFTED), Case(16, 24, 261, "float16", "column"), 0),
+    (like(4, several=False, F_MODE=SHIFTED), Case(33, 13, 517, "bfloat16", "column", alpha=2.0, beta=-1.0), 1),
+    (like(8, several=False, E_MODE=SHIFTED, F_MODE=PACKED), Case(13, 13, 259, "float16", "row"), 0),
+    (like(4, several=True, E_MODE=SHIFTED, F_MODE=STRIDED), Case(20, 40, 515, "bfloat16", "row"), 0),
     (like(4, several=True, F_MODE=STRIDED), Case(24, 40, 260, "bfloat16", "row"), 0),
     (like(8, several=False, F_MODE=PACKED), Case(33, 13, 264, "float16", "row", alpha=2.0, beta=1.0), 0),
     (like(4, several=False, E_MODE=STRIDED), Case(48, 20, 130, "float16", "row", e_layout="column"), 4),
@@ -122,6 +126,8 @@ GRAM_ON_UNITS = [
     (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
+    (like(8, several=True, E_MODE=SHIFTED), Case(16, 16, 531, "float16", "gram"), 0),
+    (like(4, several=False, E_MODE=SHIFTED), Case(49, 49, 261, "bfloat16", "gram", beta=1.0), 0),
     (like(4, several=True, E_MODE=STRIDED), Case(24, 24, 300, "float16", "gram", e_layout="column"), 0),
     (like(8, several=False, E_MODE=STRIDED), Case(64, 64, 130, "bfloat16", "gram", e_layout="column"), 0),
     (like(2, several=True, DOWN=2), Case(32, 32, 300, "float64", "gram"), 0),
@@ -271,28 +277,31 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("subject", "case"),
+    ("subject", "case", "pad"),
     [
-        (like(4, several=True), Case(64, 64, 0, "float32", "column")),
-        (like(2, several=False), Case(64, 64, 0, "float32", "row")),
-        (like(8, several=False), Case(64, 64, 0, "bfloat16", "gram")),
-        (like(1, several=False, F_MODE=PACKED), Case(70, 70, 0, "float32", "row")),
-        (like(2, several=False, DOWN=1), Case(64, 64, 0, "float32", "gram")),
-        (like(4, several=True, F_MODE=STRIDED), Case(64, 32, 0, "float16", "row")),
-        (like(2, several=True), Case(64, 64, 0, "float64", "column")),
-        (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", e_layout="column")),
+        (like(4, several=True), Case(64, 64, 0, "float32", "column"), 0),
+        (like(2, several=False), Case(64, 64, 0, "float32", "row"), 0),
+        (like(8, several=False), Case(64, 64, 0, "bfloat16", "gram"), 0),
+        (like(1, several=False, F_MODE=PACKED), Case(70, 70, 0, "float32", "row"), 0),
+        (like(2, several=False, DOWN=1), Case(64, 64, 0, "float32", "gram"), 0),
+        (like(4, several=True, F_MODE=STRIDED), Case(64, 32, 0, "float16", "row"), 0),
+        (like(2, several=True), Case(64, 64, 0, "float64", "column"), 0),
+        (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", e_layout="column"), 0),
+        (like(8, several=True, E_MODE=SHIFTED), Case(16, 16, 0, "float16", "column"), 1),
+        (like(4, several=False, E_MODE=SHIFTED), Case(64, 64, 0, "bfloat16", "gram"), 3),
+        (like(4, several=True, F_MODE=SHIFTED), Case(32, 16, 0, "float16", "column"), 2),
     ],
 )
-def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case) -> None:
-    config = Trial(replace(subject, blocks=1), replace(case, k=256)).kernel.config
-    trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * teams(config)))
-    config, size = trial.kernel.config, trial.problem.dtype.itemsize
+def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case, pad: int) -> None:
+    config = Trial(replace(subject, blocks=1), replace(case, k=256), pad=pad).kernel.config
+    trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * teams(config)), pad=pad)
+    config = trial.kernel.config
     passed = 0.0  # of a warp of each group, per k
-    for name, lines, count in (("E", case.m, config["TM"]), ("F", case.n, config["TN"])):
+    for name, count in (("E", config["TM"]), ("F", config["TN"])):
         if name == "F" and triangle(config):
             continue
-        reads = Reads.of(config, name, lines, size)
-        passed += count / reads.width / 4 * reads.passes(config[f"{name}_PITCH"])
+        reads = Reads.of(config, name, trial.problem)
+        passed += count * reads.per_element / 4 * reads.passes(config[f"{name}_PITCH"])
     warps = config["S"] // 32
     wide = trial.problem.dtype.accumulator.itemsize
     # All groups' sums at once where the stages have room for them, else those of half of the groups.

@@ -283,10 +283,11 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     if staged:
         copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
         passes = row_bytes / _SECTOR_LINE
-        for name, whole, count in (("E", problem.m, tm), ("F", problem.n, tn)):
-            read = Reads.of(config, name, whole, size)
-            loads += threads * count / read.width
-            passes += threads / _LANES * count / read.width * read.passes(config[f"{name}_PITCH"])
+        for name, count in (("E", tm), ("F", tn)):
+            read = Reads.of(config, name, problem)
+            each = threads * count * read.per_element
+            loads += each
+            passes += each / _LANES * read.passes(config[f"{name}_PITCH"])
     else:
         reads = threads * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
         lines = _lines(problem, config, "E", tm, config["DOWN"]) + _lines(problem, config, "F", tn, config["ACROSS"])
@@ -332,8 +333,8 @@ def _unit_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
     """Issue slots of a thread per k, of which a warp's fragments hold several: products, sums and splitting."""
     made = FRAGMENTS[problem.dtype.itemsize]
     chain = max(1, 4 * config["V"] // made.length)  # of products whose sum is added to the long one
-    turned = {name: problem.dtype.wider is not None and not lies_along_k(config, name) for name in "EF"}
-    pairs = 2 * (config["TM"] * turned["E"] + (0 if diagonal else config["TN"] * turned["F"]))
+    merged = {name: problem.dtype.wider is not None and config[f"{name}_MODE"] != ALONG_K for name in "EF"}
+    pairs = 2 * (config["TM"] * merged["E"] + (0 if diagonal else config["TN"] * merged["F"]))
     return (unit_slots(config, made, diagonal=diagonal, chain=chain) + pairs) / made.length
 
 

@@ -12,6 +12,7 @@ from math import gcd
 
 from matmill.config import Config
 from matmill.kernel import ceil_div
+from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
 
@@ -99,6 +100,11 @@ def width_of(config: Config, name: str, lines: int, size: int) -> int:
     return config[f"{name}_GROUP"]
 
 
+def by_word(config: Config, name: str) -> bool:
+    """Whether lanes load 16-bit numbers, of lines that begin anywhere, by the words in which they lie (``lines.cuh``)."""
+    return config[f"{name}_MODE"] == SHIFTED and config["V"] > 1
+
+
 def lies_along_k(config: Config, name: str) -> bool:
     """Whether k is contiguous in matrix ``name``, wherever its lines begin: it is then read line by line."""
     return config[f"{name}_MODE"] in {ALONG_K, SHIFTED}
@@ -164,7 +170,11 @@ def at_once(ways: int, threads: int, blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Reads:
-    """A thread's loads of matrix ``name`` from a stage: ``width`` elements of ``size`` bytes each."""
+    """A thread's loads of matrix ``name`` from a stage: ``width`` elements of ``size`` bytes each.
+
+    ``late`` is how many elements after an aligned vector a line of the matrix begins for each line before it, where
+    lines begin anywhere and are read by the words of ``v`` neighbours.
+    """
 
     name: str
     size: int
@@ -174,20 +184,37 @@ class Reads:
     linewise: bool
     square: tuple[int, int, int, int]
     units: bool
+    late: int | None
 
     @classmethod
-    def of(cls, config: Config, name: str, lines: int, size: int) -> Reads:
-        """Those of a matrix of ``lines`` lines."""
-        square = (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"])
-        width, linewise = width_of(config, name, lines, size), lies_along_k(config, name)
-        return cls(name, size, width, config[f"{name}_GROUP"], config["V"], linewise, square, bool(config["UNITS"]))
+    def of(cls, config: Config, name: str, problem: Gemm) -> Reads:
+        """Those of ``problem``'s E or F."""
+        first, lines = name == "E" or problem.gram, problem.m if name == "E" else problem.n
+        stride, size = problem.a_row_col[0] if first else problem.b_row_col[1], problem.dtype.itemsize
+        late = stride % (VECTOR_BYTES // size) if by_word(config, name) else None
+        return cls(
+            name,
+            size,
+            _WORD // size if late is not None else width_of(config, name, lines, size),
+            config[f"{name}_GROUP"],
+            config["V"],
+            lies_along_k(config, name),
+            (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"]),
+            bool(config["UNITS"]),
+            late,
+        )
+
+    @property
+    def per_element(self) -> float:
+        """Loads for each element: of ``v`` neighbours by words one more than they fill."""
+        return 1 / self.width + (0 if self.late is None else 1 / self.v)
 
     def passes(self, pitch: int) -> float:
         """Passes that one such load of a warp takes where lines, or k's, lie ``pitch`` elements apart."""
         taker, group = (pitch, self.v) if self.linewise else (self.group, self.v * pitch)
         apart = (taker * self.size, group * self.size, self.width * self.size)
         if self.units:
-            return float(_passes_of(_FRAGMENT, apart))
+            return float(_passes_of(_FRAGMENT, apart, (self.late or 0) * self.size))
         return _passes(self.square, self.name, apart)
 
 
@@ -210,10 +237,17 @@ def _passes(square: tuple[int, int, int, int], name: str, apart: tuple[int, int,
 
 
 @cache
-def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int]) -> int:
-    """Those of a warp whose lanes are given as taker and group."""
+def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], late: int = 0) -> int:
+    """Those of a warp whose lanes are given as taker and group; each line begins ``late`` bytes later than the last.
+
+    >>> [_passes_of(_FRAGMENT, (2 * pitch, 16, 4), late=2) for pitch in (264, 272, 288)]
+    [4, 2, 1]
+    """
     taker_bytes, group_bytes, width = apart
-    starts = [taker * taker_bytes + group * group_bytes for taker, group in lanes]
+    starts = [
+        taker * taker_bytes + group * group_bytes + taker * late % VECTOR_BYTES // _WORD * _WORD
+        for taker, group in lanes
+    ]
     paired = width > _WORD and any(all(starts[i] == starts[i ^ bit] for i in range(_LANES)) for bit in (1, 2))
     together = min(_LANES, _ROW // max(width, _WORD) * (2 if paired else 1))
     count = 0

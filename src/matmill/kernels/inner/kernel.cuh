@@ -9,6 +9,7 @@
 //
 // Everything is added in an order that launch and layout alone decide: the same inputs give the same bits.
 #include "matmill/inner/last_block.cuh"
+#include "matmill/inner/packed_sums.cuh"
 #include "matmill/inner/product.cuh"
 #include "matmill/inner/units.cuh"
 
@@ -22,7 +23,9 @@ struct ProductOf<Config, true> {
 };
 using Product = ProductOf<Config, Config::UNITS != 0>::Type;
 using LastBlock = matmill::LastBlock<Config::BS, Product::M * Product::N, Config::BLOCKS_PER_SM>;
-constexpr int SHARED_BYTES = LastBlock::BYTES > Product::SHARED_BYTES ? LastBlock::BYTES : Product::SHARED_BYTES;
+using Packed = matmill::PackedSums<Product, Config::BS, Config::UNITS != 0>;
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr int SHARED_BYTES = larger(larger(LastBlock::BYTES, Packed::BYTES), Product::SHARED_BYTES);
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
 extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
@@ -47,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
   const bool counts = counter != nullptr;
   const Index pitch = counts ? LastBlock::PITCH : Product::M * Product::N;
   Acc* const own = partials + (batch * gridDim.x + blockIdx.x) * pitch;
-  product.sum(shared, [&](int row, int column, Acc sum) { own[row * Product::N + column] = sum; });
+  Packed::write(product, shared, own);
   if (!counts) return;
   LastBlock::pad(own);
   if (!matmill::is_last(counter, gridDim.x * gridDim.y)) return;

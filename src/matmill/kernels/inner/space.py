@@ -15,14 +15,12 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, teams, width_of
 from matmill.kernel import ceil_div
-from matmill.kernels.inner.stages import with_stages
+from matmill.kernels.inner.stages import LEAST_COPY, with_stages
 from matmill.kernels.inner.units import against_units, units
 from matmill.layout import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
 from matmill.partials import MOST_ADDED_BY_ONE, padded_bytes
 from matmill.problem import Gemm
-
-_LEAST_COPY = 4  # bytes, of cp.async
 
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
@@ -227,7 +225,7 @@ def _copied_as(name: str, layout: Layout, count: int, size: int) -> list[dict[st
     mode, width = layout.mode, layout.width
     if mode == PACKED and width >= full and layout.lines in {full << i for i in range(6)}:
         mode, width = STRIDED, full  # k's of whole vectors, which a pitch spreads over the banks
-    ways = [(mode, width)] if width * size >= _LEAST_COPY else []
+    ways = [(mode, width)] if width * size >= LEAST_COPY else []
     if layout.along_k and layout.shifts and width < full:
         ways.append((SHIFTED, full))
     group = 1 if layout.along_k else gcd(full, count, layout.lines)
@@ -349,15 +347,15 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
     for name, layout in zip("EF", layouts(problem), strict=True):
         mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
         if mode == SHIFTED:
-            if not (layout.shifts and config["BK"] and config["V"] == 1):
+            if not (layout.shifts and config["BK"] and (config["V"] == 1 or config["UNITS"])):
                 return f"{name}_MODE = {mode} needs stages, V = 1 and a matrix that begins at an aligned vector"
             continue
         if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
             return f"{name}_MODE = {mode} is not how {name} lies"
         if width > layout.width:
             return f"{name}_WIDTH = {width} needs lines aligned to {width * size} bytes"
-        if config["BK"] and width * size < _LEAST_COPY:
-            return f"{name}_WIDTH = {width}: cp.async copies at least {_LEAST_COPY} bytes"
+        if config["BK"] and width * size < LEAST_COPY:
+            return f"{name}_WIDTH = {width}: cp.async copies at least {LEAST_COPY} bytes"
     return None
 
 

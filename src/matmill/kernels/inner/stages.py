@@ -24,23 +24,29 @@ from matmill.cost.inner_passes import (
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
+#: Bytes that cp.async copies at a time, at least.
+LEAST_COPY = 4
+
 _LANES = 32
 #: Vectors in a row of all banks, and as few that a warp's lanes add them among themselves.
 _VECTORS, _IN_WARP = 8, 4
+#: Outputs that are put in order before they are written, and groups of which one hands its sums to the other.
+_MANY, _PAIR = 1024, 2
 
 
 def with_stages(config: Config, problem: Gemm) -> Config:
     """``config`` with the pitches of its stages and the shared memory that they and the block's sum need."""
     size = problem.dtype.itemsize
-    e_pitch = _pitch(config, "E", problem.m, size)
-    f_pitch = e_pitch if problem.gram else _pitch(config, "F", problem.n, size)
+    e_pitch = _pitch(config, "E", problem)
+    f_pitch = e_pitch if problem.gram else _pitch(config, "F", problem)
     config = config.replace(E_PITCH=e_pitch, F_PITCH=f_pitch)
     stage = 0
     if config["BK"]:
         stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
-    wide = problem.dtype.accumulator.itemsize
-    sums = max(_sum_bytes(config, wide), _border_bytes(config, wide), _last_block_bytes(config, wide))
-    return config.replace(SHARED_BYTES=max(teams(config) * config["STAGES"] * stage * size, sums))
+    stages, wide = teams(config) * config["STAGES"] * stage * size, problem.dtype.accumulator.itemsize
+    sums = max(_sum_bytes(config, wide, stages), _border_bytes(config, wide))
+    sums = max(sums + _packed_bytes(config, sums, wide), _last_block_bytes(config, wide))
+    return config.replace(SHARED_BYTES=max(stages, sums))
 
 
 def _elements(config: Config, name: str, lines: int) -> int:
@@ -48,25 +54,28 @@ def _elements(config: Config, name: str, lines: int) -> int:
     return (lines if lies_along_k(config, name) else config["BK"]) * config[f"{name}_PITCH"]
 
 
-def _pitch(config: Config, name: str, lines: int, size: int) -> int:
+def _pitch(config: Config, name: str, problem: Gemm) -> int:
     """Elements from one line, or k, of a stage to the next; 0 where there are no stages."""
     if not config["BK"]:
         return 0
-    mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // size
+    mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // problem.dtype.itemsize
+    lines = problem.m if name == "E" else problem.n
     if mode == PACKED or (mode == STRIDED and lines % vector):
         return lines
     # Shifted lines begin up to a vector late.
     least = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
     pitches = [least + vector * more for more in range(_VECTORS)]
-    return min(pitches, key=Reads.of(config, name, lines, size).passes)
+    return min(pitches, key=Reads.of(config, name, problem).passes)
 
 
-def _sum_bytes(config: Config, itemsize: int) -> int:
+def _sum_bytes(config: Config, itemsize: int, room: int) -> int:
+    """Where a block's groups add theirs, at once if ``room`` bytes hold them all (``tile_sum.cuh``)."""
     outputs, s, bs = outputs_of(config), config["S"], config["BS"]
     if _LANES // 2 % s == 0:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
-    return groups(config) // 2 * s * outputs * itemsize
+    whole = bs * outputs * itemsize
+    return whole if groups(config) > _PAIR and whole <= room else groups(config) // 2 * s * outputs * itemsize
 
 
 def _border_bytes(config: Config, itemsize: int) -> int:
@@ -74,6 +83,17 @@ def _border_bytes(config: Config, itemsize: int) -> int:
     rows, columns = border(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
+
+
+def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
+    """What the block's sums, in whole rows, take behind ``sums`` bytes of parts of them (``packed_sums.cuh``).
+
+    Room is made for the matrix units alone: GPUs without have less of it.
+    """
+    if not config["UNITS"] or config["M"] * config["N"] < _MANY:
+        return 0
+    pitch = config["N"] + (_LANES + 9 - config["N"] % _LANES) % _LANES
+    return -sums % VECTOR_BYTES + config["M"] * pitch * itemsize
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:

@@ -32,7 +32,7 @@ from matmill.cost.inner_passes import (
     units_of,
 )
 from matmill.kernel import ceil_div
-from matmill.kernels.inner.stages import with_stages
+from matmill.kernels.inner.stages import LEAST_COPY, with_stages
 from matmill.mma_tiles import ELEMENT_BYTES
 from matmill.problem import Gemm
 
@@ -45,6 +45,9 @@ _E_LINES, _LANES, _WARP = 2, 8, 32
 _SINGLE, _DOUBLE = 4, 8
 #: Registers of a thread for addresses and counters.
 _OTHERS, _OTHERS_OF_DOUBLES, _OF_BORDER = 40, 52, 24
+#: And for each 16-bit line that begins anywhere, by the k's that are loaded at once (of few, more is loaded ahead), and
+#: for each that does not lie along k.
+_OF_SHIFTED, _OF_TURNED = {4: 3, 8: 2}, 2
 #: Tiles to consider, and how much more than the least burden the last of them may be.
 _TILES, _MOST_BURDEN = 3, 1.3
 #: Cycles in which a scheduler issues nothing else, per instruction of the matrix units on an H200; and those for which
@@ -77,7 +80,9 @@ def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config
     """Those worth considering, without a grid."""
     if no_units(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, lies):
         return
-    tiles = list(_tiles(problem, arch, _side_by_side(problem, lies)))
+    if not all(_copies(one, problem.dtype.itemsize) for one in lies):
+        return
+    tiles = list(_tiles(problem, arch, lies))
     if problem.gram and problem.dtype.name == "float32":
         yield from _of_tiles(problem, arch, lies, tiles, _MOST_LOADED[1])
         return
@@ -131,9 +136,11 @@ def _side_by_side(problem: Gemm, lies: tuple[Lies, Lies]) -> int:
     return 2 if problem.dtype.wider is not None and mode != ALONG_K and lines % 2 == 0 else 1
 
 
-def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
+def _tiles(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
     """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
+    side_by_side = _side_by_side(problem, lies)
+    e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in lies)
     made = FRAGMENTS[problem.dtype.itemsize]
     found = []
     bordered = problem.dtype.name == "float32" and not gram
@@ -153,8 +160,12 @@ def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
                 S=_WARP * _warps(down, across, gram=gram),
                 GRAM=int(gram),
                 UNITS=1,
-                V=2,
+                V=4 if problem.dtype.wider is not None else 2,
                 U=0,
+                E_MODE=e_mode,
+                F_MODE=f_mode,
+                E_GROUP=0,
+                F_GROUP=0,
             )
             if _fits(tile, problem, arch):
                 found.append((_burden(tile, problem.dtype.name, made), tile))
@@ -164,10 +175,8 @@ def _tiles(problem: Gemm, arch: Arch, side_by_side: int) -> Iterator[Config]:
 
 def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
     """Whether a block may have its warps, and as many as make a multiprocessor's least have their registers."""
-    warps = tile["S"] // _WARP
-    return warps <= _MOST_WARPS and _registers(tile, problem.dtype.itemsize) <= _most_registers(
-        arch, min(_counts(warps))
-    )
+    warps, needed = tile["S"] // _WARP, _registers(tile, problem.dtype.itemsize)
+    return warps <= _MOST_WARPS and needed <= _most_registers(arch, min(_counts(warps)))
 
 
 def _lines(count: int, together: int, takers: int, *, bordered: bool) -> list[int]:
@@ -210,13 +219,15 @@ def _counts(own: int) -> list[int]:
     return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
 
 
-def _registers(tile: Config, size: int, alone: int = 0) -> int:
+def _registers(tile: Config, size: int) -> int:
     """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
 
-    Of ``alone`` 16-bit lines, numbers have a register each until they are one of a pair.
+    Of 16-bit lines that are loaded one by one, numbers have a register each until they are one of a pair. Those that
+    begin anywhere have a word more than they fill, and what says how late it is.
     """
     tn, sums = tile["TN"], outputs_of(tile)
-    lines = tile["TM"] + (0 if triangle(tile) else tn)  # that are loaded
+    loaded = {"E": tile["TM"], "F": 0 if triangle(tile) else tn}
+    lines = sum(loaded.values())
     if size == _DOUBLE:
         return 2 * sums + 8 * lines + _OTHERS_OF_DOUBLES
     if size == _SINGLE:
@@ -225,42 +236,40 @@ def _registers(tile: Config, size: int, alone: int = 0) -> int:
         sums += 6 * beyond + border_sums(tile) + (_OF_BORDER if beyond else 0)
         chained = 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
         return sums + 8 * tn + 8 + chained + 4 * lines + _OTHERS
+    turned = {name: n for name, n in loaded.items() if not lies_along_k(tile, name)}
+    alone = sum(n for name, n in turned.items() if tile[f"{name}_GROUP"] == 1)
+    begin_anywhere = sum(n for name, n in loaded.items() if tile[f"{name}_MODE"] == SHIFTED)
+    sums += _OF_TURNED * sum(turned.values()) + _OF_SHIFTED[tile["V"]] * begin_anywhere
     return sums + 4 * tn + tile["V"] * (lines + alone) + _OTHERS
-
-
-def _one_by_one(read: Config) -> int:
-    """Lines of a lane that are loaded number by number."""
-    counts = {"E": read["TM"], "F": 0 if triangle(read) else read["TN"]}
-    return sum(n for name, n in counts.items() if not lies_along_k(read, name) and read[f"{name}_GROUP"] == 1)
 
 
 def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, int], int]]:
     """How matrices are copied, without groups, and how many k's a lane loads at once."""
     size = problem.dtype.itemsize
-    full = VECTOR_BYTES // size
-    choices = []
-    for mode, lines, width, shifts in lies:
-        if mode == ALONG_K:
-            choices.append(
-                [(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full and size > ELEMENT_BYTES else [])
-            )
-        else:
-            whole = lines % full == 0 and width % full == 0
-            choices.append([(STRIDED, full) if whole else (mode, width)])
-    if size == ELEMENT_BYTES and any(width == 1 for _, _, width, _ in lies):
-        return  # cp.async copies 4 bytes at least
+    e_ways, f_ways = (_copies(one, size) for one in lies)
     # Both as they lie, or whatever can be shifted.
-    e_ways, f_ways = choices
     for (e_mode, e_width), (f_mode, f_width) in dict.fromkeys([(e_ways[0], f_ways[0]), (e_ways[-1], f_ways[-1])]):
         copies = {"E_MODE": e_mode, "E_WIDTH": e_width, "F_MODE": f_mode, "F_WIDTH": f_width}
         for v in _lengths(size, {e_mode, f_mode}):
             yield copies, v
 
 
+def _copies(lie: Lies, size: int) -> list[tuple[int, int]]:
+    """Mode and width of copies of one matrix: as it lies, and by whole vectors."""
+    mode, lines, width, shifts = lie
+    full = VECTOR_BYTES // size
+    if mode == ALONG_K:
+        ways = [(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full else [])
+    else:
+        whole = lines % full == 0 and width % full == 0
+        ways = [(STRIDED, full) if whole else (mode, width)]
+    return [way for way in ways if way[1] * size >= LEAST_COPY]
+
+
 def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
     """How many k's a lane loads at once."""
     if size == ELEMENT_BYTES:
-        return () if SHIFTED in modes else (4, 8)
+        return (4, 8)
     if SHIFTED in modes:
         return (1,)
     several = (2, 4) if size == _SINGLE else (2,)
@@ -284,7 +293,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
     """Groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
-    own, registers = read["S"] // _WARP, _registers(read, size, _one_by_one(read))
+    own, registers = read["S"] // _WARP, _registers(read, size)
     for warps, blocks in product(_counts(own), (1, 2)):
         groups, left = divmod(warps, own * blocks)
         if left or not 0 < groups <= _MOST_TEAMS:
@@ -355,7 +364,7 @@ def _wrong_warps(problem: Gemm, config: Config) -> str | None:
 def _wrong_stages(problem: Gemm, config: Config) -> str | None:
     modes, v, team = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // teams(config)
     if v not in _lengths(problem.dtype.itemsize, modes):
-        return f"V = {v}: lanes load one k of lines that begin anywhere, and fours of 16-bit matrices"
+        return f"V = {v}: lanes load fours of 16-bit matrices, and of others one k where lines begin anywhere"
     if any(config[f"{name}_MODE"] == SHIFTED and team < lines for name, lines in (("E", problem.m), ("F", problem.n))):
         return f"teams of {team} threads: fewer than lines that begin anywhere"
     if _read(problem, config) != config:

@@ -3,7 +3,8 @@
 //   ALONG_K  k is contiguous: V elements of a line lie side by side
 //   PACKED   all lines of one k are neighbours and the k's too: the matrix is one run of memory
 //   STRIDED  anything else; GROUP lines of one k may still be neighbours
-//   SHIFTED  k is contiguous and lines begin anywhere: only in stages, one k at a time
+//   SHIFTED  k is contiguous and lines begin anywhere: only in stages; one k at a time, or 2-byte numbers as the words
+//            that V of them touch, half a word out of step where a line begins within one
 //
 // TAKERS threads share LINES lines and take COUNT each, in groups of GROUP neighbours dealt out in turns: what
 // neighbouring threads read then lies side by side too. Lines beyond the last repeat it; their sums go nowhere.
@@ -19,7 +20,8 @@ template <class T, int LINES_, int COUNT_, int TAKERS, int V, int MODE, int GROU
 struct Lines {
   static constexpr int LINES = LINES_, COUNT = COUNT_;
   static constexpr bool SHIFTS = MODE == SHIFTED, ALONG = MODE == ALONG_K || SHIFTS;
-  static_assert(!SHIFTS || V == 1, "neighbours in k are not aligned");
+  static constexpr bool BY_WORD = SHIFTS && V > 1;
+  static_assert(!BY_WORD || (sizeof(T) == 2 && V % 2 == 0), "neighbours in k are not aligned");
   static_assert(COUNT * TAKERS >= LINES, "every line is taken");
   static_assert(GROUP == 1 || (!ALONG && LINES % GROUP == 0 && COUNT % GROUP == 0), "whole groups");
 
@@ -98,14 +100,15 @@ struct Lines {
 
   // Where in a stage this thread's lines begin, groups by their first line, at its own k; `first` is the matrix's first
   // element. Kept in registers, else the compiler works them out anew for every stage: one where all lie at fixed
-  // distances from the first, and one for each that does not.
+  // distances from the first, and one for each that does not. Lines as many apart as a vector has elements begin alike.
   template <int PITCH>
   static __device__ __forceinline__ void places(int (&at)[COUNT], int taker, int k, const T* first, long long stride) {
     constexpr int LINE = ALONG ? PITCH : 1, K = ALONG ? 1 : PITCH;
+    constexpr bool ALIKE = !SHIFTS || TAKERS % (VECTOR_BYTES / int(sizeof(T))) == 0;
 #pragma unroll
     for (int i = 0; i < COUNT; i += GROUP) {
       const int past = i / GROUP * TAKERS * GROUP;
-      if (!SHIFTS && i > 0 && past + TAKERS * GROUP <= LINES) {
+      if (ALIKE && i > 0 && past + TAKERS * GROUP <= LINES) {
         at[i] = at[0] + past * LINE;
         continue;
       }
@@ -133,7 +136,16 @@ struct Lines {
   // The same for the group alone that begins with line i.
   template <int PITCH>
   __device__ __forceinline__ void read_group(const T* stage, const int (&at)[COUNT], int k, int i) {
-    if constexpr (ALONG) {
+    if constexpr (BY_WORD) {
+      const unsigned* const from = reinterpret_cast<const unsigned*>(stage + (at[i] & ~1) + k);
+      unsigned word = from[0];
+#pragma unroll
+      for (int p = 0; p < V / 2; ++p) {
+        const unsigned next = from[p + 1];
+        reinterpret_cast<unsigned*>(x)[i * V / 2 + p] = __funnelshift_r(word, next, (at[i] & 1) * 16);
+        word = next;
+      }
+    } else if constexpr (ALONG) {
       copy<V>(&x[i * V], stage + at[i] + k);
     } else {
 #pragma unroll

@@ -56,7 +56,8 @@ struct InnerProduct {
   static constexpr int STAGE_BYTES = StageE::BYTES + (GRAM ? 0 : StageF::BYTES);
   static constexpr int PIPELINE_BYTES = STAGED ? Config::STAGES * STAGE_BYTES : 0;
   using Sum = TileSum<Acc, BS, S, OUT, PIPELINE_BYTES>;
-  static constexpr int SHARED_BYTES = PIPELINE_BYTES > Sum::BYTES ? PIPELINE_BYTES : Sum::BYTES;
+  static constexpr int SUM_BYTES = Sum::BYTES;
+  static constexpr int SHARED_BYTES = PIPELINE_BYTES > SUM_BYTES ? PIPELINE_BYTES : SUM_BYTES;
 
   static constexpr int FEW = 4;  // outputs that spare registers for sums of their own are left for
 
@@ -118,7 +119,7 @@ struct InnerProduct {
   // Calls write(row, column, sum) once for every output, from some thread.
   template <class Write>
   __device__ __forceinline__ void sum(unsigned char* shared, Write write) {
-    if constexpr (STAGED && Sum::BYTES > 0) __syncthreads();  // the stages become the place of the sums
+    if constexpr (STAGED && SUM_BYTES > 0) __syncthreads();  // the stages become the place of the sums
     Sum::run(acc, reinterpret_cast<Acc*>(shared), [&](int s, int output, Acc sum) {
       if (TILES < S && DOWN * ACROSS != S && s >= TILES) return;
       int down, across;
