@@ -118,6 +118,8 @@ def test_shares_follow_from_times() -> None:
     assert entry.fma_share() == pytest.approx(2 * 16 * 10**8 / 1e-3 / H200.fp32_flops)
     assert entry.speedup() == pytest.approx(5)
     assert entry.error_ratio() == pytest.approx(0.5)
+    assert entry.alone_share() is None  # records of before it was measured
+    assert Entry({**entry.record, "read_seconds": 0.9e-3}).alone_share() == pytest.approx(0.9)
     gram = gram_of(inner_product(64, 64, 10**6))
     assert Entry(_entry(gram, 1e-3, 1e-3)).fma_share() == pytest.approx(65 / 128 * gram.flops / 1e-3 / H200.fp32_flops)
     assert Entry(_entry(gram, 1e-3, 1e-3)).problem == gram
@@ -143,7 +145,10 @@ def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library
     assert narrow.median == pytest.approx(0.95)
     assert [said(entry) for entry in narrow.slower] == ["4x4x100000000 float32, F row-major"]
     assert (half.met, half.asked, half.must) == (0, 1, 2)
-    assert cells(narrow)[1:6] == ["3", "85.0%", "95.0%", "2 of 3", "1 of 3"]
+    assert cells(narrow)[1:7] == ["3", "85.0%", "95.0%", "-", "2 of 3", "1 of 3"]
+    made = [{**one, "read_seconds": 0.97 * one["rows"][0]["median"]} for one in made[:2]]
+    (narrow,) = lines(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
+    assert cells(narrow)[4] == "97.0%"
 
 
 # Page

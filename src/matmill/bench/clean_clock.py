@@ -16,6 +16,7 @@ from matmill.bench.enqueue import enqueuer
 from matmill.bench.probe_runs import Runs
 from matmill.execute import Pointer
 from matmill.gpu import GPU
+from matmill.kernel import ceil_div
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import READ, VECTOR, Stream
 
@@ -32,11 +33,14 @@ class Reading:
     def __init__(self, runs: Runs) -> None:
         self._buffer: Allocation = runs.gpu.empty(self.nbytes)
         self._sums = runs.gpu.empty(4 * runs.arch.sms * runs.arch.threads_per_sm)
-        problem = Stream(self.nbytes // VECTOR, runs.resident(READ))
+        self._runs = runs
+        self.run = self.of(self.nbytes)
+
+    def of(self, nbytes: int) -> Callable[[StreamHandle], None]:
+        """What reads the first ``nbytes`` alone, in whole vectors; :meth:`run` leaves none of them in L2."""
+        problem = Stream(ceil_div(nbytes, VECTOR), self._runs.resident(READ))
         operands = buffers(self._buffer.pointer("read"), Pointer("sums", self._sums.address))
-        self.run: Callable[[StreamHandle], None] = enqueuer(
-            runs.gpu, runs.binary(READ), READ.launches(problem, operands)
-        )
+        return enqueuer(self._runs.gpu, self._runs.binary(READ), READ.launches(problem, operands))
 
     def close(self) -> None:
         """Frees the buffer."""

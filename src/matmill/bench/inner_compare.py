@@ -26,6 +26,9 @@ from matmill.errors import ArgumentError
 from matmill.ops import inner
 from matmill.problem import Gemm
 
+#: Reading as many bytes as a product has, among the competitors.
+ALONE = "read as many"
+
 
 class OwnProduct:
     """``matmill.inner`` of two tensors of torch into a third, on torch's current stream."""
@@ -84,19 +87,25 @@ def _cupy(e: Any, f: Any) -> CupyProduct:
 
 
 def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seconds_each: float) -> dict[str, Any]:
-    """Events around single calls, cold and clean L2, in turns with ``reading``; gives the entry of a record."""
+    """Events around single calls, cold and clean L2, in turns with ``reading``; gives the entry of a record.
+
+    ``read_seconds`` is how long reading as many bytes takes, where ``reading`` has as many, else None.
+    """
     matrices = TorchMatrices(problem, seed)
     with CleanClock(runs.gpu, reading.run) as clock:
         made, absent = products(matrices, clock.stream)
         competitors = [Competitor(one.name, one.run) for one in made]
         competitors.append(Competitor(READ_NAME, reading.run))
+        if problem.least_bytes <= reading.nbytes:
+            competitors.append(Competitor(ALONE, reading.of(problem.least_bytes)))
         timings = clock.compare(competitors, seconds_each=seconds_each, most_rounds=15, settle=0.05, seed=seed)
-    rate = reading.nbytes / timings[-1].median
+    medians = {competitor.name: timing.median for competitor, timing in zip(competitors, timings, strict=True)}
+    read = {"read_bytes_per_s": reading.nbytes / medians[READ_NAME], "read_seconds": medians.get(ALONE)}
     rows = []
     for one, timing in zip(made, timings, strict=False):
         errors = matrices.errors(one.result())
         rows.append({"name": one.name, "version": one.version, **asdict(errors), **asdict(timing)})
-    return {**_known(problem, runs.arch), "read_bytes_per_s": rate, "rows": rows, "absent": absent}
+    return {**_known(problem, runs.arch), **read, "rows": rows, "absent": absent}
 
 
 def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class Entry:
         """Least bytes over time over the bandwidth of reading measured in turns with it."""
         return float(self.record["bytes"] / self.rows[name][MEDIAN] / self.record["read_bytes_per_s"])
 
+    def alone_share(self) -> float | None:
+        """The time of reading as many bytes over ours; None where that was not measured."""
+        seconds = self.record.get("read_seconds")
+        return None if seconds is None else float(seconds / self.rows[OURS][MEDIAN])
+
     def fma_share(self, name: str = OURS) -> float:
         """Multiply-adds that the product needs over time over the data sheet's peak; half of them for a Gram matrix."""
         p = self.record["problem"]

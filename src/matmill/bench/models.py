@@ -59,6 +59,7 @@ MODELS: dict[str, Fitted] = {
                 "overlap": (1.0, 16.0),
                 "line_cycles": (0.25, 8.0),
                 "unit_share": (0.25, 0.65),
+                "unit_overlap": (1.0, 16.0),
             },
         ),
         inner_search.read,

@@ -36,6 +36,7 @@ from matmill.cost.inner_passes import (
     lies_along_k,
     on_diagonal,
     outputs_of,
+    packed,
     teams,
     triangle,
     unit_slots,
@@ -76,7 +77,7 @@ class Constants:
     #: What a second launch right behind the first adds, without its own work.
     second: float = 2.42e-06
     #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
-    last_shifted: float = 1.57e-06
+    last_shifted: float = 1.04e-06
     #: Cycles per instruction of the loops, which come from memory once.
     code_cycles: float = 2.57
     #: Of each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
@@ -85,7 +86,7 @@ class Constants:
     #: in which a thread has as many loads under way as it can; and bytes of partial sums, written and read, per cycle.
     last: float = 1.21e-06
     last_step: float = 6e-07
-    last_bytes: float = 96.2
+    last_bytes: float = 144.0
     #: Share of the data sheet's multiply-adds that are reached.
     fma_share: float = 0.68
     #: Slots per copy and per load straight from memory, with what else they cost; per load from a stage; per element of
@@ -112,14 +113,16 @@ class Constants:
     #: are equal, and eight warps share a multiprocessor; more fill it, and it falls with the square of the shorter one.
     direct_wait: float = 0.25
     #: Bytes per cycle of each multiprocessor to and from L2 for partial sums.
-    l2_bytes: float = 6.36
+    l2_bytes: float = 11.0
     #: On the matrix units, in place of the above: the share of the data sheet's rate, of which mma.sync reaches two
     #: thirds at best, and that of float64's; slots of a copy and of a load from a stage; and a barrier's cycles.
     unit_share: float = 0.65
     double_share: float = 0.904
     unit_copy_slots: float = 7.93
     unit_load_slots: float = 3.04
-    unit_barrier_cycles: float = 112.0
+    unit_barrier_cycles: float = 151.0
+    #: The p of their overlap: what is copied meanwhile waits for nothing that is multiplied.
+    unit_overlap: float = 5.7
     #: Of the multiplying of a block's last stage, the part that nothing else overlaps.
     unit_last: float = 0.839
 
@@ -232,7 +235,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     operands = c.line_cycles * asked.lines + c.shared_cycles * asked.passes
     operands /= asked.hz
 
-    p = c.overlap
+    p = either(c.overlap, c.unit_overlap)
     together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
     together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
@@ -320,7 +323,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         direct=float(not staged),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=2.0 * sum_bytes if gs > 1 else 0.0,
+        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if gs > 1 else 0.0,
         steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
         turns=float(_turns(problem, config)),
         read_bytes_per_s=arch.dram_bytes_per_s,

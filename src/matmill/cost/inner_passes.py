@@ -26,6 +26,8 @@ _LANES, _ROW, _WORD = 32, 128, 4  # of a warp; bytes that all banks deliver at o
 #: Slots of a lane per line to split two float32, of two k's, into two of tf32 each, and to copy those. Integer
 #: instructions take two.
 _SPLIT, _COPIED = 12, 8
+#: Outputs of which a block's sums are put in order.
+_MANY = 1024
 #: Taker of lines and group of k's of each lane of a warp that loads for the matrix units (``units.cuh``).
 _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
@@ -101,7 +103,7 @@ def width_of(config: Config, name: str, lines: int, size: int) -> int:
 
 
 def by_word(config: Config, name: str) -> bool:
-    """Whether lanes load 16-bit numbers, of lines that begin anywhere, by the words in which they lie (``lines.cuh``)."""
+    """Whether lanes load 16-bit numbers of lines that begin anywhere by the words that hold them (``lines.cuh``)."""
     return config[f"{name}_MODE"] == SHIFTED and config["V"] > 1
 
 
@@ -144,6 +146,14 @@ def busiest(diagonal: list[bool], warps: int, whole: float, half: float) -> floa
     """
     each = [half if there else whole for there in diagonal]
     return max(sum(each[w % len(each)] for w in range(first, warps, SCHEDULERS)) for first in range(SCHEDULERS))
+
+
+def packed(config: Config) -> bool:
+    """Whether a block has so many outputs that it puts its sums in order before it writes them (``packed_sums.cuh``).
+
+    Room for that is made for the matrix units; others, of so many outputs, have it as a rule.
+    """
+    return config["M"] * config["N"] >= _MANY
 
 
 def last_block(config: Config, itemsize: int) -> tuple[int, int]:

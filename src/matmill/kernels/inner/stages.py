@@ -19,6 +19,7 @@ from matmill.cost.inner_passes import (
     last_block,
     lies_along_k,
     outputs_of,
+    packed,
     teams,
 )
 from matmill.kernel import ceil_div
@@ -30,8 +31,8 @@ LEAST_COPY = 4
 _LANES = 32
 #: Vectors in a row of all banks, and as few that a warp's lanes add them among themselves.
 _VECTORS, _IN_WARP = 8, 4
-#: Outputs that are put in order before they are written, and groups of which one hands its sums to the other.
-_MANY, _PAIR = 1024, 2
+#: Groups of which one hands its sums to the other.
+_PAIR = 2
 
 
 def with_stages(config: Config, problem: Gemm) -> Config:
@@ -90,7 +91,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
     Room is made for the matrix units alone: GPUs without have less of it.
     """
-    if not config["UNITS"] or config["M"] * config["N"] < _MANY:
+    if not (config["UNITS"] and packed(config)):
         return 0
     pitch = config["N"] + (_LANES + 9 - config["N"] % _LANES) % _LANES
     return -sums % VECTOR_BYTES + config["M"] * pitch * itemsize
