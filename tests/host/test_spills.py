@@ -47,6 +47,16 @@ def test_wide_inner_products_do_not_spill(m: int, dtype: DType, layout: str) -> 
     assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0, str(kernel.config)
 
 
+@pytest.mark.parametrize("layout", ["row", "column"])
+@pytest.mark.parametrize("m", [13, 65, 100, 127])
+def test_inner_products_of_16_bits_and_an_odd_k_do_not_spill(m: int, layout: str) -> None:
+    problem = inner_product(m, m, 10**6 + 1, HALF, layout)
+    for asked in (problem, gram_of(problem)):
+        kernel = choose_from(_INNER, asked, H200).kernel
+        assert kernel.config["UNITS"] == 1
+        assert compile_source(generate(kernel, HALF), H200.target).resources.spill_stores == 0, str(kernel.config)
+
+
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
     """X transposed plus Y, packed."""
     size = dtype.itemsize

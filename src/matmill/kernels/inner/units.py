@@ -45,8 +45,10 @@ _E_LINES, _LANES, _WARP = 2, 8, 32
 _SINGLE, _DOUBLE = 4, 8
 #: Registers of a thread for addresses and counters.
 _OTHERS, _OTHERS_OF_DOUBLES, _OF_BORDER = 40, 52, 24
+#: And of float32 where teams load lines that do not lie along k.
+_OF_TURNED_TEAMS = 40
 #: And for each 16-bit line that begins anywhere, by the k's that are loaded at once (of few, more is loaded ahead), and
-#: for each that does not lie along k.
+#: for each beside such that does not lie along k.
 _OF_SHIFTED, _OF_TURNED = {4: 3, 8: 2}, 2
 #: Tiles to consider, and how much more than the least burden the last of them may be.
 _TILES, _MOST_BURDEN = 3, 1.3
@@ -239,7 +241,7 @@ def _registers(tile: Config, size: int) -> int:
     turned = {name: n for name, n in loaded.items() if not lies_along_k(tile, name)}
     alone = sum(n for name, n in turned.items() if tile[f"{name}_GROUP"] == 1)
     begin_anywhere = sum(n for name, n in loaded.items() if tile[f"{name}_MODE"] == SHIFTED)
-    sums += _OF_TURNED * sum(turned.values()) + _OF_SHIFTED[tile["V"]] * begin_anywhere
+    sums += _OF_SHIFTED[tile["V"]] * begin_anywhere + (_OF_TURNED * sum(turned.values()) if begin_anywhere else 0)
     return sums + 4 * tn + tile["V"] * (lines + alone) + _OTHERS
 
 
@@ -300,8 +302,10 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
             continue
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
+            teams_too = count > 1 and size == _SINGLE and not lies_along_k(read, "F")
+            needed = registers + (_OF_TURNED_TEAMS if teams_too else 0)
             for steps, taken in _AHEAD.items():
-                if registers + taken > most or steps * read["V"] * size > most_loaded:
+                if needed + taken > most or steps * read["V"] * size > most_loaded:
                     continue
                 bk = steps * _step(read) * groups // count
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)

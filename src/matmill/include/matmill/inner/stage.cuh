@@ -120,6 +120,7 @@ struct Stage {
       return;
     }
     constexpr int WORD = SIZE < 4 ? 4 : SIZE, OF_WORD = WORD / SIZE;
+#pragma unroll 1  // rare, and registers are not
     for (int i = 0; i < WIDTH; i += OF_WORD) {
       const T* const word = aligned(from) + i;
       if (OF_WORD == 1 || there >= i + OF_WORD || there <= i) {
