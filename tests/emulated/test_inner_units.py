@@ -171,6 +171,24 @@ def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
     assert trial.excess() <= 1
 
 
+@pytest.mark.parametrize(
+    ("subject", "case"),
+    [
+        (like(4, several=False, F_MODE=STRIDED), Case(48, 64, 130, "float16", "row")),  # columns of a lane side by side
+        (like(4, several=False), Case(64, 64, 130, "float32", "column")),
+        (like(2, several=True), Case(33, 65, 130, "float64", "row")),
+    ],
+    ids=str,
+)
+def test_many_sums_are_written_in_whole_sectors(subject: Units, case: Case) -> None:
+    trial = Trial(subject, case)
+    counters = trial.main().counters
+    written = subject.blocks * case.m * case.n * trial.problem.dtype.accumulator.itemsize
+    assert counters.global_store_bytes == written
+    # A warp's store of neighbours, where they begin anywhere, ends in a sector that the next one begins.
+    assert written / 32 <= counters.global_store_sectors <= 1.3 * written / 32
+
+
 @pytest.mark.parametrize("k", [1, 5, 63, 1000])
 def test_teams_share_any_k(k: int) -> None:
     trial = Trial(replace(like(2, several=True), blocks=3), Case(24, 24, k, layout="row"))
@@ -322,6 +340,8 @@ _LONG, _BORDERED = Case(24, 24, 1000), Case(65, 65, 500)
 #: Between what threads put into shared memory and what others read of it.
 _AT_ONCE = "mine[i * S] = acc[i];\n    "
 _BORDER = "if (threadIdx.x % 32 == 0) own_corner[i] = sum;\n    }\n    "
+_MANY, _ALL = Case(64, 64, 130), Case(128, 128, 130, "float16")
+_PLACED = "rows[row * PITCH + column] = sum; });\n      "
 PLANTED_ON_UNITS = [
     (like(2, several=False), _LONG, "teams.cuh", _FIRST + "meet();", _FIRST),
     (like(2, several=True), _LONG, "teams.cuh", _FIRST + "meet();", "meet();"),
@@ -337,6 +357,15 @@ PLANTED_ON_UNITS = [
         "",
     ),
     (like(2, several=False), _LONG, "tile_sum.cuh", _AT_ONCE + "__syncthreads();", _AT_ONCE),
+    (like(4, several=False), _MANY, "packed_sums.cuh", _PLACED + "__syncthreads();", _PLACED),
+    # Where one group of warps has all of D, nothing else holds up those that are done.
+    (
+        like(8, several=False, S=256, BS=256),
+        _ALL,
+        "packed_sums.cuh",
+        "__syncthreads();  // the stages",
+        "// the stages",
+    ),
     (like(4, several=True), _BORDERED, "border.cuh", _BORDER + "__syncthreads();", _BORDER),
     (like(4, several=True), _BORDERED, "border.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
 ]

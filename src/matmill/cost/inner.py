@@ -76,7 +76,7 @@ class Constants:
     launch: float = 3.49e-06
     #: What a second launch right behind the first adds, without its own work.
     second: float = 2.42e-06
-    #: Of the last stage where lines begin anywhere: what is short of a vector goes element by element.
+    #: Of the last stage where lines begin anywhere: what is short of a vector goes word by word.
     last_shifted: float = 1.04e-06
     #: Cycles per instruction of the loops, which come from memory once.
     code_cycles: float = 2.57

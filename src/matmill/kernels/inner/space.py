@@ -348,7 +348,9 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
         mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
         if mode == SHIFTED:
             if not (layout.shifts and config["BK"] and (config["V"] == 1 or config["UNITS"])):
-                return f"{name}_MODE = {mode} needs stages, V = 1 and a matrix that begins at an aligned vector"
+                return (
+                    f"{name}_MODE = {mode} needs stages, V = 1 or units, and a matrix that begins at an aligned vector"
+                )
             continue
         if mode != layout.mode and not (mode == STRIDED and layout.mode == PACKED):
             return f"{name}_MODE = {mode} is not how {name} lies"
