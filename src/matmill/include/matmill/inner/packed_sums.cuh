@@ -4,8 +4,9 @@
 //
 // Lanes of the matrix units have outputs of many rows, and where a lane loads neighbouring columns at once, neighbours of
 // one lane: each store of a warp would touch 8 to 32 sectors for 128 bytes. With PITCH as it is two lanes at most meet in a
-// bank, whichever way they have them. Few outputs are written before another barrier would be passed. 128 x 128 outputs of
-// 132 blocks, of columns side by side, were written in 20 us less on an H200, others in 2 to 4.
+// bank, whichever way they have them. On an H200 128 x 128 outputs of 132 blocks are written in 20 us less so where
+// columns lie side by side and 4 where rows do, 100 x 100 in 13 and 4. Few outputs are written before another barrier
+// would be passed.
 #pragma once
 
 namespace matmill {
