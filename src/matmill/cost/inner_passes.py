@@ -251,7 +251,7 @@ def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], 
     """Those of a warp whose lanes are given as taker and group; each line begins ``late`` bytes later than the last.
 
     >>> [_passes_of(_FRAGMENT, (2 * pitch, 16, 4), late=2) for pitch in (264, 272, 288)]
-    [4, 2, 1]
+    [2, 2, 1]
     """
     taker_bytes, group_bytes, width = apart
     starts = [

@@ -302,7 +302,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
             continue
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
-            teams_too = count > 1 and size == _SINGLE and not lies_along_k(read, "F")
+            teams_too = count > 1 and size == _SINGLE and not (problem.gram or lies_along_k(read, "F"))
             needed = registers + (_OF_TURNED_TEAMS if teams_too else 0)
             for steps, taken in _AHEAD.items():
                 if needed + taken > most or steps * read["V"] * size > most_loaded:
