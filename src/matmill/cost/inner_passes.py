@@ -95,6 +95,8 @@ def on_diagonal(config: Config, made: Fragments) -> list[bool]:
 def width_of(config: Config, name: str, lines: int, size: int) -> int:
     """Elements that a thread loads at once from a stage of matrix ``name``, of ``lines`` lines."""
     mode = config[f"{name}_MODE"]
+    if by_word(config, name):
+        return _WORD // size
     if lies_along_k(config, name):
         return config["V"]
     if mode == PACKED and config["ACROSS" if name == "F" else "DOWN"] == 1:
@@ -205,7 +207,7 @@ class Reads:
         return cls(
             name,
             size,
-            _WORD // size if late is not None else width_of(config, name, lines, size),
+            width_of(config, name, lines, size),
             config[f"{name}_GROUP"],
             config["V"],
             lies_along_k(config, name),

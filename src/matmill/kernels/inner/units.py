@@ -236,8 +236,9 @@ def _registers(tile: Config, size: int) -> int:
         sums += 16 if triangle(tile) else 0  # rows are copied to be columns
         beyond = sum(border(tile))
         sums += 6 * beyond + border_sums(tile) + (_OF_BORDER if beyond else 0)
-        chained = 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
-        return sums + 8 * tn + 8 + chained + 4 * lines + _OTHERS
+        sums += 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
+        turned_teams = teams(tile) > 1 and not (tile["GRAM"] or lies_along_k(tile, "F"))
+        return sums + 8 * tn + 8 + 4 * lines + _OTHERS + (_OF_TURNED_TEAMS if turned_teams else 0)
     turned = {name: n for name, n in loaded.items() if not lies_along_k(tile, name)}
     alone = sum(n for name, n in turned.items() if tile[f"{name}_GROUP"] == 1)
     begin_anywhere = sum(n for name, n in loaded.items() if tile[f"{name}_MODE"] == SHIFTED)
@@ -295,15 +296,14 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
     """Groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
-    own, registers = read["S"] // _WARP, _registers(read, size)
+    own = read["S"] // _WARP
     for warps, blocks in product(_counts(own), (1, 2)):
         groups, left = divmod(warps, own * blocks)
         if left or not 0 < groups <= _MOST_TEAMS:
             continue
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
-            teams_too = count > 1 and size == _SINGLE and not (problem.gram or lies_along_k(read, "F"))
-            needed = registers + (_OF_TURNED_TEAMS if teams_too else 0)
+            needed = _registers(read.replace(U=count), size)
             for steps, taken in _AHEAD.items():
                 if needed + taken > most or steps * read["V"] * size > most_loaded:
                     continue
