@@ -206,6 +206,17 @@ def test_the_order_of_warps_and_blocks_changes_no_bit_of_matrix_units(several: b
     assert len(results) == 1
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_teams_with_fewer_stages_pass_as_many_barriers(stages: int) -> None:
+    subject = Units(lambda config: config["U"] > 1 and config["BS"] > 32 * config["U"], blocks=1)
+    config = Trial(subject, Case(64, 64, 1)).kernel.config
+    barriers = [
+        Trial(subject, Case(64, 64, config["BK"] * (teams(config) * (stages - 1) + last))).main().counters.barriers
+        for last in (1, teams(config))
+    ]
+    assert barriers[0] == barriers[1] > 0
+
+
 LARGEST = np.finfo(np.float32).max
 #: What is not finite, what is all but infinite, and what that multiplies to nothing, to less, to more, to no number.
 SPECIAL = np.array([np.inf, -np.inf, np.nan, LARGEST, -LARGEST, 0, 1e-42, 0.5, 2, -1], np.float32)

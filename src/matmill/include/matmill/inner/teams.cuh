@@ -10,6 +10,10 @@
 //
 // At that barrier all threads of the team hold the last operands of stage t, so that it may be overwritten.
 //
+// Of a block's teams those with a stage less than the first one meet once more: compute-sanitizer's racecheck counts what
+// barriers a thread has passed, whichever they were, and where two have passed fewer or more it finds races across those of
+// the block. So does a team without k's, which loads a step of whatever its stages hold, and multiplies none.
+//
 // The loop is one for whole stages and short ones: a second one for those at the end makes the compiler move sums from
 // register to register, and registers meet in their banks more often (a tenth more clocks, counted in machine code).
 #pragma once
@@ -69,7 +73,6 @@ struct TeamStages {
     Index rest = left;  // terms from the stage to be multiplied next on
 #pragma unroll 1
     for (int s = 0; s < STAGES; ++s) issue(s * BYTES);
-    if (rest <= 0) return;
     ptx::cp_async_wait<STAGES - 1>();
     meet();
     unsigned reading = 0;
@@ -92,6 +95,7 @@ struct TeamStages {
       issue(freed);
     }
     ptx::cp_async_wait<0>();
+    if (TEAMS > 1 && rest + team() * BK > 0) meet();
   }
 };
 
