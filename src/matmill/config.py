@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class Config:
         return cls(tuple(sorted(constants.items())))
 
     def __getitem__(self, name: str) -> int:
-        for key, value in (*self.constants, *self.launch):
-            if key == name:
-                return value
-        raise KeyError(name)
+        return self._values[name]
+
+    @cached_property
+    def _values(self) -> dict[str, int]:
+        # Models ask for a dozen of them for each of a thousand configurations.
+        return dict((*self.launch, *self.constants))
 
     def replace(self, **changes: int) -> Config:
         """The config with some compiled constants changed or added."""
