@@ -25,6 +25,8 @@ from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.problem import Gemm
 
 MILLISECONDS = 2.0
+#: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.
+_POISONED = 1 << 24
 
 
 class FakeGPU:
@@ -58,7 +60,8 @@ class FakeGPU:
 
     def allocate(self, nbytes: int) -> int:
         """The address of new memory."""
-        memory = np.full(nbytes, 0xAA, np.uint8)
+        memory = np.empty(nbytes, np.uint8)
+        memory[:_POISONED] = 0xAA
         self.live[memory.ctypes.data] = memory
         return int(memory.ctypes.data)
 
