@@ -12,7 +12,7 @@
 //
 // Of a block's teams those with a stage less than the first one meet once more: compute-sanitizer's racecheck counts what
 // barriers a thread has passed, whichever they were, and where two have passed fewer or more it finds races across those of
-// the block. So does a team without k's, which loads a step of whatever its stages hold, and multiplies none.
+// the block. So does a team that has no k's at all.
 //
 // The loop is one for whole stages and short ones: a second one for those at the end makes the compiler move sums from
 // register to register, and registers meet in their banks more often (a tenth more clocks, counted in machine code).
@@ -77,7 +77,7 @@ struct TeamStages {
     meet();
     unsigned reading = 0;
     const auto stage = [&] { return reinterpret_cast<const Scalar*>(shared + reading); };
-    first(stage());
+    if (rest > 0) first(stage());
 #pragma unroll 1
     for (; rest > 0; rest -= step) {
       const unsigned freed = reading;
