@@ -48,6 +48,7 @@ def test_a_probe_finds_plausible_figures(tmp_path: Path, capsys: pytest.CaptureF
     assert found.l2_bytes_per_s > found.read_bytes_per_s
 
 
+@pytest.mark.alone
 def test_rates_come_near_the_data_sheet(device: GPU) -> None:
     found, sheet = probe(device), data_sheet(device.arch)
     for name in ("clock_hz", "fma_flops", "fma64_flops", "read_bytes_per_s", "write_bytes_per_s", "copy_bytes_per_s"):

@@ -51,6 +51,7 @@ def test_the_bits_do_not_depend_on_the_run(device: GPU) -> None:
     assert len({_streamed(device, e, f, 8 * MIB).tobytes() for _ in range(5)}) == 1
 
 
+@pytest.mark.alone
 def test_memory_of_the_gpu_is_given_back_after_every_end(device: GPU, tmp_path: Path) -> None:
     e = stored(numbers((4, 4 * MIB), F32), "file rows", tmp_path)
     f = numbers((4 * MIB, 4), F32, 1)
