@@ -76,7 +76,7 @@ def test_the_kernel_itself_runs(*, late: bool) -> None:
     run_once(LINES, late=late)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data(), late=st.booleans())
 def test_damaged_kernels_run_or_are_refused(data: st.DataObject, *, late: bool) -> None:
     text = damaged(data, LINES)

@@ -73,13 +73,13 @@ def test_what_is_chosen_is_right(m: int, n: int, k: int, dtype: str, layout: str
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("m", [1, 12, 17, 100])
 def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) -> None:
-    trial = Trial(Chosen(blocks=2), Case(m, m, 600, dtype, "gram"))
+    trial = Trial(Chosen(blocks=2), Case(m, m, 600 if m < 100 else 200, dtype, "gram"))
     assert not hazards(trial)
     assert trial.excess() <= 1
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     draw = data.draw

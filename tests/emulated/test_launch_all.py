@@ -18,7 +18,7 @@ def test_some_of_each_are_launched_and_checked(
         gpu.damage = lambda found: found.fill(7)
     monkeypatch.setattr("matmill.ladder.sgemm.SGEMM", SGEMM[:1])
     monkeypatch.setattr("matmill.ladder.hgemm.HGEMM", HGEMM[-1:])
-    assert run_script(monkeypatch, gpu, "launch_all.py", "--every", "83", "--workers", "0") == int(damaged)
+    assert run_script(monkeypatch, gpu, "launch_all.py", "--every", "131", "--workers", "0") == int(damaged)
     *lines, last = capsys.readouterr().out.splitlines()
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"

@@ -188,10 +188,12 @@ def test_what_is_not_finite_comes_out_as_from_numpy(dtype: str) -> None:
     assert check(matmill.inner(e, f, executor="emulator"), e, f).ok
 
 
-@pytest.mark.parametrize(("dtype", "n", "vector"), [("float32", 150, 1), ("float32", 152, 4), ("float64", 150, 2)])
-def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, vector: int) -> None:
-    a, b, c = _random(3, 133, 1500, dtype=dtype), _random(4, 1500, n, dtype=dtype), _random(5, 133, n, dtype=dtype)
-    kernel = choose(Gemm(133, n, 1500, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
+@pytest.mark.parametrize(
+    ("dtype", "n", "k", "vector"), [("float32", 150, 1500, 1), ("float32", 152, 1500, 4), ("float64", 150, 700, 2)]
+)
+def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int, vector: int) -> None:
+    a, b, c = _random(3, 133, k, dtype=dtype), _random(4, k, n, dtype=dtype), _random(5, 133, n, dtype=dtype)
+    kernel = choose(Gemm(133, n, k, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
     assert (kernel.entry, kernel.config["D_VEC"]) == ("gemm", vector)
     assert kernel.config["GS"] > 1
     found = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)

@@ -47,7 +47,7 @@ PLACES = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     draw = data.draw

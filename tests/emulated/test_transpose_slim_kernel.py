@@ -74,7 +74,7 @@ def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     draw, wide = data.draw, data.draw(st.booleans())
