@@ -183,7 +183,7 @@ LAID = st.builds(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 80), st.integers(1, 80), st.integers(1, 140)),
     a=LAID,

@@ -79,7 +79,7 @@ def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) ->
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     draw = data.draw

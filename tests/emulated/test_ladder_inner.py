@@ -127,13 +127,13 @@ def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("float64", "row"), ("float16", "column"), ("bfloat16", "row")])
 def test_every_dtype_and_layout(dtype: str, layout: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, found = _json(["--m", "5", "--n", "3", "--k", "1001", "--dtype", dtype, "--layout", layout], capsys)
+    code, found = _json(["--m", "3", "--n", "2", "--k", "501", "--dtype", dtype, "--layout", layout], capsys)
     assert code == cli.OK
-    assert found["problem"] == {"m": 5, "n": 3, "k": 1001, "dtype": dtype, "layout": layout}
+    assert found["problem"] == {"m": 3, "n": 2, "k": 501, "dtype": dtype, "layout": layout}
     assert [row["ok"] for row in found["rows"]] == [True] * len(rows_of("inner")), found["rows"]
     gram = found["rows"][-2]
-    assert gram["problem"] == {"m": 5, "n": 5, "k": 1001, "dtype": dtype, "layout": "gram"}
-    assert gram["note"].startswith("at m=5 n=5 k=1001: its F is the transpose of E")
+    assert gram["problem"] == {"m": 3, "n": 3, "k": 501, "dtype": dtype, "layout": "gram"}
+    assert gram["note"].startswith("at m=3 n=3 k=501: its F is the transpose of E")
     cpu = any("no row for the CPU" in note for note in found["notes"])
     assert cpu == (dtype != "float64")
     assert len(found["baselines"]) == (0 if cpu else 1)

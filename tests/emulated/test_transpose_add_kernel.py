@@ -62,7 +62,7 @@ def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     check(trial)
 
 
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64"])  # one of each size
 def test_every_tile_without_shifts(name: str) -> None:
     trial = SumTrial((1, 35, 261), ELEMENTWISE[name], (ACROSS, ROWS, ROWS))
     narrow = tiles(trial.problem, H200, layout(trial.problem, shifted=False))

@@ -154,9 +154,9 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
     for name in ("read_share", "launch", "latency"):  # on which most of these products depend
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
-    others = judge(INNER, _measured(judge_grid(1, grid)[:20], "judge", 2), H200, found)
+    others = judge(INNER, _measured(judge_grid(1, grid)[:12], "judge", 2), H200, found)
     verdict = Verdict.of(others)
-    assert (verdict.problems, verdict.searched) == (20, 20)
+    assert (verdict.problems, verdict.searched) == (12, 12)
     assert verdict.error < 2 * _NOISE
     assert verdict.every_error < 2 * _NOISE
     assert verdict.regret is not None

@@ -104,7 +104,6 @@ ROWS, COLUMNS, ODD_ROWS, ODD_COLUMNS = (((1024, 1), 16), ((1, 1024), 16), ((1024
     ("name", "a", "b"),
     [
         ("t4", ODD_ROWS, ODD_ROWS),
-        ("rtx4090", ODD_ROWS, ODD_COLUMNS),
         ("h200", ROWS, COLUMNS),
         ("h200", ODD_COLUMNS, ODD_ROWS),
     ],

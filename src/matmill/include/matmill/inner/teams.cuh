@@ -10,10 +10,10 @@
 //
 // At that barrier all threads of the team hold the last operands of stage t, so that it may be overwritten.
 //
-// Of a block's teams those with a stage less than the first one meet once more: compute-sanitizer's racecheck counts what
-// barriers a thread has passed, whichever they were, and where two have passed fewer or more it finds races across those of
-// the block. So does a team without k's. It loads a step as well, of zeros: a branch around that makes the compiler place
-// registers otherwise, and products of 64 x 64 and more take 2% longer in the mean, some 7%.
+// Of a block's teams those with a stage less than the first one meet once more: where some threads have met more often
+// than others, compute-sanitizer's racecheck may find races across the block's own barriers, where there are none. So does
+// a team without k's. It loads a step as well, of zeros: a branch around that makes the compiler place registers
+// otherwise, and float32 products of 32 x 32 and more take 2% longer in the mean, some 7%.
 //
 // The loop is one for whole stages and short ones: a second one for those at the end makes the compiler move sums from
 // register to register, and registers meet in their banks more often (a tenth more clocks, counted in machine code).
