@@ -49,9 +49,9 @@ def production(arch: Arch) -> Iterator[tuple[str, Kernel[Gemm], Gemm]]:
         problem = gram_of(plain) if layout == "gram" else plain
         kinds: dict[tuple[str, bool], Kernel[Gemm]] = {}
         for config in space(problem, arch):
-            kind = _way(config), config["GS"] > 1
-            if kind not in kinds and INNER.with_config(config).why_not(problem, arch) is None:
-                kinds[kind] = INNER.with_config(config)
+            kind, kernel = (_way(config), config["GS"] > 1), INNER.with_config(config)
+            if kind not in kinds and kernel.why_not(problem, arch) is None:
+                kinds[kind] = kernel
         for (way, parted), kernel in kinds.items():
             yield f"inner {way} {'blocks' if parted else 'block'} {layout_of(problem)}", kernel, problem
 

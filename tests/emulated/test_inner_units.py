@@ -94,6 +94,7 @@ BEYOND = [
     (like(2, several=False, TM=8, TN=4), Case(65, 65, 260, "float32", "column", alpha=2.0, beta=-1.0), 0, (1, 1)),
     (like(1, several=True, TM=4, TN=4), Case(65, 65, 131, "float32", "row"), 0, (1, 1)),
     (like(1, several=False, TM=8, TN=4, F_MODE=SHIFTED), Case(65, 65, 131, "float32", "column"), 0, (1, 1)),
+    (like(4, several=False, TM=6, TN=3), Case(100, 100, 66, "float32", "row"), 0, (2, 1)),
     (like(2, several=False, TM=4, TN=6), Case(100, 100, 67, "float32", "column"), 0, (0, 2)),
     (like(2, several=True, TM=8, TN=2), Case(66, 33, 260, "float32", "column"), 0, (2, 1)),
     (like(1, several=False, TM=8, TN=5), Case(65, 65, 67, "float32", "row"), 0, (1, 0)),

@@ -48,7 +48,7 @@ def test_wide_inner_products_do_not_spill(m: int, dtype: DType, layout: str) -> 
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
-@pytest.mark.parametrize("m", [13, 65, 127])
+@pytest.mark.parametrize("m", [13, 65, 100, 127])
 def test_inner_products_of_16_bits_and_an_odd_k_do_not_spill(m: int, layout: str) -> None:
     problem = inner_product(m, m, 10**6 + 1, HALF, layout)
     for asked in (problem, gram_of(problem)):
@@ -79,7 +79,7 @@ def test_sums_do_not_spill(name: str) -> None:
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
 
 
-@pytest.mark.parametrize("name", ["int8", "float16", "float32", "float64"])  # one of each size
+@pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("short", [8, 30])
 def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
     dtype = ELEMENTWISE[name]
@@ -104,7 +104,9 @@ ROWS, COLUMNS, ODD_ROWS, ODD_COLUMNS = (((1024, 1), 16), ((1, 1024), 16), ((1024
     ("name", "a", "b"),
     [
         ("t4", ODD_ROWS, ODD_ROWS),
+        ("rtx4090", ODD_ROWS, ODD_COLUMNS),
         ("h200", ROWS, COLUMNS),
+        ("h200", ROWS, ODD_ROWS),
         ("h200", ODD_COLUMNS, ODD_ROWS),
     ],
 )
