@@ -27,7 +27,7 @@ from matmill.bench.sum_compare import Copies, compare, host_costs
 from matmill.bench.sum_report import HEADINGS, KIND, LIBRARY_HEADINGS, cells, entries, library_cells, summary
 from matmill.bench.sum_shapes import CASE, GROUPS
 from matmill.cli.console import output, table
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 #: Columns of the table, in a log that no terminal folds.
 _WIDE = 150

@@ -32,7 +32,7 @@ from matmill.ladder.memory import MEMORY, TransferRung
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_LADDER
 from matmill.problem import Geam, Gemm
-from matmill.turns import space as turn_space
+from matmill.tiling.transpose import space as turn_space
 
 
 class Prediction(Protocol):

@@ -13,16 +13,16 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli
-from matmill.allocation import Allocation
 from matmill.arch import get
 from matmill.bench import measure, transfers
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
-from matmill.compile import Binary
 from matmill.errors import LaunchError
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.memory import MEMORY, Fill, filled
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
+from matmill.runtime.memory import Allocation
 
 MILLISECONDS = 2.0
 #: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.
@@ -130,8 +130,8 @@ class FakeLibrary:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "cublas", FakeLibrary)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

@@ -32,10 +32,10 @@ from matmill.bench.results import Outcome
 from matmill.bench.sweep import Sweep
 from matmill.bench.sweep_plot import draw_sweep
 from matmill.cli import ladder_sweep, main, tables
-from matmill.compile import Binary
 from matmill.dtypes import BF16, F16, DType
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.hgemm import HGEMM
+from matmill.launch import Launch, Pointer
 from torch_stand_in import Tensor, stand_in
 
 Array = NDArray[Any]
@@ -72,7 +72,7 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
     on = [] if "--on" in arguments else ["--on", "emulator"]
     assert main(["ladder", *arguments, *on]) == code
     said = capsys.readouterr().err
@@ -152,8 +152,8 @@ def _peers(asked: HalfInputs, a: int, b: int) -> tuple[list[FakePeer], list[str]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
     fake = HalfGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "half_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake

@@ -29,10 +29,10 @@ from matmill.bench.selection import nearest
 from matmill.bench.subject import TRAFFIC
 from matmill.bench.sums import random_sum
 from matmill.cli import main, tables
-from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F16, F32, F64
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.inner import INNER
+from matmill.launch import Launch, Pointer
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in INNER}
@@ -195,7 +195,7 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
     on = [] if "--on" in arguments else ["--on", "emulator"]
     assert main(["ladder", *arguments, *on]) == code
     said = capsys.readouterr().err
@@ -291,8 +291,8 @@ def _peers(asked: Inputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake

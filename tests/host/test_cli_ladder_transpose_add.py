@@ -32,10 +32,10 @@ from matmill.bench.subject import MOVING
 from matmill.bench.sum_peers import CUPY, EAGER, TUNED, CupySum
 from matmill.bench.transposed import ARTICLE, SumInputs, exact_sum, transposed_sum
 from matmill.cli import main, tables
-from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.launch import Launch, Pointer
 from matmill.layout import lower_sum
 
 Array = NDArray[Any]
@@ -93,7 +93,7 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
     on = [] if "--on" in arguments else ["--on", "emulator"]
     assert main(["ladder", "transpose_add", *arguments, *on]) == code
     said = capsys.readouterr().err
@@ -189,8 +189,8 @@ def _peers(asked: SumInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(BF16)
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(copying, "LEAST", 4096)
     monkeypatch.setattr(measure, "sum_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

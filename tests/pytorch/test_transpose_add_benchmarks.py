@@ -16,7 +16,6 @@ import pytest
 
 from host.test_cli_gpu import MILLISECONDS
 from host.test_cli_ladder_transpose_add import SumGPU
-from matmill import turns
 from matmill.arch import get
 from matmill.bench import calls, copying, sum_compare, sum_peers, sum_search, sum_shapes
 from matmill.bench.clock import Clock
@@ -32,7 +31,8 @@ from matmill.bench.sum_shapes import CASE, Shape
 from matmill.bench.transposed import transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
+from matmill.tiling import transpose as turns
 
 torch: Any = pytest.importorskip("torch")
 
@@ -43,7 +43,7 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     """Torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
     fake = SumGPU(F32)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(sum_compare, "DEVICE", "cpu")
     monkeypatch.setattr(copying, "LEAST", 4096)
     monkeypatch.setattr(copying, "MOST", 4096)
@@ -215,7 +215,7 @@ class SearchGPU(SumGPU):
 def search_gpu(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     assert gpu.live == {}
     fake = SearchGPU(F32)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     return fake
 
 

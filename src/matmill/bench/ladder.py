@@ -23,13 +23,14 @@ from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.selection import nearest
 from matmill.bench.subject import ARITHMETIC, S, Subject, subject_of
 from matmill.bench.tally import together
-from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import generate
+from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder.memory import TransferRung
 from matmill.reference import Check
-from matmill.source import generate
 
 
 def emulate(
@@ -61,7 +62,7 @@ def emulate(
         note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
         again = rung.label in subject.same_bits
-        trial = _Trial(subject, kernel, inputs.of(size), binary)
+        trial = _Trial(subject, kernel, inputs.of(size), machine.target)
         rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
@@ -148,12 +149,12 @@ def promised(row: Row, *, same: bool) -> Row:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A kernel, its binary, and the matrices that it runs on."""
+    """A kernel, the GPU that it is compiled for, and the matrices that it runs on."""
 
     subject: Subject[Any]
     kernel: Kernel[Any]
     inputs: Matrices
-    binary: Binary
+    target: str
 
     def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
         """All launches, one after the other, on an output and a workspace of set bits; the output too."""
@@ -170,8 +171,8 @@ class _Trial:
         counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
         operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
         reports = [
-            run(self.binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
-            for launch in self.kernel.launches(size, operands)
+            run(text, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
+            for text, launch in ptx(self.kernel, size, operands, self.target)
         ]
         return self.subject.check(inputs, self.kernel, out), together(reports), out
 

@@ -20,14 +20,14 @@ from matmill.bench.inputs import F32Array, Inputs
 from matmill.bench.ladder import counted, cpu_row, emulated_as, facts
 from matmill.bench.progress import Progress, silent
 from matmill.bench.results import Outcome, Row
-from matmill.compile import compile_source
 from matmill.emulator import KernelFault, Memory, run
 from matmill.errors import EmulationError
-from matmill.execute import Pointer
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladder.memory import Fill, TransferRung, filled
+from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.source import generate
 
 PHASES = ("copy in", "fill", "kernel", "copy out")
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matmill import gpu
 from matmill.arch import DEFAULT, get
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
@@ -28,6 +27,7 @@ from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
 from matmill.problem import Geam, Gemm
 from matmill.registry import LADDERS
+from matmill.runtime import gpu
 
 ON = ("auto", "gpu", "emulator")
 #: (m, n, k) of a run that names none of them: on a GPU large enough to fill it; emulated the least that every rung

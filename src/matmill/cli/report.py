@@ -73,7 +73,7 @@ def report(
 
     ``args.out`` is where the product went. The rate is that of arithmetic where arithmetic is the bound, else bytes.
     """
-    from matmill import gpu  # noqa: PLC0415 — other commands should not pay for its import
+    from matmill.runtime import gpu  # noqa: PLC0415 — other commands should not pay for its import
 
     on = executor
     if executor == "auto":
