@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.emulator.banks import global_sectors, ldmatrix_wavefronts, shared_wavefronts
+from matmill.emulator.memory.banks import global_sectors, ldmatrix_wavefronts, shared_wavefronts
 from matmill.errors import ArgumentError, ShapeError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "h200_warp_counters.json").read_text())

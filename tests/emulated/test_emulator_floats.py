@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
 from emulated.ptx_tools import per_thread
-from matmill.emulator import exact
+from matmill.emulator.arith import exact
 
 Array = np.ndarray[Any, Any]
 INF = float("inf")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, parse, run
-from matmill.emulator.program import translate
+from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 from matmill.execute import Launch
 from matmill.source import Source

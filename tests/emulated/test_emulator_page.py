@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from matmill.compile import compile_ptx
-from matmill.emulator import KernelFault, Memory, run, scheduler
-from matmill.emulator.hazards import KINDS
+from matmill.emulator import KernelFault, Memory, run
+from matmill.emulator.engine import scheduler
+from matmill.emulator.report.hazards import KINDS
 from matmill.execute import Launch
 from matmill.source import Source
 

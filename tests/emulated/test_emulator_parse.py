@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from emulated.ptx_tools import HEADER, compile_ptx, entry
 from matmill.emulator import parse
-from matmill.emulator.program import translate
-from matmill.emulator.syntax import Address, Immediate, Instruction, Register, Vector
+from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Register, Vector
+from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 
 SOURCE = """

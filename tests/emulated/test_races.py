@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.emulator import races_log
-from matmill.emulator.races import Race, RaceDetector
+from matmill.emulator.races import interval_log
+from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.errors import ArgumentError, EmulationError
 
 BLOCKS, WARPS = 2, 3
@@ -395,8 +395,8 @@ def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.Dat
 @given(programs(OPS["everything"]))
 def test_a_log_given_up_changes_nothing(program: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(races_log, "_PRUNE_ROWS", 1)
-        patch.setattr(races_log, "_MOST_ROWS", 4)
+        patch.setattr(interval_log, "_PRUNE_ROWS", 1)
+        patch.setattr(interval_log, "_MOST_ROWS", 4)
         check(program)
 
 

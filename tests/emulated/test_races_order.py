@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from matmill.emulator.ordering import Ordering
-from matmill.emulator.races import RaceDetector
+from matmill.emulator.program.ordering import Ordering
+from matmill.emulator.races.detector import RaceDetector
 
 BLOCKS, WARPS = 3, 3
 LANES = (0, 1)

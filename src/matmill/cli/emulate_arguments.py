@@ -17,7 +17,7 @@ from matmill.cli.options import writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.emulator.syntax import Variable
+    from matmill.emulator.frontend.syntax import Variable
 
 Array = NDArray[Any]
 

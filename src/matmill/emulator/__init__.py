@@ -21,11 +21,11 @@ here: cycles, cache hits, DRAM bytes, and integer instructions as SASS has them.
 
 from __future__ import annotations
 
-from matmill.emulator.counters import Counters, LineCounts
-from matmill.emulator.hazards import Hazard, KernelFault
-from matmill.emulator.memory import Memory
-from matmill.emulator.parse import parse
+from matmill.emulator.frontend.parse import parse
+from matmill.emulator.frontend.syntax import Module
+from matmill.emulator.memory.address_space import Memory
+from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.hazards import Hazard, KernelFault
 from matmill.emulator.run import Report, run
-from matmill.emulator.syntax import Module
 
 __all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "parse", "run"]

@@ -9,17 +9,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.counters import Counters, LineCounts
-from matmill.emulator.early import starts_early
-from matmill.emulator.hazards import Hazard, HazardLog
-from matmill.emulator.machine import Machine
-from matmill.emulator.memory import AddressSpace, Memory
-from matmill.emulator.parse import parse
-from matmill.emulator.program import Program, translate
-from matmill.emulator.races import RaceDetector
-from matmill.emulator.scheduler import Scheduler
-from matmill.emulator.syntax import Module, Variable
-from matmill.emulator.tally import Tally
+from matmill.emulator.engine.dependent_launch import starts_early
+from matmill.emulator.engine.machine import Machine
+from matmill.emulator.engine.scheduler import Scheduler
+from matmill.emulator.engine.tally import Tally
+from matmill.emulator.frontend.parse import parse
+from matmill.emulator.frontend.syntax import Module, Variable
+from matmill.emulator.memory.address_space import AddressSpace, Memory
+from matmill.emulator.program.translate import Program, translate
+from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.hazards import Hazard, HazardLog
 from matmill.errors import ArgumentError
 from matmill.execute import Launch, Pointer
 

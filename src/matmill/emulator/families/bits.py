@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.syntax import Immediate, Instruction
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
+from matmill.emulator.frontend.syntax import Immediate, Instruction
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
 
 Row: TypeAlias = "NDArray[Any]"
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import exact
+from matmill.emulator.arith import exact
 from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
-from matmill.emulator.syntax import Instruction, Register
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
 Row: TypeAlias = "NDArray[Any]"
 _INTEGRAL: dict[str, Callable[[Row], Row]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import directed, exact
-from matmill.emulator.syntax import Instruction
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+from matmill.emulator.arith import directed, exact
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
 
 Row: TypeAlias = "NDArray[Any]"
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")

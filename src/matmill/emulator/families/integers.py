@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.families import floats
-from matmill.emulator.syntax import Instruction, Register
-from matmill.emulator.table import KIND_OF_TYPE, Action, Call, Modifiers, computed, instructions
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, computed, instructions
 
 Row: TypeAlias = "NDArray[Any]"
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import exact
-from matmill.emulator.access import Access, Piece
+from matmill.emulator.arith import exact
+from matmill.emulator.engine.access import Access, Piece
 from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16
-from matmill.emulator.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
-from matmill.emulator.table import (
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
+from matmill.emulator.program.table import (
     KIND_OF_TYPE,
     Action,
     Call,
@@ -29,7 +29,7 @@ from matmill.emulator.table import (
 )
 
 if TYPE_CHECKING:
-    from matmill.emulator.site import Site
+    from matmill.emulator.engine.site import Site
 
 Row: TypeAlias = "NDArray[Any]"
 SPACES = ("global", "shared", "local", "param", "const", "shared::cta", "param::entry", "param::func")

@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import exact
+from matmill.emulator.arith import exact
+from matmill.emulator.engine.lanes import LANES
 from matmill.emulator.families.floats import bf16_to_f32
-from matmill.emulator.lanes import LANES
-from matmill.emulator.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
-from matmill.emulator.table import Action, Modifiers, Value, instructions
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
+from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
 if TYPE_CHECKING:
-    from matmill.emulator.site import Site
+    from matmill.emulator.engine.site import Site
 
 Row: TypeAlias = "NDArray[Any]"
 _TF32_BITS = np.uint32(0xFFFFE000)

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.memory import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from matmill.emulator.specials import CLOCKS
-from matmill.emulator.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+from matmill.emulator.engine.special_registers import CLOCKS
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
+from matmill.emulator.memory.address_space import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
 
 Row: TypeAlias = "NDArray[Any]"
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}

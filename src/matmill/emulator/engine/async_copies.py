@@ -1,0 +1,133 @@
+"""Asynchronous copies on their way: who waits for which, and when the bytes move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matmill.emulator.engine.machine import Machine
+    from matmill.emulator.engine.site import Site
+    from matmill.emulator.program.table import Call
+
+Row: TypeAlias = "NDArray[Any]"
+
+
+@dataclass
+class _Issued:
+    """Copies issued together: per thread its column, shared byte, global address, bytes to read, and its group."""
+
+    columns: Row
+    shared: Row
+    source: Row
+    amount: Row
+    group: Row
+    size: int
+
+    def part(self, mask: NDArray[np.bool_]) -> _Issued:
+        """Those of the threads in ``mask``."""
+        return _Issued(
+            self.columns[mask], self.shared[mask], self.source[mask], self.amount[mask], self.group[mask], self.size
+        )
+
+
+class PendingCopies:
+    """The copies of one batch. With ``late`` bytes move at the wait that demands them (or at the end), else at once."""
+
+    def __init__(self, machine: Machine, *, late: bool) -> None:
+        self.machine = machine
+        self.late = late
+        self.committed = np.zeros(machine.geometry.columns, np.int64)
+        self.queue: list[_Issued] = []
+
+    def issue(self, columns: Row, shared: Row, source: Row, amount: Row, size: int) -> None:
+        """Start copies of ``size`` bytes, ``amount`` of them read and the rest zero."""
+        issued = _Issued(columns, shared, source, amount, self.committed[columns], size)
+        if self.late:
+            self.queue.append(issued)
+        else:
+            self._land(issued)
+
+    def commit_call(self, site: Site) -> Call:
+        """cp.async.commit_group for the lanes of a site."""
+        lanes, participants = site.lanes, site.participants()
+
+        def call() -> None:
+            active = participants()
+            self.committed[lanes.columns[active.reshape(-1)]] += 1
+            if self.machine.detector is not None:
+                self.machine.detector.copy_commit(lanes.warp_ids[active.any(axis=1)])
+
+        return call
+
+    def wait_call(self, site: Site, allowed: int) -> Call:
+        """cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
+        lanes, participants = site.lanes, site.participants()
+
+        def call() -> None:
+            active = participants()
+            columns = lanes.columns[active.reshape(-1)]
+            self._wait(columns, allowed)
+            if self.machine.detector is not None:
+                warps = lanes.warp_ids[active.any(axis=1)]
+                if allowed < 0:
+                    self.machine.detector.copy_commit(warps)
+                self.machine.detector.copy_wait(warps, max(allowed, 0))
+
+        return call
+
+    def _wait(self, columns: Row, allowed: int) -> None:
+        if not self.queue:
+            return
+        waiting = np.zeros(len(self.committed), np.bool_)
+        waiting[columns] = True
+        last = self.committed - allowed if allowed >= 0 else np.full_like(self.committed, np.iinfo(np.int64).max)
+        left: list[_Issued] = []
+        for issued in self.queue:
+            due = waiting[issued.columns] & (issued.group < last[issued.columns])
+            if due.all():
+                self._land(issued)
+            elif due.any():
+                self._land(issued.part(due))
+                left.append(issued.part(~due))
+            else:
+                left.append(issued)
+        self.queue = left
+
+    def finish(self) -> None:
+        """Land what nobody waited for: the kernel has ended."""
+        for issued in self.queue:
+            self._land(issued)
+        self.queue = []
+        self.committed[...] = 0
+
+    def _land(self, issued: _Issued) -> None:
+        """Move the bytes, by the widest element that fits: all lanes of one call have one size."""
+        shared = self.machine.shared.words
+        if (issued.amount == issued.size).all():
+            word = {16: 16, 8: 8, 4: 4}[issued.size]
+            shared[word][issued.shared // word] = self._read(issued.source, word)
+            return
+        for byte in range(issued.size):
+            reads = issued.amount > byte
+            value = np.zeros(len(issued.columns), np.uint8)
+            value[reads] = self._read(issued.source[reads] + byte, 1)
+            shared[1][issued.shared + byte] = value
+
+    def _read(self, addresses: Row, word: int) -> Row:
+        """Elements of ``word`` bytes at global addresses, which were checked when the copy was issued."""
+        space = self.machine.space
+        if not len(addresses):
+            return np.zeros(0, np.uint8)
+        allocation = space.find(int(addresses.min()))
+        if allocation is not None and int(addresses.max()) < allocation.end:
+            return np.asarray(allocation.words[word][(addresses - allocation.start) // word])
+        result = np.empty(len(addresses), {16: "c16"}.get(word, f"u{word}"))
+        for i, address in enumerate(addresses):
+            owner = space.find(int(address))
+            if owner is not None:
+                result[i] = owner.words[word][(int(address) - owner.start) // word]
+        return result
