@@ -21,6 +21,7 @@ here: cycles, cache hits, DRAM bytes, and integer instructions as SASS has them.
 
 from __future__ import annotations
 
+from matmill.emulator import families
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
@@ -28,4 +29,5 @@ from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.emulator.report.hazards import Hazard, KernelFault
 from matmill.emulator.run import Report, run
 
-__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "parse", "run"]
+# Families are there for their instructions, which they enter into the table as they are imported.
+__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matmill.emulator.arith import exact
+from matmill.emulator.arith.row import Row
 
-Row: TypeAlias = "NDArray[Any]"
 _HIGH, _LOW = 2.0**500, 2.0**-400
 
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.arith.row import Row
+
 F4 = NDArray[np.float32]
 F8 = NDArray[np.float64]
-Row: TypeAlias = "NDArray[Any]"
 
 # The 29 bits that float64 has beyond float32, and their value at a midpoint.
 LOW_BITS = np.uint64((1 << 29) - 1)

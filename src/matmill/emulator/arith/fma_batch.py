@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.exact import LOW_BITS, MIDPOINT, Buffers, repair_midpoints, repair_subnormals
+from matmill.emulator.arith.row import Row
 
-Row: TypeAlias = "NDArray[Any]"
 # Elements per piece of a batch: with its float64 products and their bits this stays within a core's second-level cache.
 _PIECE = 32768
 

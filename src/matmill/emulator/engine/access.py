@@ -1,4 +1,4 @@
-"""Where the lanes of one instruction point: checked, counted, and turned into indices of host arrays.
+"""The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays.
 
 Address rows repeat: in a loop the same instruction meets the same addresses, or the same ones shifted as a whole. So
 :class:`Addresses` splits a row into its lowest address and the distances from it, and everything that depends on the
@@ -7,50 +7,21 @@ distances alone (indices, alignment, wavefronts, sectors) is kept until they cha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.dependent_launch import GridDependency
+from matmill.emulator.engine.lanes import Lanes
+from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory import banks
-from matmill.emulator.memory.address_space import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, Allocation, Words
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
-
-if TYPE_CHECKING:
-    from matmill.emulator.engine.dependent_launch import Waits
-    from matmill.emulator.engine.lanes import Lanes
-    from matmill.emulator.engine.machine import Machine
-
-Row: TypeAlias = "NDArray[Any]"
-Mask: TypeAlias = "NDArray[np.bool_]"
-LANES = 32
-_WINDOW_NAMES = ((SHARED_WINDOW, "shared"), (LOCAL_WINDOW, "local"), (PARAM_WINDOW, "param"))
-
-
-class Region:
-    """A piece of address space backed by host arrays: an allocation, or the batch's shared, local or parameter memory.
-
-    ``start`` and ``end`` are offsets in the region's own space. Lane ``i``'s bytes begin at ``Lanes.base(kind)[i]``.
-    ``written`` has a byte per byte of shared memory, 1 once it was stored to.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        start: int,
-        end: int,
-        words: Words,
-        *,
-        allocation: Allocation | None = None,
-        written: Words | None = None,
-    ) -> None:
-        self.kind = kind
-        self.start = start
-        self.end = end
-        self.words = words
-        self.allocation = allocation
-        self.written = written
+from matmill.emulator.report.hazards import KernelFault, fault
 
 
 class Addresses:
@@ -228,20 +199,20 @@ class Access:
             total[3] += now[3]
         if self.machine.detector is not None and self.kind != "copy":
             self._watch(values)
-        waits = self.machine.waits
-        if waits is not None and waits.left:
-            self._look_for_early(waits)
+        dependency = self.machine.dependency
+        if dependency is not None and dependency.left:
+            self._check_dependency(dependency)
         return True
 
     def _find(self) -> None:
         addresses = self.addresses
         low = addresses.low + self.offset
-        region, start = self.machine.region_at(addresses.space, low, addresses.lanes)
+        region, start = self.machine.region_at(addresses.space, low)
         if (
             region is None
             or start + addresses.span + self.width > region.end
             or (low | addresses.bits) & (self.width - 1)
-            or (region.allocation is not None and self.kind != "read" and not region.allocation.writable)
+            or (self.kind != "read" and not region.writable)
         ):
             self.pieces = self._search()
         else:
@@ -251,12 +222,12 @@ class Access:
         if self.machine.counting:
             self._count()
 
-    def _look_for_early(self, waits: Waits) -> None:
+    def _check_dependency(self, dependency: GridDependency) -> None:
         addresses = self.addresses
         for piece in self.pieces:
             if piece.region.kind == "global":
                 active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1)
-                self.machine.look_for_early(waits, self, active, addresses.absolute(self.offset).reshape(-1))
+                self.check_dependency(dependency, active, addresses.absolute(self.offset).reshape(-1))
 
     def _search(self) -> list[Piece]:
         """The slow way, lane by lane: lanes in several regions, or a fault."""
@@ -266,13 +237,13 @@ class Access:
         found: dict[int, tuple[Region, int, list[int]]] = {}
         for lane in np.flatnonzero(active):
             address = int(absolute[lane])
-            region, start = self.machine.region_at(addresses.space, address, addresses.lanes)
+            region, start = self.machine.region_at(addresses.space, address)
             if region is None or start + self.width > region.end:
-                raise self._fault("out-of-bounds", int(lane), address)
+                raise self.fault("out-of-bounds", int(lane), address)
             if address & (self.width - 1):
-                raise self._fault("misaligned", int(lane), address)
-            if region.allocation is not None and self.kind != "read" and not region.allocation.writable:
-                raise self._fault("read-only", int(lane), address)
+                raise self.fault("misaligned", int(lane), address)
+            if self.kind != "read" and not region.writable:
+                raise self.fault("read-only", int(lane), address)
             key = id(region.allocation) if region.allocation is not None else id(region.words)
             found.setdefault(key, (region, address - start, []))[2].append(int(lane))
         pieces = []
@@ -286,8 +257,33 @@ class Access:
             pieces.append(Piece(region, 0, local >> self.shift, mask))
         return pieces
 
-    def _fault(self, kind: str, lane: int, address: int) -> Exception:
-        return self.machine.access_fault(self, kind, lane=lane, address=address)
+    def fault(self, kind: str, lane: int, address: int, space: str | None = None) -> KernelFault:
+        """The error for one lane's illegal access, in the access's own state space or another one."""
+        i, machine = self.instruction, self.machine
+        problems = {"misaligned": f", which is no multiple of {self.width}", "read-only": ", which is read-only"}
+        message = (
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing(address, space)}"
+            f"{problems.get(kind, '')}, in {i.text!r}"
+        )
+        return fault(kind, message, i)
+
+    def _doing(self, address: int, space: str | None = None) -> str:
+        """What the access does at an address, of its own state space or another one, for messages."""
+        verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[self.kind]
+        return f"{verb} {self.width} bytes at {self.machine.describe(space or self.addresses.space, address)}"
+
+    def check_dependency(
+        self, dependency: GridDependency, active: Mask, addresses: Row, space: str | None = None
+    ) -> None:
+        """Report the first of the ``active`` lanes that accesses global memory before it has waited for the grid ahead.
+
+        It does so at its own of the ``addresses``, of the access's state space or another one.
+        """
+        lanes = self.addresses.lanes
+        lane = dependency.first_unmet(lanes, active)
+        if lane is not None:
+            did = self._doing(int(addresses[lane]), space)
+            dependency.add(self.where, lanes.thread_name(lane), did, self.instruction)
 
     def _count(self) -> None:
         """Requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by region kind."""
@@ -327,7 +323,7 @@ class Access:
             kind = piece.region.kind
             if detector is None or kind not in {"global", "shared"}:
                 continue
-            if piece.region.allocation is not None and not piece.region.allocation.writable:
+            if not piece.region.writable:
                 # Nobody can store there, so no read of it races.
                 continue
             active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)

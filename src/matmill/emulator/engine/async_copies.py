@@ -1,19 +1,13 @@
-"""Asynchronous copies on their way: who waits for which, and when the bytes move."""
+"""Asynchronous copies in flight: who waits for which, and when the bytes move."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from matmill.emulator.engine.machine import Machine
-    from matmill.emulator.engine.site import Site
-    from matmill.emulator.program.table import Call
-
-Row: TypeAlias = "NDArray[Any]"
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.memory.address_space import AddressSpace, Words
 
 
 @dataclass
@@ -27,7 +21,7 @@ class _Issued:
     group: Row
     size: int
 
-    def part(self, mask: NDArray[np.bool_]) -> _Issued:
+    def part(self, mask: Mask) -> _Issued:
         """Those of the threads in ``mask``."""
         return _Issued(
             self.columns[mask], self.shared[mask], self.source[mask], self.amount[mask], self.group[mask], self.size
@@ -35,12 +29,16 @@ class _Issued:
 
 
 class PendingCopies:
-    """The copies of one batch. With ``late`` bytes move at the wait that demands them (or at the end), else at once."""
+    """The copies of one batch, each by the column of its thread.
 
-    def __init__(self, machine: Machine, *, late: bool) -> None:
-        self.machine = machine
+    With ``late`` bytes move at the wait that demands them, or at the end of the batch; else at once.
+    """
+
+    def __init__(self, columns: int, shared: Words, space: AddressSpace, *, late: bool) -> None:
+        self.shared = shared
+        self.space = space
         self.late = late
-        self.committed = np.zeros(machine.geometry.columns, np.int64)
+        self.committed = np.zeros(columns, np.int64)
         self.queue: list[_Issued] = []
 
     def issue(self, columns: Row, shared: Row, source: Row, amount: Row, size: int) -> None:
@@ -51,35 +49,12 @@ class PendingCopies:
         else:
             self._land(issued)
 
-    def commit_call(self, site: Site) -> Call:
-        """cp.async.commit_group for the lanes of a site."""
-        lanes, participants = site.lanes, site.participants()
+    def commit(self, columns: Row) -> None:
+        """Close the open group of these threads."""
+        self.committed[columns] += 1
 
-        def call() -> None:
-            active = participants()
-            self.committed[lanes.columns[active.reshape(-1)]] += 1
-            if self.machine.detector is not None:
-                self.machine.detector.copy_commit(lanes.warp_ids[active.any(axis=1)])
-
-        return call
-
-    def wait_call(self, site: Site, allowed: int) -> Call:
-        """cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
-        lanes, participants = site.lanes, site.participants()
-
-        def call() -> None:
-            active = participants()
-            columns = lanes.columns[active.reshape(-1)]
-            self._wait(columns, allowed)
-            if self.machine.detector is not None:
-                warps = lanes.warp_ids[active.any(axis=1)]
-                if allowed < 0:
-                    self.machine.detector.copy_commit(warps)
-                self.machine.detector.copy_wait(warps, max(allowed, 0))
-
-        return call
-
-    def _wait(self, columns: Row, allowed: int) -> None:
+    def wait(self, columns: Row, allowed: int) -> None:
+        """Land all but the ``allowed`` newest groups of these threads; -1 lands all copies, uncommitted ones too."""
         if not self.queue:
             return
         waiting = np.zeros(len(self.committed), np.bool_)
@@ -106,9 +81,9 @@ class PendingCopies:
 
     def _land(self, issued: _Issued) -> None:
         """Move the bytes, by the widest element that fits: all lanes of one call have one size."""
-        shared = self.machine.shared.words
+        shared = self.shared
         if (issued.amount == issued.size).all():
-            word = {16: 16, 8: 8, 4: 4}[issued.size]
+            word = issued.size
             shared[word][issued.shared // word] = self._read(issued.source, word)
             return
         for byte in range(issued.size):
@@ -119,7 +94,7 @@ class PendingCopies:
 
     def _read(self, addresses: Row, word: int) -> Row:
         """Elements of ``word`` bytes at global addresses, which were checked when the copy was issued."""
-        space = self.machine.space
+        space = self.space
         if not len(addresses):
             return np.zeros(0, np.uint8)
         allocation = space.find(int(addresses.min()))

@@ -1,7 +1,7 @@
-"""Launches that start while the one before them on the stream still runs: what they may not do before they wait for it.
+"""Programmatic dependent launch (PDL): a grid may start while the one before it on the stream still runs.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". Launches follow each other here, so
-that a forgotten wait gives the right numbers; on a GPU it gives them mostly.
+PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". The emulator runs launches one after
+another, so a forgotten wait gives the right numbers here, and nearly always on a GPU. This module reports it.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
+from matmill.emulator.arith.row import Mask
 from matmill.emulator.engine.lanes import Geometry, Lanes
 from matmill.emulator.frontend.syntax import Instruction, Module
 from matmill.emulator.report.hazards import HazardLog
 from matmill.execute import STARTS_EARLY, Launch
 
 
-def starts_early(launch: Launch, module: Module) -> bool:
-    """Whether ``launch`` is one that has to wait itself, on the GPUs that ``module`` is for."""
+def is_dependent(launch: Launch, module: Module) -> bool:
+    """Whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
     found = re.match(r"sm_(\d+)", module.target)
     return launch.early and found is not None and divmod(int(found[1]), 10) >= STARTS_EARLY
 
 
-class Waits:
-    """Which threads of a batch have waited for the launch before theirs; ``left`` is how many have not."""
+class GridDependency:
+    """Which threads of a batch have executed ``griddepcontrol.wait``; ``left`` is how many have not."""
 
     def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog) -> None:
         self.left = 0
@@ -36,12 +36,12 @@ class Waits:
         np.logical_not(self._geometry.exists, out=self._waited)
         self.left = int(self._geometry.exists.sum())
 
-    def wait(self, lanes: Lanes, active: NDArray[np.bool_]) -> None:
+    def wait(self, lanes: Lanes, active: Mask) -> None:
         """The ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
         self._waited[lanes.columns[active.reshape(-1)]] = True
         self.left = int((~self._waited).sum())
 
-    def early(self, lanes: Lanes, active: NDArray[np.bool_]) -> int | None:
+    def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
         """The first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
         found = np.flatnonzero(active & ~self._waited[lanes.columns])
         return int(found[0]) if len(found) else None

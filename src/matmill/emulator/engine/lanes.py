@@ -7,13 +7,11 @@ or for warps of which some lanes are elsewhere, works on a copy in scratch rows.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
-Row: TypeAlias = "NDArray[Any]"
-LANES = 32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.memory.banks import LANES
 
 
 class Geometry:

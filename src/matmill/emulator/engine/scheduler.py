@@ -7,21 +7,18 @@ waits at a barrier of its thread block, or ``DONE``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import LANES
+from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.stuck import blame, who
-from matmill.emulator.families.barriers import Barrier, Converge
 from matmill.emulator.frontend.syntax import Immediate, Instruction
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
+from matmill.emulator.program.waits import Barrier, Converge
 from matmill.emulator.report.hazards import KernelFault, fault
-
-if TYPE_CHECKING:
-    from matmill.emulator.engine.machine import Machine
 
 HOLD = 1 << 26
 BARRIER = 1 << 27
@@ -46,8 +43,9 @@ class _Watch:
 class Scheduler:
     """Runs one machine's batch to its end, or until only spinning warps are left."""
 
-    def __init__(self, machine: Machine, *, schedule: int) -> None:
-        self.machine = machine
+    def __init__(self, interpreter: Interpreter, *, schedule: int) -> None:
+        self.interpreter = interpreter
+        self.machine = machine = interpreter.machine
         self.geometry = machine.geometry
         self.blocks = machine.program.blocks
         # The blocks of code that end with a wait, by the block that follows.
@@ -63,8 +61,9 @@ class Scheduler:
         self.priority = np.zeros(warps, np.int64)
         self.last_place: dict[int, Instruction] = {}
 
-    def begin(self) -> None:
-        """All threads at the first block of code."""
+    def begin(self, block_ids: Ints) -> None:
+        """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
+        self.interpreter.begin(block_ids)
         self.counter[...] = np.where(self.geometry.exists.reshape(-1, LANES), 0, DONE)
         self.stalled[...] = -1
         self._look(np.arange(self.geometry.warp_count))
@@ -131,17 +130,16 @@ class Scheduler:
                 return
         active = self.counter[warps] == block
         self._note(block)
-        self.machine.run_masked(block, warps, active)
+        self.interpreter.run_masked(block, warps, active)
         self._advance(block, warps, active)
 
     def _run_together(self, block: int, first: int, last: int) -> None:
         """Whole warps in a row: stay with them as long as they alone may run and take one way."""
         warps = np.arange(first, last)
         alone = bool((self.first[:first] >= HOLD).all() and (self.first[last:] >= HOLD).all())
-        machine = self.machine
         while True:
             self._note(block)
-            machine.run_slice(block, first, last)
+            self.interpreter.run_slice(block, first, last)
             end = self.blocks[block].end
             following = self._common_way(end, first, last)
             if following is None:
@@ -233,7 +231,9 @@ class Scheduler:
                 counter[active & ~leaving] = end.next
             counter[leaving] = DONE
         elif end.kind == "switch":
-            chosen = self.machine.operand_row(Value(end.selector, "u4"), warps) if end.selector is not None else before
+            chosen = (
+                self.interpreter.operand_row(Value(end.selector, "u4"), warps) if end.selector is not None else before
+            )
             table = np.array(end.table)
             counter[active] = table[np.minimum(chosen, len(table) - 1)][active]
         else:
@@ -256,7 +256,7 @@ class Scheduler:
         live = counter < DONE
         needed = live
         if isinstance(end.detail, Converge) and end.detail.members is not None:
-            masks = self.machine.operand_row(Value(end.detail.members, "u4"), warps)
+            masks = self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
             mask = masks[np.arange(len(warps)), here.argmax(axis=1)].astype(np.uint64)
             named = (mask[:, None] >> np.arange(LANES, dtype=np.uint64)) & np.uint64(1) != 0
             needed = live & named
@@ -308,7 +308,7 @@ class Scheduler:
         barrier: Barrier = end.detail
         machine.tally.barriers += len(warps)
         machine.progress += 1
-        number = machine.operand_row(Value(barrier.number, "u4"), warps).astype(np.int64)
+        number = self.interpreter.operand_row(Value(barrier.number, "u4"), warps).astype(np.int64)
         counter = self.counter[warps]
         counter[here] = end.next if barrier.mode == "arrive" else BARRIER + end.next
         self.counter[warps] = counter
@@ -331,7 +331,7 @@ class Scheduler:
                 machine.arrived.setdefault((block_index, number), []).append(int(warp))
         wanted = 0
         if barrier.threads is not None:
-            wanted = int(machine.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
+            wanted = int(self.interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
             if wanted % LANES or not 0 < wanted <= geometry.warps * LANES:
                 instruction = blame(self.blocks[block])
                 message = f"{machine.launch.kernel}: barrier {number} for {wanted} threads in {instruction.text!r}"
@@ -393,10 +393,10 @@ class Scheduler:
         barrier: Barrier = end.detail
         if end.action is None or barrier.source is None:
             return
-        flags = self.machine.operand_row(Value(barrier.source, "p"), warps) != barrier.negated
+        flags = self.interpreter.operand_row(Value(barrier.source, "p"), warps) != barrier.negated
         yes = flags & here
         value = {"popc": int(yes.sum()), "and": bool((yes | ~here).all()), "or": bool(yes.any())}[barrier.mode]
-        row = self.machine.result_row(end.action.results[0])
+        row = self.interpreter.result_row(end.action.results[0])
         columns = (warps[:, None] * LANES + np.arange(LANES))[here]
         row[columns] = value
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator.arith.exact import Fused32
 from matmill.emulator.arith.fma_batch import BatchRows, FusedBatch
+from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.access import Access, Addresses
-from matmill.emulator.engine.lanes import LANES, Lanes
+from matmill.emulator.engine.lanes import Lanes
+from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.literals import bits_of
 from matmill.emulator.frontend.syntax import (
     TYPE_BYTES,
@@ -23,19 +23,14 @@ from matmill.emulator.frontend.syntax import (
     Register,
     Special,
     Symbol,
-    Variable,
 )
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.basic_blocks import Block
+from matmill.emulator.program.fma_batches import Batch
 from matmill.emulator.program.register_rows import file_of
 from matmill.emulator.program.table import Action, Call, Value
 from matmill.emulator.report.hazards import fault
 
-if TYPE_CHECKING:
-    from matmill.emulator.engine.async_copies import PendingCopies
-    from matmill.emulator.engine.machine import Machine
-    from matmill.emulator.program.basic_blocks import Block
-    from matmill.emulator.program.fma_batches import Batch
-
-Row: TypeAlias = "NDArray[Any]"
 Step: TypeAlias = "tuple[Call, tuple[Any, ...]]"
 
 
@@ -57,11 +52,6 @@ class Site:
         self._addresses: dict[tuple[object, ...], Addresses] = {}
         self._fresh: set[tuple[object, ...]] = set()
         self._bind(block)
-
-    @property
-    def copies(self) -> PendingCopies:
-        """The machine's asynchronous copies."""
-        return self.machine.copies
 
     def _bind(self, block: Block) -> None:
         batches = {b.first: b for b in self.machine.program.batches.get(block.number, ())}
@@ -187,33 +177,30 @@ class Site:
         kind = "?" if value.kind == "p" else value.kind.removesuffix("x2")
         return np.empty(self.lanes.count * (2 if value.kind.endswith("x2") else 1), kind)
 
-    # What stateful families ask for
+    # What instruction families ask for
 
-    def fused32(self) -> Fused32:
-        """fma.rn.f32 for these lanes."""
-        return Fused32(self.lanes.count, self.machine.buffers, self.machine.underflow)
-
-    def participants(self) -> Callable[[], NDArray[np.bool_]]:
+    def participants(self) -> Callable[[], Mask]:
         """A function that tells which lanes (bool[warps, 32]) execute the instruction being bound, when it runs."""
         lanes, guard, negated = self.lanes, self.guard, self.negated
         if guard is None:
             return lanes.active_warps
         return lambda: lanes.active_warps() & (guard != negated).reshape(-1, LANES)
 
-    def is_local(self, variable: Variable) -> bool:
-        """Whether a ``.param`` variable is an argument of an inlined call, which lives in local memory."""
-        return variable not in self.machine.program.parameters
+    def parameter(self, i: Instruction, address: Address, dtype: np.dtype[Any], count: int) -> Row | None:
+        """Elements of a kernel parameter at a fixed offset (dtype[count]); None where the address is no such thing.
 
-    def parameter(self, i: Instruction, address: Address, dtype: np.dtype[Any], count: int) -> list[Any]:
-        """Elements of the launch's parameters at a fixed place."""
-        base = address.base
-        start = address.offset
-        if isinstance(base, Symbol):
-            start += base.offset + self.machine.program.parameters[base.variable]
-        size = dtype.itemsize * count
-        if start < 0 or start + size > self.machine.program.parameter_bytes or start % size:
-            raise fault("out-of-bounds", f"{size} bytes at parameter offset {start}", i)
-        return list(self.machine.parameters[start : start + size].view(dtype))
+        Raises ``KernelFault`` outside the parameter and at offsets that are no multiple of the width.
+        """
+        base, machine = address.base, self.machine
+        if not isinstance(base, Symbol) or base.variable not in machine.program.parameters:
+            return None
+        variable, offset, width = base.variable, base.offset + address.offset, dtype.itemsize * count
+        start = machine.program.parameters[variable] + offset
+        outside = not 0 <= offset <= variable.size - width
+        if outside or start % width:
+            message = f"{machine.launch.kernel}: {i.text!r} reads {width} bytes at {variable.name} + {offset} B of {variable.size}"
+            raise fault("out-of-bounds" if outside else "misaligned", message, i)
+        return machine.parameters[start : start + width].view(dtype)
 
     def address_row(self, address: Address) -> tuple[Row, int]:
         """The row (or scalar) of an address's base and the offset to add."""
@@ -229,7 +216,9 @@ class Site:
 
     def addresses(self, i: Instruction, address: Address, space: str, *, first: int = LANES) -> Addresses:
         """The addresses that the instruction being bound takes from the ``first`` lanes of each warp."""
-        if isinstance(address.base, Symbol) and space == "param" and self.is_local(address.base.variable):
+        symbol = address.base if isinstance(address.base, Symbol) else None
+        if symbol is not None and space == "param" and symbol.variable not in self.machine.program.parameters:
+            # An argument of an inlined call.
             space = "local"
         base = address.base if isinstance(address.base, Register) else repr(address.base)
         key = (base, i.guard, i.negated, space, first)
@@ -267,29 +256,5 @@ class Site:
                 f"{lanes.thread_name(missing) + ' does not' if exists else 'the block has no threads for the others'}"
             )
             raise fault("partial-warp", message, i)
-
-        return call
-
-    def clock(self, name: str) -> Call:
-        """%clock and its kin: the number of steps made so far."""
-        machine = self.machine
-
-        def call(out: Row) -> None:
-            machine.ticks += 1
-            out[...] = (
-                machine.ticks >> 32 if name.endswith("_hi") else machine.ticks & ((1 << 8 * out.dtype.itemsize) - 1)
-            )
-
-        return call
-
-    def trap(self, i: Instruction) -> Call:
-        """A call that ends the kernel where any lane executes it."""
-        lanes, machine, participants = self.lanes, self.machine, self.participants()
-
-        def call() -> None:
-            active = participants().reshape(-1)
-            if active.any():
-                name = lanes.thread_name(int(np.flatnonzero(active)[0]))
-                raise fault("trap", f"{machine.launch.kernel}: {name} executes {i.text!r}", i)
 
         return call

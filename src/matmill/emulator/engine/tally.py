@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.report.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSES, Counters, LineCounts
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _NAMES = {
         "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
     ),
 }  # fmt: skip
-_LANES = 32
 
 
 class Tally:
@@ -114,5 +114,5 @@ class Tally:
             totals[name] += count
         totals["matrix_flops"] += self._guarded_flops
         for name in MATRIX_CLASSES:
-            totals[name] //= _LANES
+            totals[name] //= LANES
         return Counters(**totals, barriers=self.barriers)

@@ -6,38 +6,14 @@ performed at once; the race detector is told of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import numpy as np
 
+from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
 from matmill.emulator.program.ordering import fence_ordering
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
-
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
-
-
-@dataclass(frozen=True, slots=True)
-class Barrier:
-    """A wait of warps for others of their block. ``mode`` is "sync", "arrive" or a reduction: "popc", "and", "or".
-
-    ``number`` and ``threads`` are operands; without ``threads`` the whole block takes part. ``source`` and ``negated``
-    are the predicate of a reduction.
-    """
-
-    mode: str
-    number: Operand
-    threads: Operand | None
-    source: Operand | None = None
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Converge:
-    """A wait of the lanes of one warp for each other. ``members`` is the mask operand, None for all that are left."""
-
-    members: Operand | None
-    barrier: bool = False
+from matmill.emulator.program.waits import Barrier, Converge
+from matmill.emulator.report.hazards import fault
 
 
 @instructions("bar", "barrier")
@@ -101,16 +77,16 @@ def delay(i: Instruction) -> Action:
 
 @instructions("griddepcontrol")
 def launch_order(i: Instruction) -> Action:
-    """Launches follow each other here; whether early ones wait, and soon enough, is looked at."""
+    """Launches follow each other here; whether dependent ones wait, and soon enough, is checked."""
     m = Modifiers(i)
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()
 
     def bind(site: Site) -> Call:
-        found, participants, lanes = site.machine.waits, site.participants(), site.lanes
-        if found is None or not waits:
+        dependency, participants, lanes = site.machine.dependency, site.participants(), site.lanes
+        if dependency is None or not waits:
             return _nothing
-        return lambda: found.wait(lanes, participants())
+        return lambda: dependency.wait(lanes, participants())
 
     return Action(i, bind=bind, tally="control", masks_itself=True)
 
@@ -124,6 +100,14 @@ def trap(i: Instruction) -> Action:
     """trap: ends the kernel with a fault."""
 
     def bind(site: Site) -> Call:
-        return site.trap(i)
+        lanes, kernel, participants = site.lanes, site.machine.launch.kernel, site.participants()
+
+        def call() -> None:
+            active = participants().reshape(-1)
+            if active.any():
+                name = lanes.thread_name(int(np.flatnonzero(active)[0]))
+                raise fault("trap", f"{kernel}: {name} executes {i.text!r}", i)
+
+        return call
 
     return Action(i, bind=bind, tally="control", masks_itself=True)

@@ -5,15 +5,14 @@ PTX ISA, "Logic and Shift Instructions" and the bit-field part of "Integer Arith
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from matmill.emulator.arith.row import Row
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 

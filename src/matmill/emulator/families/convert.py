@@ -7,17 +7,15 @@ round as told and clamp; floats to floats round once in the direction asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matmill.emulator.arith import exact
-from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
+from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
+from matmill.emulator.arith.row import Row
 from matmill.emulator.frontend.syntax import Instruction, Register
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
-Row: TypeAlias = "NDArray[Any]"
 _INTEGRAL: dict[str, Callable[[Row], Row]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
 _RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}

@@ -6,22 +6,19 @@ allow; the machine is told which. Each thread has its own groups.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.access import LANES, Access
-from matmill.emulator.families.loads import address_of, base_registers, mark_written
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.initialised import mark_written
+from matmill.emulator.engine.site import Site
+from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.families.unsupported import refuse_copy
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Register
 from matmill.emulator.memory import banks
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
-
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
-
-Row: TypeAlias = "NDArray[Any]"
 
 
 @instructions("cp")
@@ -35,16 +32,45 @@ def copy_async(i: Instruction) -> Action:
         raise i.unsupported("its form")
     if m.flag("commit_group"):
         m.done()
-        return Action(i, bind=lambda site: site.copies.commit_call(site), tally="memory", masks_itself=True)
+        return Action(i, bind=_bind_commit, tally="memory", masks_itself=True)
     if m.flag("wait_group") or m.flag("wait_all"):
         m.done()
         allowed = _literal(i, i.operands[0]) if i.operands else -1
-        return Action(i, bind=lambda site: site.copies.wait_call(site, allowed), tally="memory", masks_itself=True)
+        return Action(i, bind=lambda site: _bind_wait(site, allowed), tally="memory", masks_itself=True)
     bypasses = m.need("ca", "cg") == "cg"
     if not (m.flag("shared") or m.flag("shared::cta")) or not m.flag("global"):
         raise i.unsupported("its state spaces")
     m.done()
     return _copy(i, bypasses=bypasses)
+
+
+def _bind_commit(site: Site) -> Call:
+    """cp.async.commit_group for the lanes of a site."""
+    lanes, participants, machine = site.lanes, site.participants(), site.machine
+
+    def call() -> None:
+        active = participants()
+        machine.copies.commit(lanes.columns[active.reshape(-1)])
+        if machine.detector is not None:
+            machine.detector.copy_commit(lanes.warp_ids[active.any(axis=1)])
+
+    return call
+
+
+def _bind_wait(site: Site, allowed: int) -> Call:
+    """cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
+    lanes, participants, machine = site.lanes, site.participants(), site.machine
+
+    def call() -> None:
+        active = participants()
+        machine.copies.wait(lanes.columns[active.reshape(-1)], allowed)
+        if machine.detector is not None:
+            warps = lanes.warp_ids[active.any(axis=1)]
+            if allowed < 0:
+                machine.detector.copy_commit(warps)
+            machine.detector.copy_wait(warps, max(allowed, 0))
+
+    return call
 
 
 def _literal(i: Instruction, operand: Operand) -> int:
@@ -84,7 +110,6 @@ class AsyncCopy:
     """A cp.async bound to a site: ``size`` bytes per lane, of which the first ``limit`` come from global memory."""
 
     def __init__(self, site: Site, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool) -> None:
-        self.site = site
         self.to = to
         self.instruction = i
         self.size = size
@@ -113,13 +138,13 @@ class AsyncCopy:
         shared = (piece.index << to.shift) + piece.start
         if machine.detector is not None:
             self._watch(source, active, amount)
-        waits = machine.waits
-        if waits is not None and waits.left:
-            machine.look_for_early(waits, to, active & (amount > 0), source, "global")
+        dependency = machine.dependency
+        if dependency is not None and dependency.left:
+            to.check_dependency(dependency, active & (amount > 0), source, "global")
         chosen = np.flatnonzero(active)
         mark_written(to, piece, piece.index[chosen], 1)
         machine.progress += 1
-        self.site.copies.issue(lanes.columns[chosen], shared[chosen], source[chosen], amount[chosen], self.size)
+        machine.copies.issue(lanes.columns[chosen], shared[chosen], source[chosen], amount[chosen], self.size)
 
     def _check(self, source: Row, active: NDArray[np.bool_], amount: Row) -> None:
         """Raise for a lane whose source is out of bounds or misaligned."""
@@ -135,13 +160,9 @@ class AsyncCopy:
             address = int(source[lane])
             allocation = self.to.machine.space.find(address)
             if allocation is None or address + int(amount[lane]) > allocation.end:
-                raise self.to.machine.access_fault(
-                    self.to, "out-of-bounds", lane=int(lane), address=address, space="global"
-                )
+                raise self.to.fault("out-of-bounds", int(lane), address, "global")
             if address & (self.size - 1):
-                raise self.to.machine.access_fault(
-                    self.to, "misaligned", lane=int(lane), address=address, space="global"
-                )
+                raise self.to.fault("misaligned", int(lane), address, "global")
 
     def _count(self, source: Row, active: NDArray[np.bool_], amount: Row) -> None:
         reading = (active & (amount > 0)).reshape(-1, LANES)

@@ -10,22 +10,20 @@ lanes share a word; each of them answers for one of the two words that they shar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.access import LANES, Access
-from matmill.emulator.families.loads import address_of, base_registers, check_written, mark_written
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.initialised import check_written, mark_written
+from matmill.emulator.engine.site import Site
+from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.frontend.syntax import Address, Instruction
 from matmill.emulator.memory import banks
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, scalars
 from matmill.emulator.report.hazards import fault
 
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
-
-Row: TypeAlias = "NDArray[Any]"
 _ROWS = 8
 _ROW_BYTES = 16
 _WORD_BYTES = 4

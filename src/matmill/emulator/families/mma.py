@@ -24,21 +24,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matmill.emulator.arith import exact
-from matmill.emulator.engine.lanes import LANES
-from matmill.emulator.families.floats import bf16_to_f32
+from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
-
-Row: TypeAlias = "NDArray[Any]"
 _TF32_BITS = np.uint32(0xFFFFE000)
 _N = 8
 

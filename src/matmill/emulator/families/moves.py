@@ -6,17 +6,15 @@ operands like others; the site knows their rows.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator.engine.special_registers import CLOCKS
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
 from matmill.emulator.memory.address_space import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+from matmill.emulator.program.special_registers import CLOCKS
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 
 
@@ -34,7 +32,7 @@ def move(i: Instruction) -> Action:
     d, a = i.operands
     kind = KIND_OF_TYPE[type_name].replace("i", "u")
     if isinstance(a, Special) and a.name in CLOCKS:
-        return Action(i, (), (Value(d, kind),), bind=lambda site: site.clock(a.name), tally="other")
+        return Action(i, (), (Value(d, kind),), bind=lambda site: _clock(site.machine, a.name), tally="other")
     if isinstance(a, Vector):
         if isinstance(d, Vector):
             return computed(i, copy_all, [(x, kind) for x in a.items], [(x, kind) for x in d.items], tally="other")
@@ -44,6 +42,16 @@ def move(i: Instruction) -> Action:
     if isinstance(a, Special) and kind == "u8":
         return computed(i, copy, [(a, "u4")], [(d, kind)], tally="other")
     return computed(i, copy, [(a, kind)], [(d, kind)], tally="other", in_place=True)
+
+
+def _clock(machine: Machine, name: str) -> Call:
+    """%clock and its kin: the number of steps made so far."""
+
+    def call(out: Row) -> None:
+        machine.ticks += 1
+        out[...] = machine.ticks >> 32 if name.endswith("_hi") else machine.ticks & ((1 << 8 * out.dtype.itemsize) - 1)
+
+    return call
 
 
 def copy_all(*rows: Row) -> None:

@@ -7,17 +7,15 @@ in float64 and rounded, so they are at least as near as hardware, whose last bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matmill.emulator.arith import directed, exact
-from matmill.emulator.families.floats import ROUNDINGS, is_bf16, through_f32
+from matmill.emulator.arith.bfloat16 import is_bf16, through_f32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.families.floats import ROUNDINGS
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
-
-Row: TypeAlias = "NDArray[Any]"
 
 
 def _reciprocal(x: Row) -> Row:

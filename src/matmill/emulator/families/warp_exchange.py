@@ -6,20 +6,18 @@ before one of these runs (the machine sees to it), so only active lanes matter h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.lanes import LANES
-from matmill.emulator.families.barriers import Converge
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Instruction, Negated, Pair
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
+from matmill.emulator.program.waits import Converge
 
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
-
-Row: TypeAlias = "NDArray[Any]"
 _LANE = np.arange(LANES, dtype=np.int64)
 _BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)
 

@@ -30,6 +30,13 @@ Words = dict[int, NDArray[np.generic]]
 _WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
+def window_of(address: int) -> tuple[str, int]:
+    """The state space that a generic address above global memory falls into, and where its window begins."""
+    if address >= PARAM_WINDOW:
+        return "param", PARAM_WINDOW
+    return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
+
+
 def words(data: NDArray[np.uint8]) -> Words:
     """``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
     return {size: data[: len(data) - len(data) % size].view(kind) for size, kind in _WORD_TYPES.items()}

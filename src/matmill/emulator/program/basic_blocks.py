@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from matmill.emulator.engine.special_registers import CLOCKS, is_known
 from matmill.emulator.frontend.inline import Flat
 from matmill.emulator.frontend.syntax import (
     TYPE_BYTES,
@@ -21,6 +20,7 @@ from matmill.emulator.frontend.syntax import (
     Statement,
     Symbol,
 )
+from matmill.emulator.program.special_registers import CLOCKS, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
 
 _SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}

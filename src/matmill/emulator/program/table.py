@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Sink, Vector
-
-if TYPE_CHECKING:
-    from matmill.emulator.engine.site import Site
 
 Call: TypeAlias = "Callable[..., object]"
 
@@ -41,7 +38,8 @@ class Action:
     """What one instruction does.
 
     ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
-    ``bind`` is for those that touch memory or other lanes: given the site it returns such a call, made for its lanes.
+    ``bind`` is for those that touch memory or other lanes: given the engine's ``Site``, which this room does not know, it
+    returns such a call, made for the lanes of that site.
     ``in_place`` says that a result may share its row with a source that dies here. ``ends_block`` is for instructions
     at which a warp may have to wait. ``group`` names computations that the translator may batch. ``flops`` are the
     additions and multiplications of a matrix instruction, divided by the 32 lanes that share them.
@@ -51,7 +49,7 @@ class Action:
     sources: tuple[Value, ...] = ()
     results: tuple[Value, ...] = ()
     call: Call | None = None
-    bind: Callable[[Site], Call] | None = None
+    bind: Callable[[Any], Call] | None = None
     tally: str = "other"
     in_place: bool = False
     ends_block: bool = False

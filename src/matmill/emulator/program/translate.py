@@ -8,8 +8,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import families
-from matmill.emulator.families.barriers import Barrier
 from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
 from matmill.emulator.memory.address_space import SHARED_BASE
@@ -17,10 +15,9 @@ from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, 
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.ordering import access_ordering, orders_memory
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
 from matmill.errors import ArgumentError
-
-__all__ = ["Program", "families", "translate"]
 
 Rows: TypeAlias = "NDArray[np.int64]"
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LANES = 32
+from matmill.emulator.memory.banks import LANES
+
 CLOCK_BITS = 32
 _CLOCK_MASK = (1 << CLOCK_BITS) - 1
 _LANE_BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)

@@ -6,7 +6,8 @@ from copy import copy
 
 import numpy as np
 
-from matmill.emulator.races.clocks import CLOCK_BITS, LANES, Clocks, Ints, Lanes
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.clocks import CLOCK_BITS, Clocks, Ints, Lanes
 from matmill.emulator.races.releases import FENCED, Reach, Release, exceeds
 
 _CLOCK_MASK = (1 << CLOCK_BITS) - 1

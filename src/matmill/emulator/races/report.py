@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.races.clocks import CLOCK_BITS, LANES, Clocks, Lanes, Moment
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.clocks import CLOCK_BITS, Clocks, Lanes, Moment
 
 READ, WRITE, ATOMIC, COPY = "read", "write", "atomic", "copy"
 STRONG_READ, STRONG_WRITE = "strong read", "strong write"

@@ -16,8 +16,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.cells import Cells
-from matmill.emulator.races.clocks import LANES, Clocks, Ints
+from matmill.emulator.races.clocks import Clocks, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
 from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, relaid

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from matmill.emulator.races.clocks import LANES, Ints
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.clocks import Ints
 from matmill.emulator.races.releases import ALL, NOTHING, Log, Reach, Release, Sequence, Snapshot, joined
 
 Place: TypeAlias = "tuple[int, int]"

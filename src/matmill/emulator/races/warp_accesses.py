@@ -8,7 +8,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.races.clocks import LANES, Ints, Moment
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.clocks import Ints, Moment
 from matmill.emulator.races.report import Access
 
 S = TypeVar("S", bound=np.generic)
