@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,22 @@ from matmill.errors import ArgumentError
 from matmill.execute import Launch, Pointer
 
 _MAX_THREADS = 1024
+
+
+@runtime_checkable
+class StructArgument(Protocol):
+    """A struct passed by value: its bytes as C++ lays them out, padding included, and its alignment in bytes.
+
+    Pointers inside it are the addresses that :meth:`Memory.bind` gave, in 8 bytes each.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """All bytes of it."""
+
+    @property
+    def align(self) -> int:
+        """What its address is a multiple of."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +71,37 @@ def check_launch(program: Program, launch: Launch) -> None:
 
 
 def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
-    """The parameter bytes of a launch: each argument at its offset."""
-    block = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
-    for variable, argument in zip(program.entry.params, launch.args, strict=True):
-        if isinstance(argument, Pointer):
-            data = argument.address.to_bytes(8, "little")
+    """The parameters of a launch, each argument at its offset: uint8[a multiple of 16].
+
+    Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
+    """
+    found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
+    for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
+        if isinstance(argument, StructArgument):
+            data = _struct_bytes(argument, variable, index)
         else:
-            data = np.asarray(argument).tobytes()
-        if len(data) != variable.size:
-            raise ArgumentError(
-                argument=f"launch.args[{program.entry.params.index(variable)}]",
-                got=f"{len(data)} bytes ({type(argument).__name__})",
-                wanted=f"{variable.size} bytes for parameter {variable.name}",
-                fix="Give a NumPy scalar of the parameter's exact type, or a Pointer.",
-            )
+            data = argument.address.to_bytes(8, "little") if isinstance(argument, Pointer) else argument.tobytes()
+            if len(data) != variable.size:
+                raise ArgumentError(
+                    argument=f"launch.args[{index}]",
+                    got=f"{len(data)} bytes ({type(argument).__name__})",
+                    wanted=f"{variable.size} bytes for parameter {variable.name}",
+                    fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
+                )
         start = program.parameters[variable]
-        block[start : start + len(data)] = np.frombuffer(data, np.uint8)
-    return block
+        found[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    return found
+
+
+def _struct_bytes(argument: StructArgument, variable: Variable, index: int) -> bytes:
+    if (len(argument.data), argument.align) != (variable.size, variable.align):
+        raise ArgumentError(
+            argument=f"launch.args[{index}]",
+            got=f"a struct of {len(argument.data)} bytes, aligned to {argument.align}",
+            wanted=f"{variable.size} bytes, aligned to {variable.align}, for parameter {variable.name}",
+            fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
+        )
+    return argument.data
 
 
 def place_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:

@@ -198,7 +198,8 @@ class Site:
         start = machine.program.parameters[variable] + offset
         outside = not 0 <= offset <= variable.size - width
         if outside or start % width:
-            message = f"{machine.launch.kernel}: {i.text!r} reads {width} bytes at {variable.name} + {offset} B of {variable.size}"
+            where = f"{variable.name} + {offset} B of {variable.size}"
+            message = f"{machine.launch.kernel}: {i.text!r} reads {width} bytes at {where}"
             raise fault("out-of-bounds" if outside else "misaligned", message, i)
         return machine.parameters[start : start + width].view(dtype)
 

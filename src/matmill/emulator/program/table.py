@@ -38,11 +38,11 @@ class Action:
     """What one instruction does.
 
     ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
-    ``bind`` is for those that touch memory or other lanes: given the engine's ``Site``, which this room does not know, it
-    returns such a call, made for the lanes of that site.
-    ``in_place`` says that a result may share its row with a source that dies here. ``ends_block`` is for instructions
-    at which a warp may have to wait. ``group`` names computations that the translator may batch. ``flops`` are the
-    additions and multiplications of a matrix instruction, divided by the 32 lanes that share them.
+    ``bind`` is for those that touch memory or other lanes: given a ``Site`` of the engine, which this room does not
+    know, it returns such a call for the lanes of that site. ``in_place`` says that a result may share its row with a
+    source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
+    whom. ``group`` names computations that the translator may batch. ``flops`` are the additions and multiplications of
+    a matrix instruction, divided by the 32 lanes that share them.
     """
 
     instruction: Instruction
