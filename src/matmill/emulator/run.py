@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.dependent_launch import is_dependent
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes, place_variables
+from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes, allocate_variables
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.scheduler import Scheduler
 from matmill.emulator.engine.tally import Tally
@@ -82,7 +82,7 @@ def run(
         program=program,
         launch=replace(launch, early=is_dependent(launch, module)),
         space=space,
-        symbols=place_variables(module, space),
+        symbols=allocate_variables(module, space),
         parameters=parameter_bytes(program, launch),
         detector=detector,
         counting=counters,
@@ -121,7 +121,7 @@ def _parsed(text: str) -> Module:
 
 
 class _Pool:
-    """Runs batches one after another; one that only spins is set aside, since a later one may be what it waits for."""
+    """Runs batches one after another. One that only spins is set aside, since it may wait for a later one."""
 
     def __init__(self, context: LaunchContext, schedule: int) -> None:
         self.context = context
@@ -189,7 +189,7 @@ class _Pool:
 def _report_races(
     detector: RaceDetector, program: Program, launch: Launch, space: AddressSpace, hazards: HazardLog
 ) -> None:
-    """Races as hazards, in the words of the source."""
+    """Add races as hazards, with the source lines and buffers that they concern."""
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
@@ -199,8 +199,8 @@ def _report_races(
         threads = [f"thread {t} of block {b}" for b, t in (race.first_thread, race.second_thread)]
         message = (
             f"{launch.kernel}: {place}: {race.first_kind} by {threads[0]} in "
-            f"{first.text!r} ({first.place}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.place}), with nothing that orders them"
+            f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
+            f"({second.location}), with nothing that orders them"
         )
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

@@ -1,8 +1,8 @@
 """Floating-point arithmetic that rounds once, in the direction asked for, on rows of lanes.
 
-Fused multiply-add in float32 goes through float64: the product of two 24-bit significands is exact in 53 bits, and the
-sum, rounded to 53 bits and then to 24, is wrong only where the first rounding lands on a midpoint of the second or the
-result is subnormal in float32. Both are rare, cheap to notice, and put right by rounding the sum to odd.
+A float32 FMA goes through float64: the product of two 24-bit significands is exact in 53 bits, and the
+sum, rounded to 53 bits and then to 24, is wrong only where the first rounding hits a midpoint of the second or the
+result is subnormal in float32. Both are rare, cheap to detect, and corrected by rounding the sum to odd.
 
 float64 uses the algorithm of Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
 rounding to odd" (IEEE Trans. Computers 57, 2008), with Python's integers where exponents come near the limits.
@@ -188,7 +188,7 @@ def repair_midpoints(s: F8, hit: NDArray[np.bool_], a: Row, b: Row, c: Row) -> N
 
 
 def repair_subnormals(result: F4, a: Row, b: Row, c: Row) -> None:
-    """Recompute the results below float32's normal range, where float64's bits end elsewhere."""
+    """Recompute the results below float32's normal range, which have fewer bits than the midpoint test assumes."""
     tiny = np.abs(result) <= _MIN_NORMAL_32
     a, b, c = (np.broadcast_to(x, result.shape)[tiny] for x in (a, b, c))
     result[tiny] = fma32_wide(a, b, c).astype(np.float32)
@@ -227,8 +227,8 @@ def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
 def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bool_]:
     """Where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
 
-    GPUs look after rounding, as if exponents had no end: of ``dtype``'s bits, and in ``mode``. So 2**-126 (1 - 2**-24)
-    is flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
+    GPUs test after rounding to ``dtype``'s bits in ``mode``, as if exponents were unbounded. So 2**-126 (1 - 2**-24) is
+    flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
     (IEEE 754, section 7.5; measured on an H200: docs/emulator.md).
     """
     # Times 256 nothing near that number is subnormal.

@@ -1,4 +1,4 @@
-"""A batch of float32 multiply-adds as a few NumPy calls on blocks of rows."""
+"""A batch of float32 FMAs as a few NumPy calls on blocks of rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PIECE = 32768
 
 
 def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Row numbers as stretches of consecutive ones: (place in the list, first row, length).
+    """Row numbers as runs of consecutive ones: (index in the list, first row, length).
 
     >>> runs([4, 5, 6, 9])
     [(0, 4, 3), (3, 9, 1)]
     """
     found: list[tuple[int, int, int]] = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if found and found[-1][1] + found[-1][2] == row:
             found[-1] = (found[-1][0], found[-1][1], found[-1][2] + 1)
         else:
-            found.append((place, row, 1))
+            found.append((index, row, 1))
     return found
 
 
@@ -34,7 +34,7 @@ def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
 class BatchRows:
     """The rows that a batch reads and writes, in the order of its instructions.
 
-    ``outer`` holds the rows of the factors where all their pairs are wanted, the second factor running fastest.
+    ``outer`` holds the rows of the factors of an outer product, whose second factor changes fastest.
     """
 
     left: list[int]
@@ -63,8 +63,8 @@ class _Piece:
 class FusedBatch:
     """``sums = left * right + addends`` over rows of ``file`` (float32[rows, lanes]), each rounded once.
 
-    The factors are read before any sum is written, and sums are written in the order of the instructions: that is all
-    that :func:`matmill.emulator.program.fma_batches.find_batches` leaves to chance.
+    The factors are read before any sum is written, and sums are written in the order of the instructions. Whoever makes
+    the batch ensures that no instruction reads what another one writes.
     """
 
     def __init__(self, file: NDArray[np.float32], rows: BatchRows, buffers: Buffers, underflow: list[bool]) -> None:

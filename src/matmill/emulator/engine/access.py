@@ -1,6 +1,6 @@
 """The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays.
 
-Address rows repeat: in a loop the same instruction meets the same addresses, or the same ones shifted as a whole. So
+Address rows repeat: in a loop an instruction uses the same addresses again, or the same ones shifted by a constant. So
 :class:`Addresses` splits a row into its lowest address and the distances from it, and everything that depends on the
 distances alone (indices, alignment, wavefronts, sectors) is kept until they change.
 """
@@ -25,7 +25,7 @@ from matmill.emulator.report.hazards import KernelFault, fault
 
 
 class Addresses:
-    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` leaves some out."""
+    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` selects lanes."""
 
     def __init__(
         self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str, among: Mask | None = None
@@ -139,7 +139,7 @@ def _same_mask(a: Mask | None, b: Mask | None) -> bool:
 
 
 class Piece:
-    """The lanes of an access that fall into one region: ``index`` counts elements from ``start``."""
+    """The lanes of an access that one region serves: ``index`` counts elements from ``start``."""
 
     def __init__(self, region: Region, start: int, index: NDArray[np.int64], mask: Mask | None) -> None:
         self.region = region
@@ -311,12 +311,12 @@ class Access:
         asked = int(active.sum()) * self.width
         if kind == "global":
             return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, asked
-        # Generic addresses of shared memory lie in a window far above 2**31.
+        # Generic addresses of shared memory are in a window far above 2**31.
         actual, ideal = banks.shared_wavefronts(absolute & 0x7FFFFFFF, active, self.width, store=self.kind != "read")
         return requests, int(actual.sum()), int(ideal.sum()), asked
 
     def _watch(self, values: tuple[Row, ...]) -> None:
-        """Tell the race detector."""
+        """Pass the access to the race detector."""
         detector = self.machine.detector
         addresses = self.addresses
         for piece in self.pieces:
@@ -324,13 +324,13 @@ class Access:
             if detector is None or kind not in {"global", "shared"}:
                 continue
             if not piece.region.writable:
-                # Nobody can store there, so no read of it races.
+                # Nothing can store there, so no read of it races.
                 continue
             active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
             absolute = addresses.absolute(self.offset)
             ordering = self.ordering
             if ordering is not None and ordering.volatile and kind == "shared":
-                # Old code has volatile arrays there and trusts warps to run in step: judged as plain accesses.
+                # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
                 ordering = None
             detector.access(
                 kind,

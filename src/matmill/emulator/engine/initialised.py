@@ -10,7 +10,7 @@ from matmill.emulator.engine.access import Access, Piece
 
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:
-    """Report shared bytes that nothing was stored to, and return False; what was found initialised stays so."""
+    """Report shared bytes that nothing was stored to, and return False. Initialised bytes are checked once."""
     key = ("written", access.addresses.low + access.offset, access.width)
     if key in access.addresses.memo or piece.region.written is None:
         return True
@@ -27,9 +27,9 @@ def check_written(access: Access, piece: Piece, vector: int) -> bool:
     lane = int(np.flatnonzero(~good)[0])
     machine, lanes = access.machine, access.addresses.lanes
     address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
-    place = machine.describe(access.addresses.space, address)
+    where = machine.describe(access.addresses.space, address)
     message = (
-        f"{machine.launch.kernel}: {lanes.thread_name(lane)} reads {access.width} bytes at {place} that nothing "
+        f"{machine.launch.kernel}: {lanes.thread_name(lane)} reads {access.width} bytes at {where} that nothing "
         f"was stored to, in {access.instruction.text!r}"
     )
     machine.hazards.add("uninitialised-shared", access.where, message, access.instruction)
@@ -42,7 +42,7 @@ def ones(element: int) -> Row:
 
 
 def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector: int) -> None:
-    """Remember that shared bytes hold something; done once while the addresses stay as they are."""
+    """Mark shared bytes as stored to; done once while the addresses stay the same."""
     if piece.region.written is None:
         return
     key = ("marked", access.addresses.low + access.offset, access.width)

@@ -1,4 +1,4 @@
-"""Which lanes a piece of translated code works on.
+"""The lanes that a block of code works on.
 
 The lanes of a batch of blocks are ordered (warp in block, block, lane in warp), so that one warp of every block is a
 contiguous slice and a whole batch is one too. Code bound to a slice works in place. Code for any other choice of warps,

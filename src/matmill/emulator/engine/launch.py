@@ -104,7 +104,7 @@ def _struct_bytes(argument: StructArgument, variable: Variable, index: int) -> b
     return argument.data
 
 
-def place_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
+def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
     """Addresses for the module's global and constant variables, filled with their initial values."""
     symbols: dict[Variable, int] = {}
     contents: list[tuple[Variable, NDArray[np.uint8]]] = []
@@ -114,7 +114,7 @@ def place_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
             data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
             data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
             access = "rw" if variable.space == "global" else "r"
-            symbols[variable] = space.place(variable.name, data, access).start
+            symbols[variable] = space.allocate(variable.name, data, access).start
             contents.append((variable, data))
     for variable, data in contents:
         for offset, target, addend in variable.relocations:

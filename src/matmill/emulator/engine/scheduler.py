@@ -124,9 +124,9 @@ class Scheduler:
             whole = whole[whole]
         if whole.all():
             breaks = np.flatnonzero(np.diff(warps) != 1)
-            stretch = warps[: breaks[0] + 1] if len(breaks) else warps
-            if len(stretch) * 4 >= len(warps):
-                self._run_together(block, int(stretch[0]), int(stretch[-1]) + 1)
+            first_run = warps[: breaks[0] + 1] if len(breaks) else warps
+            if len(first_run) * 4 >= len(warps):
+                self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
                 return
         active = self.counter[warps] == block
         self._note(block)
@@ -156,7 +156,7 @@ class Scheduler:
                 return
 
     def _common_way(self, end: Terminator, first: int, last: int) -> int | None:
-        """Where all lanes of whole warps go next, if that is one place and nobody has to wait."""
+        """Where all lanes of whole warps go next, if that is one block and nobody has to wait."""
         if end.kind == "jump":
             return end.target
         if end.kind == "branch":
@@ -194,7 +194,7 @@ class Scheduler:
         return row
 
     def _note(self, block: int) -> None:
-        """Count a step, and watch for kernels that make no headway."""
+        """Count a step, and watch for kernels that make no progress."""
         self.steps += 1
         self.machine.ticks += 1
         if self.machine.progress != self.seen_progress:
@@ -207,7 +207,7 @@ class Scheduler:
                 instruction = blame(self.blocks[block])
                 message = (
                     f"{self.machine.launch.kernel}: {STEP_LIMIT:,} steps without a store, a barrier or an exit; "
-                    f"{who(self.geometry, self.first < HOLD)} at {instruction.place}"
+                    f"{who(self.geometry, self.first < HOLD)} at {instruction.location}"
                 )
                 raise fault("step-limit", message, instruction)
 
@@ -419,7 +419,7 @@ class Scheduler:
     # Trouble
 
     def _watch_loop(self, block: int, warps: Ints) -> None:
-        """Stall warps that come back to a place with the registers they had there before, memory being unchanged.
+        """Stall warps that come back to a block with the registers they had there before, memory being unchanged.
 
         The state of visits 1, 2, 4, … is kept, so a cycle of any length is met. Only the first warp's registers are
         looked at until they repeat: in most loops they never do, and all registers are a lot to compare.
@@ -443,8 +443,8 @@ class Scheduler:
         warp = int(np.flatnonzero(spinners)[0])
         instruction = self.last_place.get(warp) or blame(self.blocks[int(self.first[warp])])
         message = (
-            f"{self.machine.launch.kernel}: {who(self.geometry, spinners)} spins at {instruction.place} on memory that "
-            f"nobody changes any more{self._waiters()}"
+            f"{self.machine.launch.kernel}: {who(self.geometry, spinners)} spins at {instruction.location} on memory "
+            f"that nobody changes any more{self._waiters()}"
         )
         return fault("deadlock", message, instruction)
 
@@ -464,5 +464,5 @@ class Scheduler:
             warp = int(np.flatnonzero(here)[0])
             number = int(self.barrier_of[warp][self.counter[warp] == place][0])
             instruction = blame(self.waits[int(place) - BARRIER])
-            parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.place})")
+            parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
         return "; " + "; ".join(parts) if parts else ""

@@ -1,4 +1,4 @@
-"""Binding: a block's actions made into calls on the rows of some lanes."""
+"""Binding: the actions of a basic block become calls on the rows of some lanes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Step: TypeAlias = "tuple[Call, tuple[Any, ...]]"
 
 
 def copy_where(out: Row, value: Row, guard: Row) -> None:
-    """Take over results where a guard holds."""
+    """Copy results where a guard holds."""
     np.copyto(out, value, where=guard)
 
 
@@ -55,17 +55,17 @@ class Site:
 
     def _bind(self, block: Block) -> None:
         batches = {b.first: b for b in self.machine.program.batches.get(block.number, ())}
-        place = 0
-        while place < len(block.actions):
-            batch = batches.get(place)
+        index = 0
+        while index < len(block.actions):
+            batch = batches.get(index)
             if batch is not None:
                 self._batch(batch)
                 for action in batch.actions:
                     self._forget(action)
-                place += len(batch.actions)
+                index += len(batch.actions)
             else:
-                self._action(block.actions[place])
-                place += 1
+                self._action(block.actions[index])
+                index += 1
 
     def _action(self, action: Action) -> None:
         guard = action.instruction.guard
@@ -107,7 +107,7 @@ class Site:
         return inverted
 
     def _forget(self, action: Action) -> None:
-        """After a register was written, addresses made of it must be looked at again."""
+        """After a register was written, addresses made of it must be read again."""
         for value in action.results:
             if isinstance(value.operand, Register):
                 self._fresh = {key for key in self._fresh if value.operand not in key}
@@ -171,7 +171,7 @@ class Site:
         return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # as above
 
     def result(self, value: Value) -> Row:
-        """The row of a result operand; a row for nobody where it is a sink."""
+        """The row of a result operand; a scratch row where it is a sink."""
         if isinstance(value.operand, Register):
             return self._register(value.operand, value.kind)
         kind = "?" if value.kind == "p" else value.kind.removesuffix("x2")
@@ -180,7 +180,7 @@ class Site:
     # What instruction families ask for
 
     def participants(self) -> Callable[[], Mask]:
-        """A function that tells which lanes (bool[warps, 32]) execute the instruction being bound, when it runs."""
+        """A function that returns which lanes (bool[warps, 32]) execute the instruction being bound, when it runs."""
         lanes, guard, negated = self.lanes, self.guard, self.negated
         if guard is None:
             return lanes.active_warps

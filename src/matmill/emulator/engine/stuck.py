@@ -1,4 +1,4 @@
-"""Words for messages about warps that got stuck."""
+"""Names of warps and instructions for messages about warps that are stuck."""
 
 from __future__ import annotations
 

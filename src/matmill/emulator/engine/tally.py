@@ -76,11 +76,11 @@ class Tally:
             self.atomics(where, count)
 
     def by_line(self) -> dict[str, LineCounts]:
-        """Counts per source place."""
+        """Counts per source line."""
         lines: dict[str, dict[str, int]] = {}
 
         def line(where: int) -> dict[str, int]:
-            return lines.setdefault(self.program.instructions[where].place, dict.fromkeys(LINE_FIELDS, 0))
+            return lines.setdefault(self.program.instructions[where].location, dict.fromkeys(LINE_FIELDS, 0))
 
         for (where, space, kind), counts in self._traffic.items():
             for name, count in zip(_NAMES.get((space, kind), ()), counts, strict=False):
@@ -99,7 +99,7 @@ class Tally:
                 and (block.end.kind != "wait" or block.end.action is not None)
             ):
                 line(self.program.index_of(block.end.instruction))["instructions"] += warps
-        return {place: LineCounts(**counts) for place, counts in sorted(lines.items())}
+        return {line: LineCounts(**counts) for line, counts in sorted(lines.items())}
 
     def counters(self, by_line: dict[str, LineCounts]) -> Counters:
         """The counts of the whole launch."""

@@ -1,7 +1,7 @@
 """Atomic operations: atom, red.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: atom" and "red". Lanes that meet at one address are
-served in lane order.
+PTX ISA, "Parallel Synchronization and Communication Instructions: atom" and "red". Lanes with one address are served in
+lane order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _combine(operation: str, old: Row, b: Row, c: Row | None = None) -> Row:
 
 @instructions("atom", "red")
 def atomic(i: Instruction) -> Action:
-    """``atom`` and red on shared and global memory; lanes that meet at one address take turns in lane order."""
+    """``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
     m, space = memory_modifiers(i)
     operation = m.pick((*_UFUNCS, "exch", "cas", "inc", "dec"))
     type_name = m.type()
@@ -108,7 +108,7 @@ class Atomic:
         order = np.argsort(index, kind="stable")
         ordered = index[order]
         first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        # The turn of each lane among those at its address.
+        # The rank of each lane among those at its address.
         turn = np.empty(len(lanes), np.int64)
         turn[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))
         changed = False

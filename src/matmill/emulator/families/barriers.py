@@ -1,7 +1,7 @@
 """Barriers, fences and waits: bar, barrier, membar, fence, griddepcontrol, nanosleep, trap.
 
-PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, where each access is
-performed at once; the race detector is told of them.
+PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, since each access is
+performed at once; the race detector records them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def barrier(i: Instruction) -> Action:
 
 @instructions("membar", "fence")
 def fence(i: Instruction) -> Action:
-    """Orders memory, of which the emulator has one order only, and so matters to the race detector alone."""
+    """Orders memory, which the emulator accesses in one order only: for the race detector alone."""
     ordering = fence_ordering(i)
 
     def bind(site: Site) -> Call:
@@ -71,7 +71,7 @@ def fence(i: Instruction) -> Action:
 
 @instructions("nanosleep")
 def delay(i: Instruction) -> Action:
-    """Orders time, of which the emulator has one order only."""
+    """Nothing to do: the emulator has no time."""
     return Action(i, call=_nothing, tally="control")
 
 

@@ -1,7 +1,7 @@
 """Asynchronous copies from global to shared memory: cp.async, its commit and its waits.
 
 PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy". A copy may land at once or as late as the waits
-allow; the machine is told which. Each thread has its own groups.
+allow; the launch says which. Each thread has its own groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and their kin.
 
-PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". Floating-point
-forms of the same opcodes are handed to the ``floats`` family.
+PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". The
+floating-point forms of the same opcodes are in ``floats``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """8x8 matrices of 16-bit elements between shared memory and registers: ldmatrix, stmatrix, movmatrix.
 
 PTX ISA, "Warp-level matrix instructions: ldmatrix", "stmatrix", "movmatrix". Lane ``8 m + r`` gives the address of row
-``r`` (16 bytes) of matrix ``m``. Of each matrix lane ``4 g + t`` holds row ``g``, columns ``2 t`` and ``2 t + 1``, in
+``r`` (16 bytes) of matrix ``m``. Lane ``4 g + t`` holds of each matrix row ``g``, columns ``2 t`` and ``2 t + 1``, in
 one register; with .trans column ``g``, rows ``2 t`` and ``2 t + 1``.
 
-To the race detector the lane that gets (or gives) a word accesses it, not the lane that names its row. With .trans two
-lanes share a word; each of them answers for one of the two words that they share.
+To the race detector the lane that receives (or supplies) a word accesses it, not the lane that gives its row's address.
+With .trans two lanes share a word; each counts as the reader of one of the two words that they share.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ROWS = 8
 _ROW_BYTES = 16
 _WORD_BYTES = 4
 _LANE = np.arange(LANES)
-# Which row of a matrix, and which byte of it, each lane answers for.
-_PLACES = {
+# Which row of a matrix, and which byte of it, each lane counts as accessing.
+_WORDS = {
     False: (_LANE >> 2, (_LANE & 3) * _WORD_BYTES),
     True: ((_LANE & 3) * 2 + (_LANE >> 2 & 1), (_LANE >> 3) * _WORD_BYTES),
 }
@@ -47,8 +47,8 @@ def transfer(i: Instruction) -> Action:
     m.type("b16")
     m.done()
     loads = i.name == "ldmatrix"
-    place, data = (i.operands[1], i.operands[0]) if loads else i.operands
-    address = address_of(i, place)
+    rows, data = (i.operands[1], i.operands[0]) if loads else i.operands
+    address = address_of(i, rows)
     values = tuple(Value(o, "u4") for o in scalars(data))
     if len(values) != matrices:
         raise i.unsupported("its vector")
@@ -108,7 +108,7 @@ class MatrixAccess(Access):
             return
         absolute, warps = self.active_rows()
         active = np.repeat(warps[:, None], LANES, axis=1)
-        row, byte = _PLACES[self.transposed]
+        row, byte = _WORDS[self.transposed]
         for matrix in range(self.matrices):
             detector.access(
                 "shared",
@@ -122,7 +122,7 @@ class MatrixAccess(Access):
 
 
 class _Transfer:
-    """What loads and stores of matrices share: where their rows are in the words of shared memory."""
+    """What loads and stores of matrices share: which words of shared memory their rows are."""
 
     def __init__(self, site: Site, access: MatrixAccess) -> None:
         self.access = access
@@ -143,7 +143,7 @@ class _Transfer:
         index = piece.index.reshape(self.warps, LANES)[:, : self.rows]
         return piece.region.words[_ROW_BYTES][piece.start // _ROW_BYTES :], index
 
-    def turned(self, words: Row) -> Row:
+    def oriented(self, words: Row) -> Row:
         """Matrices as uint32[warps, matrices, 32], transposed where the instruction says so."""
         if not self.access.transposed:
             return words
@@ -174,7 +174,7 @@ class LoadMatrices(_Transfer):
                 access.epoch = -1
             self.epoch = access.epoch
         self.view.take(self.index, out=self.buffer, mode="clip")
-        words = self.turned(self.buffer.view(np.uint32).reshape(self.warps, -1, LANES))
+        words = self.oriented(self.buffer.view(np.uint32).reshape(self.warps, -1, LANES))
         for matrix, out in enumerate(outs):
             out[...] = words[:, matrix].reshape(-1)
 
@@ -189,7 +189,7 @@ class StoreMatrices(_Transfer):
         access = self.access
         access.machine.progress += 1
         each = [np.broadcast_to(value, self.warps * LANES).reshape(self.warps, LANES) for value in values]
-        words = self.turned(np.stack(each, axis=1))
+        words = self.oriented(np.stack(each, axis=1))
         rows = words.reshape(self.warps, -1).view(np.complex128)
         view, index = self.memory()
         _, warps = access.active_rows()

@@ -76,8 +76,8 @@ def _pack(i: Instruction, type_name: str, d: Operand, a: Vector) -> Action:
     def call(*rows: Row) -> None:
         *sources, out = rows
         whole = np.zeros(out.shape, out.dtype)
-        for place, part in enumerate(sources):
-            whole |= np.asarray(part, out.dtype) << out.dtype.type(step * place)
+        for index, part in enumerate(sources):
+            whole |= np.asarray(part, out.dtype) << out.dtype.type(step * index)
         out[...] = whole
 
     return computed(i, call, list(zip(a.items, parts, strict=True)), [(d, kind)], tally="other")
@@ -92,8 +92,8 @@ def _unpack(i: Instruction, type_name: str, d: Vector, a: Operand) -> Action:
         wide.append(f"u{TYPE_BYTES[item.type]}" if isinstance(item, Register) else part)
 
     def call(source: Row, *outs: Row) -> None:
-        for place, out in enumerate(outs):
-            shifted = source >> source.dtype.type(step * place)
+        for index, out in enumerate(outs):
+            shifted = source >> source.dtype.type(step * index)
             out[...] = shifted.astype(f"u{step // 8}")
 
     return computed(i, call, [(a, kind)], list(zip(d.items, wide, strict=True)), tally="other")
@@ -121,7 +121,7 @@ def convert_address(i: Instruction) -> Action:
 
 @instructions("isspacep")
 def is_in_space(i: Instruction) -> Action:
-    """isspacep: whether a generic address lies in a state space."""
+    """isspacep: whether a generic address is in a state space."""
     m = Modifiers(i)
     space = m.need("global", "shared", "local", "const", "param", "shared::cta").removesuffix("::cta")
     m.done()

@@ -54,7 +54,7 @@ def _rounded(name: str, mode: str) -> Callable[..., object]:
 
 
 def _wide(name: str) -> Callable[..., exact.F8]:
-    """``sqrt`` or rcp in float64: 53 bits of one of 24 bits never lie on a float32 that the exact value does not."""
+    """``sqrt`` or rcp in float64. Of a float32 argument the rounded result is a float32 only where it is exact."""
     return lambda a: np.asarray(_FUNCTIONS[name](np.asarray(a, np.float64)))
 
 

@@ -1,4 +1,4 @@
-"""A place in PTX text, and the names that are known there."""
+"""A position in PTX text, and the names that are known there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cursor:
         raise syntax_error(token.line, repr(token.text), wanted)
 
     def skip_line(self, line: int) -> list[Token]:
-        """Take what is left of a line."""
+        """Take the rest of a line."""
         skipped = []
         while self.token.kind != "end" and self.token.line == line:
             skipped.append(self.take())

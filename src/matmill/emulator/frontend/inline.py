@@ -1,4 +1,4 @@
-"""Device functions put in place of their calls, so that the rest of the emulator sees one flat body.
+"""Device functions inlined at their calls, so that the rest of the emulator sees one flat body.
 
 Parameters and return values are ``.param`` variables on both sides; the callee's are replaced by the caller's.
 """
@@ -40,7 +40,7 @@ class Flat:
 
 @dataclass
 class _Renaming:
-    """What the names of one copy of a callee stand for."""
+    """What the names of one copy of a callee refer to."""
 
     prefix: str
     variables: dict[Variable, Variable]
@@ -107,7 +107,7 @@ def _expand_call(module: Module, call: Instruction, flat: Flat, stack: tuple[str
         raise call.unsupported("arguments that are not .param variables")
     number = len(flat.body)
     prefix = f"{callee.name}#{number}:"
-    # Locals of each copy are copies too: two calls may be alive in diverged lanes at once.
+    # Each copy has its own locals: two calls may be active in diverged lanes at once.
     variables = {v: replace(v, name=prefix + v.name) if v.space in {"local", "param"} else v for v in callee.variables}
     flat.variables += variables.values()
     for variable, operand in zip(wanted, given, strict=True):

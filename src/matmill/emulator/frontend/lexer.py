@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from matmill.errors import EmulationError
 
-# A line of ``.loc`` and a section of debug information are a token each: they are half of what NVRTC writes, and hardly
-# any of it is used.
+# A ``.loc`` directive is one token, and so is a section of debug information: they are half of what NVRTC writes, and
+# hardly any of it is used.
 _TOKEN = re.compile(
     r"""
     [ \t]*
@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """One token; ``start`` is its place in the text, ``line`` counts from 1. The last one has kind "end"."""
+    """One token; ``start`` is its offset in the text, ``line`` counts from 1. The last one has kind "end"."""
 
     kind: str
     text: str

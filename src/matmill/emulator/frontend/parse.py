@@ -1,7 +1,7 @@
 """PTX text to a :class:`Module`.
 
-Reads the whole PTX grammar that NVRTC writes, with names resolved to registers and variables; what an instruction
-means is decided later, by the instruction tables. Debug sections are skipped.
+Reads the whole PTX grammar that NVRTC writes, with names resolved to registers and variables; the instruction
+table decides later what an instruction means. Debug sections are skipped.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class _Parser(Cursor):
         return align, vector, element
 
     def _array_size(self, vector: int) -> tuple[int, bool]:
-        """The number of elements behind a variable's name, and whether one dimension is left open."""
+        """The number of elements that follow a variable's name, and whether one dimension is left open."""
         count, unsized = vector, False
         while self.accept("["):
             if self.accept("]"):
@@ -258,7 +258,7 @@ class _Parser(Cursor):
         return tuple(found)
 
     def _limits(self) -> int:
-        """Skip what stands between a function's parameters and its body; return the most threads per block."""
+        """Skip the directives between a function's parameters and its body; return the most threads per block."""
         limit = 0
         while self.token.text.startswith("."):
             word = self.take().text

@@ -1,4 +1,4 @@
-"""The parts of a PTX module: what the parser makes and what the translator reads."""
+"""The parts of a PTX module. The parser makes them; the translator reads them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Special:
 class Variable:
     """A named piece of memory. ``size`` is in bytes; 0 for an extern array whose size the launch gives.
 
-    ``element`` is the type it was declared with, "f32" for instance; arrays of bytes stand for C++ structures too.
+    ``element`` is the type it was declared with, "f32" for instance; C++ structs are arrays of bytes.
     ``relocations`` are (byte offset, variable, addend): addresses to be filled in once they are known.
     """
 
@@ -76,7 +76,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``[base + offset]``; ``extra`` holds what else stands in the brackets (tensor coordinates)."""
+    """``[base + offset]``; ``extra`` holds the other items in the brackets (tensor coordinates)."""
 
     base: Register | Symbol | Immediate
     offset: int = 0
@@ -114,7 +114,7 @@ class Negated:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: a result that nobody wants."""
+    """``_``: a result that is discarded."""
 
 
 Operand: TypeAlias = "Register | Immediate | Special | Symbol | Name | Address | Vector | Group | Pair | Negated | Sink"
@@ -142,8 +142,8 @@ class Instruction:
         return ".".join((self.name, *self.modifiers))
 
     @property
-    def place(self) -> str:
-        """Where a reader should look: the source line if the PTX names one, else the PTX line."""
+    def location(self) -> str:
+        """The source line if the PTX names one, else the PTX line."""
         return self.where or f"PTX line {self.line}"
 
     def unsupported(self, why: str) -> EmulationError:
@@ -158,7 +158,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place in a body that branches can name."""
+    """A position in a body that branches can name."""
 
     name: str
 

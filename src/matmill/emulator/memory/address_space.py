@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.execute import Pointer
 
-# What cudaMalloc promises is 256; allocators hand out multiples of 512.
+# cudaMalloc promises 256; allocators return multiples of 512.
 ALIGNMENT = 512
-# An index that runs past its buffer should meet nothing: as much empty space follows as the buffer is long, and more.
+# An index that runs past its buffer should hit no other: empty space follows, as long as the buffer and more.
 GUARD = 1 << 20
 FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 52
@@ -55,7 +55,7 @@ class Allocation:
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """The first address after it."""
         return self.start + self.size
 
 
@@ -91,9 +91,9 @@ class Memory:
             raise ReadOnlyError(
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
-        return Pointer(name, self.place(name, data, access).start + first)
+        return Pointer(name, self.allocate(name, data, access).start + first)
 
-    def place(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
         """Give flat bytes the next free address."""
         allocation = Allocation(name, self.next_address, data, access)
         self.next_address += (2 * allocation.size + GUARD) // ALIGNMENT * ALIGNMENT
@@ -114,9 +114,9 @@ class AddressSpace:
         self.allocations: Sequence[Allocation] = self._memory.allocations
         self.starts = [a.start for a in self.allocations]
 
-    def place(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
         """Add a module variable for the time of the launch."""
-        allocation = self._memory.place(name, data, access)
+        allocation = self._memory.allocate(name, data, access)
         self._index()
         return allocation
 
@@ -128,7 +128,7 @@ class AddressSpace:
         return None
 
     def describe(self, address: int) -> str:
-        """Where ``address`` lies, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        """What is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
         if address < 8 * ALIGNMENT:
             return "the null pointer"
         at = bisect.bisect_right(self.starts, address) - 1

@@ -4,17 +4,17 @@ The rules give what an NVIDIA H200 counted (2026-11-20) as ``l1tex__data_pipe_ls
 ``l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{ld,st}`` and ``l1tex__t_sectors_pipe_lsu_mem_global_op_{ld,st}``,
 exactly, on the 195 one-warp accesses of ``tests/golden/h200_warp_counters.json``.
 
-One pass serves lanes that want at most 128 bytes together, so a warp is cut into groups of ``min(32, 128 / width)``
+One pass serves lanes that access at most 128 bytes together, so a warp is cut into groups of ``min(32, 128 / width)``
 lanes and its passes are summed over the groups. A group takes as many passes as its busiest bank has distinct words;
-lanes that want the same word share it. Neighbouring groups of a *load* wider than four bytes are served two at a time
+lanes that access the same word share it. Neighbouring groups of a *load* wider than four bytes are served two at a time
 where every active lane ``i`` of the warp and its partner agree on the address, the partner being lane ``i ^ 1``
 throughout or lane ``i ^ 2`` throughout, and an inactive lane agreeing with anybody: half of the data is then a repeat,
-so two groups together still want at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability
+so two groups together still access at most 128 bytes. NVIDIA's forum describes the two pairings for compute capability
 7.x (https://forums.developer.nvidia.com/t/unexpected-shared-memory-bank-conflict/77228).
 
-That the whole warp decides, and not each half for itself, was counted apart: 16-byte loads whose first 16 lanes pair
-up and whose last 16 do not, or pair the other way, took 4 passes. Where nothing was recorded the simplest rule stands:
-1- and 2-byte accesses count as the words they lie in.
+A separate count showed that the whole warp decides, and not each half for itself: 16-byte loads whose first 16 lanes
+pair up and whose last 16 do not, or pair the other way, took 4 passes. Where nothing was recorded the simplest rule
+holds: 1- and 2-byte accesses count as the words that hold them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def copy_sectors(
 
     ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. A sector whose halves
     go to different 128-byte rows of shared memory is fetched for each of them, as an H200 counted (2026-11-20,
-    ``tests/golden/h200_cp_async.json``); ``cp.async.ca`` has no such price and counts as :func:`global_sectors`.
+    ``tests/golden/h200_cp_async.json``); ``cp.async.ca`` costs nothing extra and counts as :func:`global_sectors`.
 
     >>> lanes = np.arange(32).reshape(1, 32)
     >>> copy_sectors(lanes * 16, lanes * 16, lanes >= 0, 16), copy_sectors(lanes * 16, lanes * 128, lanes >= 0, 16)

@@ -1,4 +1,4 @@
-"""Basic blocks: straight runs of actions, and how control goes on behind each."""
+"""Basic blocks: straight runs of actions, and the branch, wait or exit that ends each."""
 
 from __future__ import annotations
 

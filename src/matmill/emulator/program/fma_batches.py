@@ -1,7 +1,7 @@
-"""Runs of independent float32 multiply-adds, found so that many rows go through NumPy in one call.
+"""Runs of independent float32 FMAs, which one NumPy call executes on many rows.
 
-An 8x8 outer product in registers is 64 instructions that read 8 + 8 rows and update 64. One by one they cost 64 times
-several NumPy calls on short rows; as a block, a few calls on long ones.
+An 8x8 outer product in registers is 64 instructions that read 8 + 8 rows and update 64. One by one they take 64 times
+several NumPy calls on short rows; as a batch, a few calls on long ones.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _FEWEST = 4
 
 @dataclass
 class Batch:
-    """Multiply-adds ``sums[n] = left[n] * right[n] + addends[n]`` at ``first`` to ``first + len`` in their block.
+    """FMAs ``sums[n] = left[n] * right[n] + addends[n]`` at ``first`` to ``first + len`` in their block.
 
-    ``outer`` is None, or (a, b): with the products ordered as all pairs of ``a`` and ``b``, ``b`` running fastest.
+    ``outer`` is None, or (a, b): the products are then all pairs of ``a`` and ``b``, ``b`` changing fastest.
     """
 
     first: int
@@ -37,13 +37,13 @@ def find_batches(actions: Sequence[Action]) -> list[Batch]:
     run: list[Action] = []
     written: set[Register] = set()
 
-    def close(behind: int) -> None:
+    def close(end: int) -> None:
         if len(run) >= _FEWEST:
-            found.append(_batch(behind - len(run), list(run)))
+            found.append(_batch(end - len(run), list(run)))
         run.clear()
         written.clear()
 
-    for place, action in enumerate(actions):
+    for index, action in enumerate(actions):
         operands = [v.operand for v in action.sources]
         result = action.results[0].operand if action.results else None
         fits = (
@@ -54,7 +54,7 @@ def find_batches(actions: Sequence[Action]) -> list[Batch]:
             and not any(isinstance(o, Immediate) for o in operands)
         )
         if not fits or (run and (result in written or any(o in written for o in operands))):
-            close(place)
+            close(index)
         if fits and isinstance(result, Register):
             run.append(action)
             written.add(result)

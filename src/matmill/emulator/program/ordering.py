@@ -15,7 +15,7 @@ _NARROW = ("cta", "cluster")
 _SCOPES = (*_NARROW, "gpu", "sys")
 _ACQUIRING = ("acquire", "acq_rel", "sc")
 _RELEASING = ("release", "acq_rel", "sc")
-# Fences between ways to memory (proxies) or about mbarriers: they order no two accesses that the emulator knows.
+# Fences between proxies or about mbarriers: they order no two accesses that the emulator has.
 _APART = ("proxy", "mbarrier_init", "sync_restrict")
 
 
@@ -44,7 +44,7 @@ def access_ordering(i: Instruction) -> Ordering | None:
 
 
 def fence_ordering(i: Instruction) -> Ordering | None:
-    """What a ``fence`` or ``membar`` (which is a fence.sc) orders; None where that is nothing here."""
+    """What a ``fence`` or ``membar`` (which is a fence.sc) orders; None where it orders nothing here."""
     if any(m.startswith(_APART) for m in i.modifiers):
         return None
     m = Modifiers(i)

@@ -1,8 +1,8 @@
-"""Which row of the register file each virtual register lives in.
+"""Register allocation: which row of a register file holds each virtual register.
 
-PTX uses a register once; a row is used again as soon as its register is dead. Live ranges are bit sets over program
-positions (two bits per instruction: it reads, then writes), so whether a register fits a row is one ``and``. Runs of
-multiply-adds that the translator batches get consecutive rows for their sums, and each sum the row of its predecessor.
+PTX assigns most registers once; a row is free again as soon as its register is dead. Live ranges are bit sets over
+program positions (two bits per instruction: it reads, then writes), so whether a register fits a row is one ``and``.
+FMAs of a batch get consecutive rows for their sums, and each sum the row of its addend where that dies.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Layout:
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
     """Rows for all registers of a program."""
     ranges = _live_ranges(blocks)
-    placer = _Placer(ranges)
+    allocator = _RowAllocator(ranges)
     for block in blocks:
         for batch in batches.get(block.number, ()):
-            placer.batch(batch)
+            allocator.batch(batch)
     for block in blocks:
         for action in block.actions:
-            placer.together([v.operand for v in action.results])
+            allocator.together([v.operand for v in action.results])
     for register in ranges:
-        placer.single(register)
-    layout = Layout(rows=placer.rows, sizes=placer.sizes())
+        allocator.single(register)
+    layout = Layout(rows=allocator.rows, sizes=allocator.sizes())
     for name in sorted(_specials(blocks)):
         layout.specials[name] = layout.sizes["32"]
         layout.sizes["32"] += 1
@@ -103,12 +103,12 @@ def _ranges(
     ranges: dict[Register, int] = {}
     position = 0
     for block in blocks:
-        position = _Stretches(ranges, position).block(block, live_in[block.number], live_out[block.number])
+        position = _BlockRanges(ranges, position).block(block, live_in[block.number], live_out[block.number])
     return ranges
 
 
-class _Stretches:
-    """The live ranges inside one block: where each register's present value began, and where it was last wanted."""
+class _BlockRanges:
+    """The live ranges inside one block: where each register's present value began, and where it was last used."""
 
     def __init__(self, ranges: dict[Register, int], position: int) -> None:
         self.ranges = ranges
@@ -132,14 +132,14 @@ class _Stretches:
         self.last[register] = self.position + 1
 
     def block(self, block: Block, live_in: set[Register], live_out: set[Register]) -> int:
-        """Add the block's stretches; returns the position behind it."""
+        """Add the block's live ranges; returns the position after it."""
         self.began = dict.fromkeys(live_in, self.position)
         for action in block.actions:
             for register in uses_of(action):
                 self._use(register)
             for register in results_of(action):
                 if action.instruction.guard is not None:
-                    # The old value stays where the guard does not hold, so this one goes on with it.
+                    # The old value stays where the guard does not hold, so its range continues.
                     self.last[register] = self.position + 1
                 else:
                     self._define(register, self.position + action.in_place)
@@ -154,7 +154,7 @@ class _Stretches:
         return self.position + 2
 
 
-class _Placer:
+class _RowAllocator:
     """Gives out rows; ``busy`` holds, per file and row, the positions that are taken."""
 
     def __init__(self, ranges: dict[Register, int]) -> None:
@@ -183,10 +183,10 @@ class _Placer:
         row = next((r for r, b in enumerate(self.busy[file]) if not b & self.ranges[register]), len(self.busy[file]))
         self._take(file, row, register)
 
-    def _place_run(self, run: Sequence[Register], wish: int | None = None) -> None:
-        """Consecutive rows for registers of one file, at ``wish`` if they fit there."""
+    def _take_run(self, run: Sequence[Register], wanted: int | None = None) -> None:
+        """Consecutive rows for registers of one file, at ``wanted`` if they fit there."""
         file = file_of(run[0])
-        starts = ([] if wish is None else [wish]) + list(range(len(self.busy[file]) + 1))
+        starts = ([] if wanted is None else [wanted]) + list(range(len(self.busy[file]) + 1))
         for start in starts:
             if all(self._fits(file, start + i, r) for i, r in enumerate(run)):
                 for i, register in enumerate(run):
@@ -198,13 +198,13 @@ class _Placer:
         run = registers(operands)
         fresh = all(r not in self.rows for r in run) and len({file_of(r) for r in run}) == 1
         if len(run) > 1 and len(set(run)) == len(run) and fresh:
-            self._place_run(run)
+            self._take_run(run)
 
     def batch(self, batch: Batch) -> None:
         """Consecutive rows for a batch's addends, and the same ones for its sums where the addends die."""
-        for run, wish in ((batch.addends, None), (batch.sums, batch.addends)):
+        for run, wanted in ((batch.addends, None), (batch.sums, batch.addends)):
             plain = registers(run)
             if len(plain) != len(run) or len(set(plain)) != len(plain) or any(r in self.rows for r in plain):
                 continue
-            before = registers(wish)[:1] if wish is not None else []
-            self._place_run(plain, self.rows.get(before[0]) if before else None)
+            before = registers(wanted)[:1] if wanted is not None else []
+            self._take_run(plain, self.rows.get(before[0]) if before else None)

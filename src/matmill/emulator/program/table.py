@@ -102,7 +102,7 @@ def decode(instruction: Instruction) -> Action:
 
 
 class Modifiers:
-    """The modifiers of one instruction, taken off one after another; :meth:`done` checks that none is left."""
+    """The modifiers of one instruction, taken one after another; :meth:`done` checks that none is left."""
 
     def __init__(self, instruction: Instruction, *ignored: str) -> None:
         self.instruction = instruction

@@ -1,4 +1,4 @@
-"""An entry made ready to run: blocks, rows, memory layout of its own variables. Independent of any launch."""
+"""An entry translated: basic blocks, rows of registers, layout of its variables. Independent of any launch."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def _translate(module: Module, entry: Function) -> Program:
     instructions = _instructions(blocks)
     shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
     offsets: dict[Variable, int] = {}
-    static = _place([v for v in shared if not v.extern], offsets, SHARED_BASE)
+    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE)
     # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
     align = max([16, *(v.align for v in shared if v.extern)])
     dynamic = -(-static // align) * align
     offsets.update({v: dynamic for v in shared if v.extern})
-    local = _place([v for v in flat.variables if v.space in {"local", "param"}], offsets, 0)
+    local = _assign_offsets([v for v in flat.variables if v.space in {"local", "param"}], offsets, 0)
     parameters: dict[Variable, int] = {}
-    parameter_bytes = _place(list(entry.params), parameters, 0)
+    parameter_bytes = _assign_offsets(list(entry.params), parameters, 0)
     return Program(
         entry=entry,
         blocks=blocks,
@@ -144,7 +144,7 @@ def _translate(module: Module, entry: Function) -> Program:
     )
 
 
-def _place(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:
+def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:
     """Offsets for variables one after another; returns the end."""
     for variable in variables:
         start = -(-start // variable.align) * variable.align

@@ -1,9 +1,9 @@
-"""Shadow memory: what each cell's last accesses were, exactly enough to judge the next one.
+"""Shadow memory: what each cell's last accesses were, exactly enough to check the next one.
 
-A cell holds, for reads, plain writes and atomics apart, a few slots (warp, clock, lanes, instruction). A new access is
-checked against the slots of the kinds that it conflicts with, then enters its own kind's: it takes the place of a slot
-that happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where
-neither is to be had, two slots often suffice for ever:
+A cell holds a few slots (warp, clock, lanes, instruction) for reads, as many for plain writes and for atomics. A new
+access is checked against the slots of the kinds that it conflicts with, then enters its own kind's: it replaces a slot
+that happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where there
+is neither, two slots often suffice for good:
 
 - two different blocks: no later access is ordered after both;
 - two different warps of a block that has met only barriers of all its warps: a later access comes after all three, or
@@ -13,7 +13,7 @@ Elsewhere another slot is added to every cell, so that nothing is forgotten.
 
 Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
 after a third. Cells then grow to ``_MOST_SLOTS`` accesses of a kind that nothing orders among themselves, and forget
-more: a race may be missed there, none is invented. An atomic stands for all atomics and strong writes before it in its
+more: a race may be missed there, none is invented. An atomic represents all atomics and strong writes before it in its
 cell: it observed them, so whatever comes after it comes after them.
 """
 
@@ -37,7 +37,7 @@ from matmill.emulator.races.report import (
     Reports,
     mark_of,
 )
-from matmill.emulator.races.warp_accesses import first_thread, relaid
+from matmill.emulator.races.warp_accesses import first_thread, resized
 
 # Strong accesses race with weak ones alone.
 _CONFLICTS = {
@@ -64,11 +64,11 @@ class _Slot:
     def empty(cls, cells: int) -> _Slot:
         return cls(np.zeros(cells, np.int64), np.zeros(cells, np.uint32), np.zeros(cells, np.int32))
 
-    def relaid(self, old: tuple[int, int], new: tuple[int, int], factor: int) -> _Slot:
+    def resized(self, old: tuple[int, int], new: tuple[int, int], factor: int) -> _Slot:
         return _Slot(
-            relaid(self.keys, old, new, factor),
-            relaid(self.lanes, old, new, factor),
-            relaid(self.marks, old, new, factor),
+            resized(self.keys, old, new, factor),
+            resized(self.lanes, old, new, factor),
+            resized(self.marks, old, new, factor),
         )
 
 
@@ -92,12 +92,12 @@ class Cells:
         """Make room for ``rows`` rows of ``width`` cells, every old cell becoming ``factor`` cells."""
         old, self._shape = self._shape, (rows, width)
         for kind, slots in self._slots.items():
-            slots[:] = [slot.relaid(old, self._shape, factor) for slot in slots]
+            slots[:] = [slot.resized(old, self._shape, factor) for slot in slots]
             used = np.zeros((rows * width >> _CHUNK_BITS) + 1, dtype=np.bool_)
             for slot in slots:
                 used[np.flatnonzero(slot.keys) >> _CHUNK_BITS] = True
             self._used[kind] = used
-            self._settled[kind] = relaid(self._settled[kind], old, self._shape, factor)
+            self._settled[kind] = resized(self._settled[kind], old, self._shape, factor)
         self._scratch = np.zeros(rows * width, dtype=np.int64)
 
     def clear(self, start: int, stop: int) -> None:
@@ -120,11 +120,11 @@ class Cells:
                     continue
                 second = access.take(held)
                 keys = slot.keys[second.cells]
-                loose = self._clocks.loose(keys, slot.lanes[second.cells], second.moment)
-                bad = np.flatnonzero(loose)
+                unordered = self._clocks.unordered(keys, slot.lanes[second.cells], second.moment)
+                bad = np.flatnonzero(unordered)
                 if bad.size:
                     marks = slot.marks[second.cells[bad]].astype(np.int64)
-                    self._reports.remembered(keys[bad], loose[bad], marks, kind, second.take(bad))
+                    self._reports.remembered(keys[bad], unordered[bad], marks, kind, second.take(bad))
 
     def check_together(self, access: Access, agreed: NDArray[np.bool_]) -> None:
         """Report that entries of one plain write meet in a cell, lanes of one warp excepted where they ``agreed``."""
@@ -151,7 +151,7 @@ class Cells:
             access = access.take(self._insert_some(kind, access))
 
     def _replace(self, access: Access) -> None:
-        """Remember atomics in the place of all that they observe; the last one in a cell has observed the others."""
+        """Remember atomics instead of all that they observe; the last one in a cell has observed the others."""
         slots = self._slots[ATOMIC]
         if not slots:
             slots.append(_Slot.empty(self._scratch.size))
@@ -175,7 +175,7 @@ class Cells:
         target = np.full(cells.size, -1)
         left = np.ones(cells.size, dtype=np.bool_)
         for number, slot in enumerate(slots):
-            gone = self._clocks.loose(held[number], slot.lanes[cells], access.moment) == 0
+            gone = self._clocks.unordered(held[number], slot.lanes[cells], access.moment) == 0
             target[gone & (target < 0)] = number
             same = np.flatnonzero((held[number] == keys) & (slot.marks[cells] == mark))
             np.bitwise_or.at(slot.lanes, cells[same], bits[same])

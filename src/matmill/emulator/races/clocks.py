@@ -1,16 +1,16 @@
 """Vector clocks over warps, and over the lanes of a warp: who happens before whom inside a block.
 
 A warp's clock counts the barriers it has met. An access is remembered as (warp, clock, lanes) and happens before what
-a lane does now if some chain of barriers tells that lane of it:
+a lane does now if some chain of barriers leads from it to that lane:
 
 - one lane: program order;
 - lanes of one warp: ``bar.warp.sync`` or any block-level barrier (since Volta, lanes may run apart);
 - warps of one block: block-level barriers, which every lane of a participating warp meets;
 - warps of different blocks: never.
 
-Where a program releases and acquires, ``races_order`` knows of more order, and is asked through ``beyond``.
+Where a program releases and acquires, ``release_order`` adds to this order, through ``beyond``.
 
-As long as a block meets only barriers of all its warps, one clock per warp says it all: that of the last such barrier.
+As long as a block meets only barriers of all its warps, one clock per warp is enough: that of the last such barrier.
 A table of warps by warps is kept from the first barrier of fewer warps until the next of all, and a table of lanes by
 lanes from the first ``bar.warp.sync`` of fewer than 32 lanes until the next barrier of the whole warp. The scheme is
 FastTrack's (Flanagan and Freund, PLDI 2009) with a block's warps as the threads.
@@ -98,8 +98,8 @@ class Clocks:
     """The clocks of all warps of a launch: what each knows of the others of its block.
 
     ``now`` is each warp's clock and ``floor`` the clock up to which all its lanes know of all it did; the tables add
-    to ``floor`` and to the last barrier of the whole block what came since. ``beyond`` takes away from the lanes that
-    nothing here orders those that something else does: (keys, lanes, moment) to lanes.
+    to ``floor`` and to the last barrier of the whole block what came since. ``beyond`` removes, from the lanes that
+    nothing here orders, those that releases and acquires order: (keys, lanes, moment) to lanes.
     """
 
     def __init__(self, *, blocks: int, warps_per_block: int) -> None:
@@ -160,11 +160,11 @@ class Clocks:
         return view
 
     def view_of_lanes(self, warp: int, lane: int) -> Ints | None:
-        """Return the clock up to which a lane knows each lane of its warp (int64[32]); None where the floor says it."""
+        """Return the clock up to which a lane knows each lane of its warp (int64[32]); None where the floor has it."""
         row = self._lanes.row[warp]
         return None if row < 0 else self._lanes.tables[row, lane].copy()
 
-    def loose(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
+    def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
         """Return those of the remembered ``lanes`` that do not happen before ``moment``: uint32[e], 0 where all do.
 
         ``keys`` are as ``Moment.keys`` made them and 0 for an empty slot, whose ``lanes`` are 0.

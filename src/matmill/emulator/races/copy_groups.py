@@ -1,4 +1,4 @@
-"""``cp.async`` groups: which copies are under way, and which of them a wait completes."""
+"""``cp.async`` groups: which copies are in flight, and which of them a wait completes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CopyQueue:
         self._committed[warps] += 1
 
     def wait(self, warps: Ints, allowed: int) -> list[Rows]:
-        """Take out the copies that are complete once each of ``warps`` has at most ``allowed`` groups under way.
+        """Take out the copies that are complete once each of ``warps`` has at most ``allowed`` groups in flight.
 
         -1 waits for all copies, uncommitted ones too.
         """

@@ -1,19 +1,19 @@
 """Race detection: which accesses no chain of barriers orders, whatever order the emulator ran them in.
 
-Lockstep emulation hides races, so ``RaceDetector`` ignores the order of execution and keeps happens-before instead
-(``races_clocks``): program order of each thread, ``bar.warp.sync`` among lanes, barriers among warps, and the wait that
+Lockstep emulation hides races, so ``RaceDetector`` ignores the order of execution and tracks happens-before instead
+(``clocks``): program order of each thread, ``bar.warp.sync`` among lanes, barriers among warps, and the wait that
 turns a ``cp.async`` into a write of the thread that issued it. Two accesses to the same bytes race unless one happens
 before the other, or both read, or both are strong: atomics, or loads and stores that are .relaxed or more.
 
-In a program that releases and acquires, these order threads too, also of different blocks (``races_order``): a kernel
+In a program that releases and acquires, these order threads too, also of different blocks (``release_order``): a kernel
 that hands data from block to block through a flag is reported only where the PTX memory model does not order it. That
 order is the one in which the run's atomics came; all else is the same in whatever order they ran.
 
-Shared memory is judged exactly (``races_shared``). So is global memory (``races_global``), except that a program with
+Shared memory is checked exactly (``shared_space``). So is global memory (``global_space``), except that a program with
 named barriers must be announced (``partial_barriers``): otherwise, where three or more warps of one block read a word
 with no barrier between them, two are remembered, which is enough while every barrier is met by the whole block. A
-program that releases or acquires must be announced too (``releases``), and is judged exactly as long as no more than
-eight accesses to a word, unordered among themselves, have to be remembered (``races_cells``).
+program that releases or acquires must be announced too (``releases``), and is checked exactly as long as no more than
+eight accesses to a word, unordered among themselves, have to be remembered (``cells``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STRONG = {READ: STRONG_READ, WRITE: STRONG_WRITE, ATOMIC: ATOMIC}
 
 
 class RaceDetector:
-    """Told of every access, barrier and copy of one launch in any valid order, knows the races.
+    """Finds the races of one launch from its accesses, barriers and copies, reported in any valid order.
 
     Warps are numbered through the launch: ``block * warps_per_block + warp``. All calls take whole warps, each at most
     once per call. Arrays are copied where they are kept. Addresses are multiples of ``width``. ``partial_barriers``
@@ -84,14 +84,14 @@ class RaceDetector:
         same_value: NDArray[np.bool_] | None = None,
         ordering: Ordering | None = None,
     ) -> None:
-        """Tell of one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
+        """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
         bytes per lane (1 to 16, a power of two), ``kind`` "read", "write" or "atomic", ``where`` the instruction's
         index. Lanes of a warp that write to one address race unless ``same_value`` (bool[n]) says that, in this warp,
         lanes with equal addresses write equal values. ``ordering`` makes the access a strong one.
 
-        Raises ``ArgumentError``, and ``EmulationError`` for global addresses further apart than 1 TiB.
+        Raises ``ArgumentError``, and ``EmulationError`` for global addresses more than 1 TiB apart.
         """
         if space not in ("shared", "global"):
             raise ArgumentError(argument="space", got=repr(space), wanted="'shared' or 'global'", fix="Resolve it.")
@@ -121,7 +121,7 @@ class RaceDetector:
         (self._shared if space == "shared" else self._global).access(rows)
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
-        """Tell of a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
         if self._order is not None:
             self._order.fence(warps, lanes, ordering)
 
@@ -149,7 +149,7 @@ class RaceDetector:
             self.barrier(group)
 
     def warp_barrier(self, warps: Ints, lanes: NDArray[np.bool_]) -> None:
-        """Tell of ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""
+        """Record ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""
         whole = lanes.all(axis=1)
         self._clocks.warp_barrier(warps[whole])
         if self._order is not None:
@@ -162,7 +162,7 @@ class RaceDetector:
                     self._order.threads.meet_lanes(warp, np.flatnonzero(members).tolist())
 
     def copy(self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int) -> None:
-        """Tell of ``cp.async`` by ``n`` warps writing ``width`` bytes per lane to shared ``addresses`` (offsets)."""
+        """Record ``cp.async`` by ``n`` warps writing ``width`` bytes per lane to shared ``addresses`` (offsets)."""
         _check_width(width)
         rows = rows_of(
             kind=COPY,
@@ -182,7 +182,7 @@ class RaceDetector:
         self._copies.commit(warps)
 
     def copy_wait(self, warps: Ints, allowed: int) -> None:
-        """Let ``warps`` (int64[m]) wait until at most ``allowed`` of their groups are under way; -1: no copy at all.
+        """Let ``warps`` (int64[m]) wait until at most ``allowed`` of their groups are in flight; -1: no copy at all.
 
         What the wait covers becomes a write that the issuing thread makes now.
         """
@@ -190,7 +190,7 @@ class RaceDetector:
             self._shared.complete(replace(rows, clock=self._clocks.now[rows.warp]))
 
     def release(self, blocks: Ints) -> None:
-        """Free what is kept of ``blocks`` (int64[b]), which have ended, but for their accesses to global memory."""
+        """Free what is kept of ``blocks`` (int64[b]), which have ended, except their accesses to global memory."""
         blocks = np.asarray(blocks, dtype=np.int64)
         self._copies.forget((blocks[:, None] * self._warps_per_block + np.arange(self._warps_per_block)).ravel())
         self._shared.release(blocks)

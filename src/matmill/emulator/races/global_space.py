@@ -1,4 +1,4 @@
-"""Shadow of global memory: every access is judged exactly, cell by cell, in pages made when first touched."""
+"""Shadow of global memory: every access is checked exactly, cell by cell, in pages made when first touched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GlobalSpace:
         self._table: Ints = np.zeros(0, dtype=np.int64)
 
     def access(self, rows: Rows) -> None:
-        """Judge one instruction's accesses and remember them."""
+        """Check one instruction's accesses and remember them."""
         if not rows.active.any():
             return
         if rows.width < self._unit:

@@ -1,4 +1,4 @@
-"""How far a thread sees: what its reach tells of each warp and lane of the launch, worked out when it is asked for."""
+"""What a thread knows by acquiring: a clock for each warp and lane of the launch, computed when it is asked for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def slots_of(keys: Ints) -> tuple[Ints, Ints]:
 
 
 class Horizon:
-    """All that one reach tells, followed through the snapshots that it leads to.
+    """All that one reach covers, followed through the snapshots that it leads to.
 
-    ``whole`` is the clock known of each warp of the launch, ``row`` its place in ``table``, which has those known of
+    ``whole`` is the clock known of each warp of the launch, ``row`` its index in ``table``, which has those known of
     single lanes. ``writes`` has the lanes of writes that stood alone at their clocks, by the key of a shadow slot.
     ``done`` is how far each log was followed.
     """

@@ -3,18 +3,18 @@
 PTX ISA, "Memory Consistency Model". A *release* is a release operation, or a fence followed by a strong write of the
 same thread; an *acquire* an acquire operation, or a strong read followed by a fence of the same thread. All before the
 release (its fence, where it has one) happens before all after the acquire, if the read observes the write: reads its
-value, or that of atomics which followed it one upon another (``races_releases``). Scopes must include the other thread
-at every step. Program order and barriers carry on what a thread has acquired, and so does its next release.
+value, or that of atomics which followed it one upon another (``releases``). Scopes must include the other thread
+at every step. Program order, barriers and the thread's next release pass on what it has acquired.
 
 Two fence.sc of scope ``.gpu`` or ``.sys`` need not be by the threads that write and read: where barriers lead from the
 first to the write, and from the read to the second, the second cannot have come before the first, as the model demands
 one order of them. So ``__threadfence(); __syncthreads();`` and one thread's atomic release the whole block. Where no
-read tells of the other fence their order is chance, and counts for nothing.
+read implies the other fence their order is chance, and orders nothing.
 
 Unlike the order of barriers, this one is the run's: who observes whom depends on which atomic came first. A thread that
-never looks at the value it acquires may be in luck in one run; another ``schedule`` may show it.
+never reads the value it acquires may be ordered in one run by chance; another ``schedule`` may show it.
 
-Not told apart: locations that overlap without being equal.
+Locations that overlap without being equal count as different ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from matmill.emulator.races.releases import (
     exceeds,
     joined,
 )
-from matmill.emulator.races.threads import Place, State, Threads, Warp
+from matmill.emulator.races.threads import Location, State, Threads, Warp
 
 _GRAIN_BITS = 4
 _GLOBAL = -1
@@ -65,7 +65,7 @@ class Order:
         self._general = general
         self._per_block = clocks.warps_per_block
         self.threads = Threads(self._per_block)
-        self._sequences: dict[Place, Sequence] = {}
+        self._sequences: dict[Location, Sequence] = {}
         self._grains: Ints | None = None
         self._released = False
         self._acquired = False
@@ -75,7 +75,7 @@ class Order:
         clocks.beyond = self._told
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
-        """Tell of a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
         alike: dict[int, tuple[State, State]] = {}
         for warp, members in zip(warps.tolist(), lanes, strict=True):
             chosen = np.flatnonzero(members).tolist()
@@ -92,9 +92,9 @@ class Order:
         self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str,
         ordering: Ordering,
     ) -> Ints:  # fmt: skip
-        """Tell of strong accesses, before they are judged; returns each warp's clock for them.
+        """Record strong accesses, before they are checked; returns each warp's clock for them.
 
-        Lanes take turns in their order, and warps in the order of the rows, as the emulator runs them.
+        Lanes act in their order, and warps in the order of the rows, as the emulator runs them.
         """
         now = self._clocks.now
         if not (ordering.release or self._released):
@@ -104,19 +104,19 @@ class Order:
             chosen = np.flatnonzero(active[row]).tolist()
             record = self.threads.open(number)
             block = number // self._per_block
-            # A write behind a fence is no part of what the fence releases: it gets a clock of its own.
+            # A fence does not release a write that follows it: the write gets a clock of its own.
             alone = kind != "read" and bool(record.wide or record.narrow)
             now[number] += alone
             clock[row] = now[number]
             for lane in chosen:
                 thread = _Thread(number, lane, block, record)
-                place = (block if space == "shared" else _GLOBAL, int(addresses[row, lane]))
-                self._touch(thread, place, width, kind, ordering)
+                location = (block if space == "shared" else _GLOBAL, int(addresses[row, lane]))
+                self._touch(thread, location, width, kind, ordering)
             now[number] += alone or (ordering.release and kind != "read")
         return clock
 
     def overwrite(self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int) -> None:
-        """Tell of plain writes: what they hit has no release sequence any longer."""
+        """Record plain writes: they end the release sequences of what they hit."""
         if not self._sequences:
             return
         if self._grains is None:
@@ -132,40 +132,40 @@ class Order:
         """Drop the threads and the shared memory of ``blocks`` (int64[b]), which have ended."""
         self.threads.forget(blocks)
         ended = set(blocks.tolist())
-        for place in [place for place in self._sequences if place[0] in ended]:
-            del self._sequences[place]
+        for location in [location for location in self._sequences if location[0] in ended]:
+            del self._sequences[location]
             self._grains = None
 
-    def _touch(self, thread: _Thread, place: Place, width: int, kind: str, ordering: Ordering) -> None:
+    def _touch(self, thread: _Thread, location: Location, width: int, kind: str, ordering: Ordering) -> None:
         """One thread's strong access."""
-        sequence = self._sequences.get(place)
+        sequence = self._sequences.get(location)
         linked = sequence is not None and sequence.links(thread.block, width, wide=ordering.wide)
         if kind != "write":
             if sequence is not None and linked:
-                self._observe(thread, place, sequence)
+                self._observe(thread, location, sequence)
             if ordering.acquire:
-                self._acquire_place(thread, place, ordering)
+                self._acquire_location(thread, location, ordering)
         if kind != "read":
             # A plain store begins a sequence, and so does an atomic that does not observe the last write.
-            self._release(thread, place, sequence if linked and kind == "atomic" else None, width, ordering)
+            self._release(thread, location, sequence if linked and kind == "atomic" else None, width, ordering)
 
-    def _observe(self, thread: _Thread, place: Place, sequence: Sequence) -> None:
+    def _observe(self, thread: _Thread, location: Location, sequence: Sequence) -> None:
         """A thread reads what a sequence has come to."""
         record, lane = thread.record, thread.lane
         state = record.of(lane)
         lengths = sequence.lengths(thread.block)
         if sequence.log.fences and lengths[0] > state.observed.get((sequence.log, FENCED), 0):
             record.states[lane] = state._replace(observed={**state.observed, (sequence.log, FENCED): lengths[0]})
-        record.reads.setdefault(lane, {}).setdefault(place, {})[sequence] = lengths
+        record.reads.setdefault(lane, {}).setdefault(location, {})[sequence] = lengths
 
-    def _acquire_place(self, thread: _Thread, place: Place, ordering: Ordering) -> None:
-        """A thread acquires all that it has read in a place, now and earlier."""
+    def _acquire_location(self, thread: _Thread, location: Location, ordering: Ordering) -> None:
+        """A thread acquires all that it has read in a location, now and earlier."""
         reads = thread.record.reads.get(thread.lane, {})
-        seen = reads.get(place, {})
+        seen = reads.get(location, {})
         gained = [sequence.reach(thread.block, lengths, wide=ordering.wide) for sequence, lengths in seen.items()]
         self._acquire(thread.record, thread.block, thread.lane, gained)
         if ordering.wide:
-            reads.pop(place, None)
+            reads.pop(location, None)
 
     def _acquire(self, record: Warp, block: int, lane: int, gained: list[Reach]) -> None:
         """Add to what a thread knows."""
@@ -228,22 +228,22 @@ class Order:
         return Snapshot(warp, int(clocks.now[warp]), view, clocks.view_of_lanes(warp, lane), known)
 
     def _release(
-        self, thread: _Thread, place: Place, sequence: Sequence | None, width: int, ordering: Ordering
+        self, thread: _Thread, location: Location, sequence: Sequence | None, width: int, ordering: Ordering
     ) -> None:
         """A strong write: log what it releases, in ``sequence`` or, where that is None, in a new one."""
-        releases = self._releases(thread, place, ordering)
+        releases = self._releases(thread, location, ordering)
         if sequence is None:
-            if self._sequences.pop(place, None) is not None:
+            if self._sequences.pop(location, None) is not None:
                 self._grains = None
             if not releases:
                 return
-            sequence = self._sequences[place] = Sequence(width)
+            sequence = self._sequences[location] = Sequence(width)
             self._grains = None
         sequence.block, sequence.wide = thread.block, ordering.wide
         for release, wide in releases:
             sequence.add(thread.block, release, wide=wide)
 
-    def _releases(self, thread: _Thread, place: Place, ordering: Ordering) -> list[tuple[Release, bool]]:
+    def _releases(self, thread: _Thread, location: Location, ordering: Ordering) -> list[tuple[Release, bool]]:
         """What a strong write releases, each with whether its scope is wide."""
         record, lane = thread.record, thread.lane
         fenced = record.of(lane).fenced
@@ -259,9 +259,9 @@ class Order:
         if ordering.release:
             known = record.of(lane).known
             own = Release(self._snapshot(thread.warp, lane, known), (lane,), sc=False, fenced=fenced)
-            record.writes.setdefault(lane, {})[place] = own, ordering.wide
+            record.writes.setdefault(lane, {})[location] = own, ordering.wide
             self._released = True
-        earlier = record.writes.get(lane, {}).get(place)
+        earlier = record.writes.get(lane, {}).get(location)
         if earlier is not None:
             found.append(earlier)
         if not found and fenced:
@@ -269,7 +269,7 @@ class Order:
         return found
 
     def _told(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
-        """Take away from the lanes ``left`` of remembered accesses those that happen before ``moment`` after all."""
+        """Remove from ``left``, lanes of remembered accesses, those that happen before ``moment`` by releases and acquires."""
         if not self._acquired:
             return left
         # Threads that know the same are asked about together.

@@ -1,12 +1,12 @@
 """What releases tell: logs of them per release sequence, and how far into which logs a thread's knowledge reaches.
 
-A *sequence* (the release sequence, PTX: the observation order behind one write) is a strong write and the atomics that
+A *sequence* (the release sequence, PTX: the observation order that starts at one write) is a strong write and the atomics that
 followed it at one location, each of which read what the one before had written. It keeps a *log* of its writes'
 releases, in their order. Whoever reads the location observes all of the log so far, so what he learns is a log and a
 length: a *reach*. A release in a log holds a *snapshot* of what its thread knew: clocks for the warps of its own block,
 and a reach for all that it had learned by acquiring. So nothing is ever copied per block of the launch; a launch of n
 releases keeps n snapshots of one block's warps each, and only a thread whose access is in doubt has its reach followed
-through the logs (``races_horizon``).
+through the logs (``horizon``).
 
 Reaches are never changed, only replaced, and so may be shared.
 """
@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from matmill.emulator.races.clocks import Ints
 
-# How a reach takes a log: all its releases, the fence.sc behind them alone, or (a number) the releases of one block.
+# How much of a log a reach takes: all releases, only the fence.sc of them, or (a number) the releases of one block.
 ALL, FENCED = -1, -2
 
 Reach: TypeAlias = "dict[tuple[Log, int], int]"
@@ -57,7 +57,7 @@ class Release:
 
 
 class Log:
-    """Releases in their order; ``fences`` says that a fence.sc stands behind one of them."""
+    """Releases in their order; ``fences`` says that one of them has a fence.sc."""
 
     __slots__ = ("entries", "fences")
 
@@ -72,7 +72,7 @@ class Log:
 
 
 class Sequence:
-    """One location's release sequence; releases of a scope that ends at a block are logged by block, apart.
+    """One location's release sequence; releases of block scope are logged by block.
 
     ``block`` and ``wide`` are the last write's: the next access goes on from it only where both scopes include the
     other's thread, and where both have one ``width``.

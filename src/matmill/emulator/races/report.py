@@ -82,7 +82,7 @@ class Reports:
         return list(self._races.values())
 
     def remembered(self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access) -> None:
-        """Report races of ``second`` with what shadow slots remember: keys, loose lanes, marks (``mark_of``)."""
+        """Report races of ``second`` with what shadow slots remember: keys, unordered lanes, marks (``mark_of``)."""
         for mark in np.unique(marks).tolist():
             i = int(np.flatnonzero(marks == mark)[0])
             bits = int(lanes[i])

@@ -1,10 +1,10 @@
-"""Shadow of shared memory: a cheap screen before the exact judgement.
+"""Shadow of shared memory: a cheap screen before the exact check.
 
 Between two barriers of all warps of a block (an *interval*) most blocks read some bytes and write others. The screen
 notes, per 16 bytes, the last interval that read and that wrote them, and keeps a log of the interval's accesses. While
 no access meets bytes that another one of the same interval wrote, or writes bytes that another one read, there is
-nothing to judge: whatever came before the interval is ordered. The first access that does meet some makes the block
-*hot*: the log is entered into the exact shadow cells, and they judge all else until the interval ends.
+nothing to check: whatever came before the interval is ordered. The first access that does meet some makes the block
+*hot*: the log is entered into the exact shadow cells, and they check everything until the interval ends.
 
 Barriers of fewer warps or lanes break the rule that an interval's accesses of different warps are unordered: from the
 first one to the interval's end the block is *general*, that is hot and without the shortcut that rests on that rule;
@@ -21,7 +21,7 @@ from matmill.emulator.races.cells import Cells
 from matmill.emulator.races.clocks import Clocks, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
-from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, relaid
+from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, resized
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
@@ -52,14 +52,14 @@ class SharedSpace:
         self._unit = WORD_BYTES
         self._read: Stamps = np.zeros(0, dtype=np.int32)
         self._wrote: Stamps = np.zeros(0, dtype=np.int32)
-        # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async under way.
+        # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async in flight.
         self._wrote_unit: Stamps = np.zeros(0, dtype=np.int32)
         self._meet: Stamps = np.zeros(0, dtype=np.int32)
         self._copier: Ints = np.zeros(0, dtype=np.int64)
         self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
 
     def access(self, rows: Rows) -> None:
-        """Judge one instruction's reads, plain writes or atomics, and remember them."""
+        """Check one instruction's reads, plain writes or atomics, and remember them."""
         block = self._fit(rows)
         grains, judged = self._screen(rows, block)
         if judged.any():
@@ -72,7 +72,7 @@ class SharedSpace:
         self._remember(rows, block)
 
     def copy(self, rows: Rows) -> None:
-        """Judge the issue of ``cp.async`` writes and mark their bytes as under way."""
+        """Check the issue of ``cp.async`` writes and mark their bytes as in flight."""
         block = self._fit(rows)
         grains, judged = self._screen(rows, block)
         if judged.any():
@@ -138,23 +138,23 @@ class SharedSpace:
         if fresh.size > len(self._free):
             count = max(2 * count, count + int(fresh.size) - len(self._free))
         if (span, unit, count) != (self._span, self._unit, self._rows) or not self._read.size:
-            self._lay(span, unit, count)
+            self._resize(span, unit, count)
         for owner in fresh.tolist():
             row = self._free.pop()
             self._row[owner] = row
             self._interval[owner] = max(self._interval[owner], self._last[row] + 1)
         return block
 
-    def _lay(self, span: int, unit: int, count: int) -> None:
+    def _resize(self, span: int, unit: int, count: int) -> None:
         """Lay all arrays out for ``count`` rows of ``span`` bytes in units of ``unit``."""
         factor = self._unit // unit
         old, new = (self._rows, self._span // _GRAIN), (count, span // _GRAIN)
-        self._read = relaid(self._read, old, new)
-        self._wrote = relaid(self._wrote, old, new)
+        self._read = resized(self._read, old, new)
+        self._wrote = resized(self._wrote, old, new)
         old, new = (self._rows, self._span // self._unit), (count, span // unit)
-        self._wrote_unit = relaid(self._wrote_unit, old, new, factor)
-        self._copier = relaid(self._copier, old, new, factor)
-        self._copy_mark = relaid(self._copy_mark, old, new, factor)
+        self._wrote_unit = resized(self._wrote_unit, old, new, factor)
+        self._copier = resized(self._copier, old, new, factor)
+        self._copy_mark = resized(self._copy_mark, old, new, factor)
         self._meet = np.zeros(new[0] * new[1], dtype=np.int32)
         self._cells.resize(*new, factor)
         self._last = np.concatenate([self._last, np.zeros(count - self._rows, dtype=np.int64)])
@@ -162,7 +162,7 @@ class SharedSpace:
         self._span, self._unit, self._rows = span, unit, count
 
     def _screen(self, rows: Rows, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return each lane's place in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
+        """Return each lane's index in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
 
         Blocks in which ``rows`` meets something become hot here.
         """
@@ -191,7 +191,7 @@ class SharedSpace:
         else:
             for unit in range(rows.width // self._unit):
                 met |= (self._wrote_unit.take(first + unit) == now) | (self._copier.take(first + unit) != 0)
-        # Of the lanes that meet in one place all but the last read another lane's name there.
+        # Of the lanes that meet in one unit all but the last read another lane's name there.
         places = rows.on(first)
         names = np.arange(places.size, dtype=np.int32)
         self._meet[places] = names
@@ -212,7 +212,7 @@ class SharedSpace:
             self._wrote[grains] = now
             self._fill(self._wrote_unit, rows, block, now)
         else:
-            # A copy may be under way elsewhere in the same 16 bytes.
+            # A copy may be in flight elsewhere in the same 16 bytes.
             self._wrote[grains] = np.maximum(self._wrote[grains], now)
             self._fill(self._wrote_unit, rows, block, now)
 
@@ -241,10 +241,10 @@ class SharedSpace:
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
 
     def _judge(self, access: Access, agreed: NDArray[np.bool_]) -> None:
-        """Report the races of ``access`` with copies under way, within itself and with what the cells remember."""
-        under_way = np.flatnonzero(self._copier[access.cells])
-        if under_way.size:
-            second = access.take(under_way)
+        """Report the races of ``access`` with copies in flight, within itself and with what the cells remember."""
+        in_flight = np.flatnonzero(self._copier[access.cells])
+        if in_flight.size:
+            second = access.take(in_flight)
             copier = self._copier[second.cells] - 1
             own = copier == second.moment.warp * LANES + second.moment.lane
             marks = self._copy_mark[second.cells]
@@ -257,7 +257,7 @@ class SharedSpace:
         self._cells.check(access)
 
     def _heat(self, blocks: Ints) -> None:
-        """Enter the interval's log of ``blocks`` into the cells, which judge from now on."""
+        """Enter the interval's log of ``blocks`` into the cells, which check from now on."""
         self._hot[blocks] = True
         for rows in self._log.rows_of(blocks, self._interval):
             self._cells.insert(self._entries(rows)[0])

@@ -1,4 +1,4 @@
-"""What single threads know beyond their block's barriers, and how barriers pass it on."""
+"""What single threads know beyond the barriers of their block, and how barriers pass it on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.clocks import Ints
 from matmill.emulator.races.releases import ALL, NOTHING, Log, Reach, Release, Sequence, Snapshot, joined
 
-Place: TypeAlias = "tuple[int, int]"
+Location: TypeAlias = "tuple[int, int]"
 
 
 class State(NamedTuple):
     """What a thread has acquired (``known``), and the two halves of what a fence.sc may still bring.
 
-    ``fenced`` reaches the wide fence.sc of other threads that barriers have told it of, ``observed`` those behind the
+    ``fenced`` reaches the wide fence.sc of other threads that it knows by barriers, ``observed`` those before the
     writes that it or, before a barrier, another one has read.
     """
 
@@ -34,7 +34,7 @@ class Warp:
 
     ``states`` are those of lanes that know more than the warp. The last fences of each lane: ``wide`` ones, ``sc`` ones
     among them, and ``narrow`` ones since the last wide one; ``unmet`` are the fence.sc since the lanes last met.
-    ``reads`` holds by place what a lane has read without acquiring it, ``writes`` what it released there.
+    ``reads`` holds by location what a lane has read without acquiring it, ``writes`` what it released there.
     """
 
     state: State = NEW
@@ -43,8 +43,8 @@ class Warp:
     sc: dict[int, Snapshot] = field(default_factory=dict)
     narrow: dict[int, Snapshot] = field(default_factory=dict)
     unmet: dict[int, Snapshot] = field(default_factory=dict)
-    reads: dict[int, dict[Place, dict[Sequence, tuple[int, int]]]] = field(default_factory=dict)
-    writes: dict[int, dict[Place, tuple[Release, bool]]] = field(default_factory=dict)
+    reads: dict[int, dict[Location, dict[Sequence, tuple[int, int]]]] = field(default_factory=dict)
+    writes: dict[int, dict[Location, tuple[Release, bool]]] = field(default_factory=dict)
     log: Log = field(default_factory=Log)
 
     def of(self, lane: int) -> State:
@@ -82,7 +82,7 @@ class Warp:
 
 
 class Threads:
-    """The warps in flight that have fenced, released or read anything."""
+    """The warps in flight that have executed a fence, a release or a strong read."""
 
     def __init__(self, warps_per_block: int) -> None:
         self._per_block = warps_per_block

@@ -117,12 +117,12 @@ def first_thread(access: Access, i: int) -> int:
     return int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
 
 
-def relaid(array: NDArray[S], old: tuple[int, int], new: tuple[int, int], factor: int = 1) -> NDArray[S]:
-    """Lay ``old`` = (rows, elements) out anew, each element repeated ``factor`` times, the rest zero; flat.
+def resized(array: NDArray[S], old: tuple[int, int], new: tuple[int, int], factor: int = 1) -> NDArray[S]:
+    """An array of shape ``old`` in shape ``new``, each element repeated ``factor`` times, the rest zero; flat.
 
-    >>> relaid(np.array([1, 2, 3, 4]), (2, 2), (2, 3))
+    >>> resized(np.array([1, 2, 3, 4]), (2, 2), (2, 3))
     array([1, 2, 0, 3, 4, 0])
-    >>> relaid(np.array([1, 2]), (1, 2), (1, 4), 2)
+    >>> resized(np.array([1, 2]), (1, 2), (1, 4), 2)
     array([1, 1, 2, 2])
     """
     wide = np.zeros(new, dtype=array.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-# Instructions of the matrix units, which whole warps execute: floating point of 32 bits and less, integer, float64.
+# Instructions of the tensor cores, which whole warps execute: floating point of 32 bits and less, integer, float64.
 MATRIX_CLASSES = ("hmma", "imma", "dmma")
 CLASSES = (
     "ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd", "special", "integer", "convert", "memory",
@@ -24,9 +24,9 @@ _THREAD_CLASSES = ("ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul
 class LineCounts:
     """Memory traffic of one source line. ``*_ideal`` is the fewest wavefronts that the accesses' widths allow.
 
-    ``cp_async_requests`` are all warps that execute a cp.async, ``cp_async_global_requests`` those of which some lane
-    reads: a copy whose lanes all just fill with zeros asks nothing of global memory. ``ldmatrix`` and ``stmatrix`` are
-    among the shared loads and stores; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of those they are.
+    ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those of which a lane
+    reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
+    ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
     """
 
     instructions: int = 0
@@ -100,7 +100,7 @@ class Counters(LineCounts):
         return dataclasses.asdict(self)
 
     def nsight_names(self) -> dict[str, int]:
-        """The counts that Nsight Compute also takes, under its metric names (``.sum``)."""
+        """The counts that Nsight Compute also has, under its metric names (``.sum``)."""
         thread = "smsp__sass_thread_inst_executed_op_{0}_pred_on"
         return {
             # The hardware counts what cp.async reads among the loads.

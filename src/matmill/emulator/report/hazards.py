@@ -1,4 +1,4 @@
-"""What the emulator finds wrong with a kernel."""
+"""Hazards: what the emulator finds wrong with a kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_HAZARDS = 100
 
 @dataclass(frozen=True)
 class Hazard:
-    """One thing wrong: its kind, a message for people, the source place ("kernel.cuh:53") and the instruction's text.
+    """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
     with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "early-launch"
@@ -65,7 +65,7 @@ _WANTED = {
 def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
     """The error for a fatal hazard of ``kind`` at ``instruction``."""
     wanted, fix = _WANTED[kind]
-    return KernelFault(Hazard(kind, message, instruction.place, instruction.text), wanted=wanted, fix=fix)
+    return KernelFault(Hazard(kind, message, instruction.location, instruction.text), wanted=wanted, fix=fix)
 
 
 class HazardLog:
@@ -77,14 +77,14 @@ class HazardLog:
     def add(self, kind: str, key: object, message: str, instruction: Instruction) -> None:
         """Keep a hazard unless its kind and ``key`` are known already."""
         if (kind, key) not in self._found and len(self._found) < MOST_HAZARDS:
-            self._found[kind, key] = Hazard(kind, message, instruction.place, instruction.text)
+            self._found[kind, key] = Hazard(kind, message, instruction.location, instruction.text)
 
     def has(self, kind: str, key: object) -> bool:
         """Whether a hazard of this kind and key is known."""
         return (kind, key) in self._found
 
     def merge(self, other: HazardLog) -> None:
-        """Take over what ``other`` found."""
+        """Add what ``other`` found."""
         for key, hazard in other._found.items():
             if len(self._found) < MOST_HAZARDS:
                 self._found.setdefault(key, hazard)
