@@ -88,14 +88,14 @@ masks = st.lists(st.booleans(), min_size=32, max_size=32) | st.just([True] * 32)
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """One access: mostly few distinct places, so that lanes meet, and often equal pairs, so that groups merge."""
+    """One access: mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge."""
     width = draw(widths)
     top = draw(st.sampled_from([3, 40, 800]))
-    places = np.array(draw(st.lists(st.integers(0, top), min_size=32, max_size=32)), dtype=np.int64)
+    slots = np.array(draw(st.lists(st.integers(0, top), min_size=32, max_size=32)), dtype=np.int64)
     lanes = np.arange(32)
     partner = draw(st.sampled_from([lanes, lanes & ~1, lanes & ~2, np.where(lanes < 16, lanes & ~1, lanes)]))
     stride = draw(st.sampled_from([1, 1, 32]))
-    return places[partner][None] * width * stride, np.array([draw(masks)]), width
+    return slots[partner][None] * width * stride, np.array([draw(masks)]), width
 
 
 @given(request=requests(), store=st.booleans())

@@ -138,7 +138,7 @@ def _by_hand(parameters: str, body: str) -> str:
 
 
 def test_an_alignment_of_64_bytes_holds_for_the_address() -> None:
-    """A tensor map is 128 bytes at a multiple of 64, behind whatever stands before it."""
+    """A tensor map is 128 bytes at a multiple of 64, whatever parameters come before it."""
     body = """ld.param.u64 to, [out]; mov.b64 at, map; cvta.param.u64 at, at; and.b64 v, at, 63; st.global.u64 [to], v;
     ld.u64 v, [at+120]; st.global.u64 [to+8], v; ld.param.v2.b64 {v, w}, [map+96]; st.global.u64 [to+16], w;
     isspacep.param p, at; selp.u64 v, 1, 0, p; st.global.u64 [to+24], v;"""

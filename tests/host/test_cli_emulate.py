@@ -220,7 +220,7 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("index", "value", "words"),
     [
         (1, "zeros:f33:1", "got 'zeros:f33:1'; wanted a number"),
         (1, "zeros:f32:1y2", "a shape is 64x32"),
@@ -238,9 +238,9 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
         (7, "u8:256", "got 'u8:256'"),
     ],
 )
-def test_wrong_arguments(folder: Path, place: int, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.is_dir()
-    assert words in refused(capsys, *LAUNCH, *GOOD[:place], value, *GOOD[place + 1 :])
+    assert words in refused(capsys, *LAUNCH, *GOOD[:index], value, *GOOD[index + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ def test_the_page_shows_what_its_commands_print(
     printed = [without_numbers(line) for line in capsys.readouterr().out.splitlines()]
     wanted = [without_numbers(line) for line in shown if line and line != "…"]
     assert len(wanted) >= 4
-    places = [printed.index(line) for line in wanted]
-    assert places == sorted(places)
+    positions = [printed.index(line) for line in wanted]
+    assert positions == sorted(positions)
 
 
 def test_the_fixed_example_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matmill.execute import Launch
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-_PLACE = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
+_LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
 _CODE_WIDTH = 60
 # Columns of the table by line: heading, and the counts that it is made of.
 _TRAFFIC = (
@@ -231,7 +231,7 @@ def _record(
         "hazards": [
             {"kind": h.kind, "where": h.where, "message": h.message, "instruction": h.instruction} for h in hazards
         ],
-        "by_line": {place: _counted(vars(counts)) for place, counts in lines.items()},
+        "by_line": {location: _counted(vars(counts)) for location, counts in lines.items()},
         "outputs": outputs,
     }
 
@@ -259,16 +259,16 @@ def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterato
     """Hazards with their source lines, those of one pair of lines together: unrolled loops have one in each round."""
     alike: dict[tuple[str, tuple[str, ...]], list[Hazard]] = {}
     for hazard in hazards:
-        places = tuple(dict.fromkeys([hazard.where, *_PLACE.findall(hazard.message)]))
-        alike.setdefault((hazard.kind, places), []).append(hazard)
-    for (_, places), group in alike.items():
+        locations = tuple(dict.fromkeys([hazard.where, *_LOCATION.findall(hazard.message)]))
+        alike.setdefault((hazard.kind, locations), []).append(hazard)
+    for (_, locations), group in alike.items():
         yield Text()
         yield Text(str(group[0]), style="bold red")
         if len(group) > 1:
             yield Text(f"  and {len(group) - 1} more in copies of the same lines")
-        for place in places:
-            if place in source:
-                yield Text(f"  {place}  {source[place]}")
+        for location in locations:
+            if location in source:
+                yield Text(f"  {location}  {source[location]}")
 
 
 def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[RenderableType]:
@@ -277,11 +277,13 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
     yield Text()
     yield table("Counts", [("what", "left"), ("count", "right")], [[n, f"{count:,}"] for n, count in counts.items()])
     rows = []
-    for place, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
+    for location, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
         pairs = [(getattr(line, first), getattr(line, second)) for _, first, second in _TRAFFIC]
         if any(second for _, second in pairs) or line.atomics:
             cells = [f"{first:,} : {second:,}" if second else "" for first, second in pairs]
-            rows.append([place, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(place, ""))])
+            rows.append(
+                [location, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(location, ""))]
+            )
     if rows:
         yield Text()
         headings = [("line", "left"), *((name, "right") for name, *_ in _TRAFFIC), ("atomics", "right"), ("", "left")]
@@ -290,14 +292,14 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
 
 
 def _lines(file: Path) -> dict[str, str]:
-    """The lines of the file by place, shortened."""
-    place = "PTX line {}" if file.suffix.lower() == ".ptx" else f"{file.name}:{{}}"
+    """The lines of the file by location, shortened."""
+    location = "PTX line {}" if file.suffix.lower() == ".ptx" else f"{file.name}:{{}}"
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
     short = (line if len(line) <= _CODE_WIDTH else line[: _CODE_WIDTH - 1] + "…" for line in lines)
-    return {place.format(number): line for number, line in enumerate(short, 1)}
+    return {location.format(number): line for number, line in enumerate(short, 1)}
 
 
-def _by_number(place: str) -> tuple[str, int]:
+def _by_number(location: str) -> tuple[str, int]:
     """What sorts "k.cu:9" before "k.cu:10"."""
-    number = re.search(r"\d+$", place)
-    return (place[: number.start()], int(number[0])) if number else (place, 0)
+    number = re.search(r"\d+$", location)
+    return (location[: number.start()], int(number[0])) if number else (location, 0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.dependent_launch import is_dependent
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes, allocate_variables
+from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.scheduler import Scheduler
 from matmill.emulator.engine.tally import Tally

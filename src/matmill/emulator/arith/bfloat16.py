@@ -22,7 +22,7 @@ def f32_to_bf16(row: Row) -> Row:
 
 
 def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
-    """float64 values rounded to odd, rounded once to bfloat16: float32 rounded to odd on the way keeps what matters."""
+    """float64 values rounded to odd, rounded once to bfloat16. The float32 between them is rounded to odd too."""
     wide = np.atleast_1d(wide)
     near = wide.astype(np.float32)
     error = np.where(np.isfinite(near), wide - near, 0.0)

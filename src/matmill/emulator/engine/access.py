@@ -115,7 +115,7 @@ class Addresses:
 
 
 def same_values(addresses: NDArray[np.int64], active: Mask, values: tuple[Row, ...]) -> Mask | None:
-    """bool[warps]: whether lanes of a warp that store to one address store the same; None where no two of them meet."""
+    """bool[warps]: whether lanes of a warp with one address store one value; None where no two share an address."""
     # Inactive lanes get addresses of their own, below all real ones.
     own = np.where(active, addresses, -1 - np.arange(LANES))
     order = np.argsort(own, axis=1, kind="stable")
@@ -230,7 +230,7 @@ class Access:
                 self.check_dependency(dependency, active, addresses.absolute(self.offset).reshape(-1))
 
     def _search(self) -> list[Piece]:
-        """The slow way, lane by lane: lanes in several regions, or a fault."""
+        """The slow path, lane by lane: lanes in several regions, or a fault."""
         addresses = self.addresses
         absolute = addresses.absolute(self.offset).reshape(-1)
         active = addresses.active_lanes().reshape(-1)

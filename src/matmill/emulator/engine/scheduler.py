@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass
 class _Watch:
-    """What a loop that changes no memory looked like at its start: how often it came by, and its registers then."""
+    """A loop that changes no memory, at its start: how often it was entered, and the registers then."""
 
     visits: int = 0
     sample: bytes = b""
@@ -134,7 +134,7 @@ class Scheduler:
         self._advance(block, warps, active)
 
     def _run_together(self, block: int, first: int, last: int) -> None:
-        """Whole warps in a row: stay with them as long as they alone may run and take one way."""
+        """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
         warps = np.arange(first, last)
         alone = bool((self.first[:first] >= HOLD).all() and (self.first[last:] >= HOLD).all())
         while True:
@@ -249,7 +249,7 @@ class Scheduler:
             self._watch_loop(int(counter[active].min()), warps)
 
     def _converge(self, block: int, end: Terminator, warps: Ints) -> None:
-        """Let go those warps whose lanes have all met; whole warps at a block barrier go on to wait there."""
+        """Release the warps whose lanes have all met; at a block barrier whole warps then wait there."""
         waiting = HOLD + end.next
         counter = self.counter[warps]
         here = counter == waiting
@@ -421,8 +421,8 @@ class Scheduler:
     def _watch_loop(self, block: int, warps: Ints) -> None:
         """Stall warps that come back to a block with the registers they had there before, memory being unchanged.
 
-        The state of visits 1, 2, 4, … is kept, so a cycle of any length is met. Only the first warp's registers are
-        looked at until they repeat: in most loops they never do, and all registers are a lot to compare.
+        The state of visits 1, 2, 4, … is kept, so a cycle of any length is found. Only the first warp's registers are
+        compared until they repeat: in most loops they never do, and all registers are many.
         """
         watch = self.watch.setdefault((block, int(warps[0]), len(warps)), _Watch())
         watch.visits += 1

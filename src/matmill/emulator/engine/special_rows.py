@@ -10,7 +10,7 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.special_registers import CONSTANTS
 from matmill.execute import Launch
 
-# Shared memory is given out in units, and a block has some that is the system's (PTX ISA, "%total_smem_size").
+# Shared memory is allocated in units, and the system reserves some in each block (PTX ISA, "%total_smem_size").
 _SHARED_UNIT, _RESERVED_SHARED = 128, 1024
 
 

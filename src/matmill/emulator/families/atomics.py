@@ -109,13 +109,13 @@ class Atomic:
         ordered = index[order]
         first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
         # The rank of each lane among those at its address.
-        turn = np.empty(len(lanes), np.int64)
-        turn[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))
+        rank = np.empty(len(lanes), np.int64)
+        rank[order] = np.arange(len(lanes)) - np.repeat(first, np.diff(np.r_[first, len(lanes)]))
         changed = False
         # PTX ISA, "atom": sums of .f32 in global memory flush subnormals, those in shared memory do not.
         flushing = self.operation == "add" and self.lane_kind == "f4" and piece.region.kind == "global"
-        for number in range(int(turn.max()) + 1 if len(lanes) else 0):
-            now = turn == number
+        for number in range(int(rank.max()) + 1 if len(lanes) else 0):
+            now = rank == number
             at, who = index[now], lanes[now]
             old = memory[at]
             new = self._result(old, values[0][who], values[1][who] if len(values) > 1 else None)

@@ -1,7 +1,7 @@
 """Conversions between number types: cvt.
 
 PTX ISA, "Data Movement and Conversion Instructions: cvt". Integers to integers truncate or extend; floats to integers
-round as told and clamp; floats to floats round once in the direction asked for.
+round as the modifier says and clamp; floats to floats round once in the direction asked for.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _reader(source: str, *, ftz: bool) -> Callable[[Row], Row]:
 def _writer(
     to: str, rounding: str, source: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
 ) -> Callable[[Row], Row]:
-    """What turns a value of the source type into one of the target type."""
+    """The conversion of a value of the source type to the target type."""
     if to not in _FLOAT_TYPES:
         if source in _FLOAT_TYPES:
             return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")

@@ -1,4 +1,4 @@
-"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and their kin.
+"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and the like.
 
 PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". The
 floating-point forms of the same opcodes are in ``floats``.

@@ -5,7 +5,7 @@ PTX ISA, "Warp-level matrix instructions: ldmatrix", "stmatrix", "movmatrix". La
 one register; with .trans column ``g``, rows ``2 t`` and ``2 t + 1``.
 
 To the race detector the lane that receives (or supplies) a word accesses it, not the lane that gives its row's address.
-With .trans two lanes share a word; each counts as the reader of one of the two words that they share.
+With .trans two lanes share a word; each counts as accessing one of the two words that they share.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class StoreMatrices(_Transfer):
     """``stmatrix`` bound to a site."""
 
     def __call__(self, *values: Row) -> None:
-        """Store one matrix from each register; of rows that meet at one address the last one stays."""
+        """Store one matrix from each register; of rows with one address the last one is kept."""
         if not self.locate():
             return
         access = self.access

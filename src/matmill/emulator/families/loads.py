@@ -167,7 +167,7 @@ class Store:
         self.word = np.dtype(f"u{access.element}")
 
     def __call__(self, *values: Row) -> None:
-        """Store the rows; of lanes that meet at one address the last one wins, where a GPU promises no order."""
+        """Store the rows; of lanes with one address the last one wins; a GPU promises no order."""
         access = self.access
         if not access.locate(values):
             return

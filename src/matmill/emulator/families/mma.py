@@ -8,7 +8,7 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 - of B (K x N, by columns): in register ``r`` column ``g``, rows ``4 e r + e t`` and on;
 - of C and D (M x N): row ``g``, columns ``2 t`` and ``2 t + 1``, then the same of row ``g + 8``.
 
-So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it stands, and no lane maps
+So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
 What a tensor core does to the last bits is not documented: it aligns the products and C to the largest, drops low

@@ -1,7 +1,7 @@
 """Moves: mov with packing and unpacking, cvta, isspacep.
 
 PTX ISA, "Data Movement and Conversion Instructions". Special registers, addresses of variables and literals are
-operands like others; the site knows their rows.
+operands like others; the site has their rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def move(i: Instruction) -> Action:
 
 
 def _clock(machine: Machine, name: str) -> Call:
-    """%clock and its kin: the number of steps made so far."""
+    """%clock and the like: the number of steps made so far."""
 
     def call(out: Row) -> None:
         machine.ticks += 1

@@ -1,7 +1,7 @@
 """Exchange between the lanes of a warp: shfl, vote, match, redux, activemask, elect.
 
 PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask". The lanes named by a member mask have met
-before one of these runs (the machine sees to it), so only active lanes matter here.
+before one of these runs (the scheduler sees to it), so only active lanes matter here.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def match(i: Instruction) -> Action:
     return Action(i, (Value(a, kind), Value(members, "u4")), tuple(results), bind=bind, detail=Converge(members))
 
 
-# How lanes are combined, and what a lane that takes no part stands for.
+# How lanes are combined, and the value of a lane that takes no part.
 _REDUCTIONS: dict[str, tuple[Any, str]] = {
     "add": (np.add, "zero"),
     "min": (np.minimum, "most"),

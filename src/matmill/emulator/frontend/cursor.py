@@ -10,7 +10,7 @@ _MAX_DIGITS = 9
 
 
 class Scope:
-    """One brace level: what its names stand for. Labels get the scope's number, so that inner ones hide outer ones."""
+    """One brace level: what its names mean. Labels get the scope's number, so that inner ones hide outer ones."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""The special registers that the emulator has: %tid, %ctaid and their kin, and the clocks."""
+"""The special registers that the emulator has: %tid, %ctaid and the like, and the clocks."""
 
 from __future__ import annotations
 

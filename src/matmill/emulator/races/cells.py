@@ -1,9 +1,9 @@
 """Shadow memory: what each cell's last accesses were, exactly enough to check the next one.
 
-A cell holds a few slots (warp, clock, lanes, instruction) for reads, as many for plain writes and for atomics. A new
-access is checked against the slots of the kinds that it conflicts with, then enters its own kind's: it replaces a slot
-that happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where there
-is neither, two slots often suffice for good:
+A cell holds a few slots (warp, clock, lanes, instruction) each for reads, plain writes and atomics. A new access is
+checked against the slots of the kinds that it conflicts with, then enters its own kind's: it replaces a slot that
+happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where there is
+neither, two slots often suffice for good:
 
 - two different blocks: no later access is ordered after both;
 - two different warps of a block that has met only barriers of all its warps: a later access comes after all three, or

@@ -70,7 +70,7 @@ class _Pool:
         self._free: list[int] = []
 
     def open(self, owner: int) -> Ints:
-        """Return the owner's table; a fresh one knows of nothing (-1)."""
+        """Return the owner's table; a fresh one has no order (-1)."""
         if self.row[owner] < 0:
             if not self._free:
                 count = len(self.tables)

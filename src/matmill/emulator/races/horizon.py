@@ -80,7 +80,7 @@ class Horizon:
                                 ahead.append(more)
 
     def _take(self, release: Release, part: int) -> tuple[Reach, ...]:
-        """Learn what one release tells; returns where it leads on."""
+        """Take in one release; returns the reaches that it leads to."""
         snapshot = release.snapshot
         onward = (release.fenced,) if part == FENCED else ()
         if snapshot is None or (part == FENCED and not release.sc):
@@ -120,7 +120,7 @@ class Horizons:
         self._kept: dict[int, Horizon] = {}
 
     def of(self, known: Reach) -> Horizon:
-        """What a reach tells, kept for the next access of those who know as much."""
+        """What a reach covers, kept for the next access of those who know as much."""
         kept = self._kept.pop(id(known), None)
         if kept is None:
             included = (each for each in reversed(self._kept.values()) if not exceeds(each.reach, known))

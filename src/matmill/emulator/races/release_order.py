@@ -56,7 +56,7 @@ class _Thread:
 class Order:
     """The releases and acquires of one launch; hooks itself into ``clocks``.
 
-    ``general`` is told of a block before one of its threads acquires anything: barriers are then no longer all that
+    ``general`` is called with a block before one of its threads acquires anything: barriers are then no longer all that
     orders its threads.
     """
 
@@ -69,7 +69,7 @@ class Order:
         self._grains: Ints | None = None
         self._released = False
         self._acquired = False
-        # Per warp the latest clock that any release tells of: whatever came later is known by barriers alone.
+        # Per warp the latest clock that any release covers: barriers alone order what came later.
         self._latest: Ints = np.full(len(clocks.now), -1, dtype=np.int64)
         self._horizons = Horizons(clocks)
         clocks.beyond = self._told
@@ -150,7 +150,7 @@ class Order:
             self._release(thread, location, sequence if linked and kind == "atomic" else None, width, ordering)
 
     def _observe(self, thread: _Thread, location: Location, sequence: Sequence) -> None:
-        """A thread reads what a sequence has come to."""
+        """A thread reads the present value of a sequence."""
         record, lane = thread.record, thread.lane
         state = record.of(lane)
         lengths = sequence.lengths(thread.block)
@@ -179,7 +179,7 @@ class Order:
     def _acquire_by_fence(
         self, record: Warp, block: int, lanes: list[int], ordering: Ordering, alike: dict[int, tuple[State, State]]
     ) -> None:
-        """A fence acquires what its thread has read and, if it is a wide fence.sc, the fence.sc that reads tell of.
+        """A fence acquires what its thread has read and, if it is a wide fence.sc, the fence.sc that its reads imply.
 
         ``alike`` keeps each state with what came of it for the other threads in it: they go on sharing one.
         """
@@ -269,7 +269,7 @@ class Order:
         return found
 
     def _told(self, keys: Ints, left: Lanes, moment: Moment) -> Lanes:
-        """Remove from ``left``, lanes of remembered accesses, those that happen before ``moment`` by releases and acquires."""
+        """Remove from ``left``, the lanes of remembered accesses, those that happen before ``moment``."""
         if not self._acquired:
             return left
         # Threads that know the same are asked about together.

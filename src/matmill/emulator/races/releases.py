@@ -1,12 +1,12 @@
-"""What releases tell: logs of them per release sequence, and how far into which logs a thread's knowledge reaches.
+"""Logs of releases, one per release sequence, and how far into which logs a thread's knowledge reaches.
 
-A *sequence* (the release sequence, PTX: the observation order that starts at one write) is a strong write and the atomics that
-followed it at one location, each of which read what the one before had written. It keeps a *log* of its writes'
-releases, in their order. Whoever reads the location observes all of the log so far, so what he learns is a log and a
-length: a *reach*. A release in a log holds a *snapshot* of what its thread knew: clocks for the warps of its own block,
-and a reach for all that it had learned by acquiring. So nothing is ever copied per block of the launch; a launch of n
-releases keeps n snapshots of one block's warps each, and only a thread whose access is in doubt has its reach followed
-through the logs (``horizon``).
+A *sequence* (the release sequence; PTX: the observation order that starts at one write) is a strong write and the
+atomics that followed it at one location, each of which read what the one before had written. It keeps a *log* of the
+releases of its writes, in their order. A reader of the location observes all of the log so far, so it learns a log and
+a length: a *reach*. A release in a log holds a *snapshot* of what its thread knew: clocks for the warps of its own
+block, and a reach for all that it had learned by acquiring. So nothing is ever copied per block of the launch; a launch
+of n releases keeps n snapshots of one block's warps each, and only a thread whose access is in doubt has its reach
+followed through the logs (``horizon``).
 
 Reaches are never changed, only replaced, and so may be shared.
 """
@@ -43,9 +43,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """What one write told, or what a barrier told of fences: the snapshot of the threads ``lanes`` of its warp.
+    """What one write released, or which fences a barrier passed on: the snapshot of the threads ``lanes`` of its warp.
 
-    ``sc`` says that the snapshot is a fence.sc's; ``fenced`` reaches the fence.sc that barriers had told the writer of;
+    ``sc`` says that the snapshot is a fence.sc's; ``fenced`` reaches the fence.sc that the writer knew of by barriers;
     ``write`` is the clock at which the write stood alone where a fence before it released, else -1.
     """
 
@@ -91,7 +91,7 @@ class Sequence:
         return width == self._width and (block == self.block or (wide and self.wide))
 
     def add(self, block: int, release: Release, *, wide: bool) -> None:
-        """Log a release, unless the same thread told the same here before."""
+        """Log a release, unless the same thread released the same here before."""
         name = (id(release.snapshot), release.lanes[0] if release.lanes else -1, id(release.fenced))
         if name not in self._members:
             self._members.add(name)
@@ -113,7 +113,7 @@ class Sequence:
 
 
 def joined(reaches: Iterable[Reach]) -> Reach:
-    """All that any of ``reaches`` reaches; one of them itself where there is no other."""
+    """The union of ``reaches``; one of them itself where there is no other."""
     apart = list({id(reach): reach for reach in reaches if reach}.values())
     if len(apart) < 2:
         return apart[0] if apart else NOTHING
@@ -126,5 +126,5 @@ def joined(reaches: Iterable[Reach]) -> Reach:
 
 
 def exceeds(reach: Reach, known: Reach) -> bool:
-    """Whether ``reach`` tells anything that ``known`` does not hold."""
+    """Whether ``reach`` covers anything that ``known`` does not."""
     return any(length > known.get(log, 0) for log, length in reach.items())

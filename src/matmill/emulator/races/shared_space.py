@@ -3,7 +3,7 @@
 Between two barriers of all warps of a block (an *interval*) most blocks read some bytes and write others. The screen
 notes, per 16 bytes, the last interval that read and that wrote them, and keeps a log of the interval's accesses. While
 no access meets bytes that another one of the same interval wrote, or writes bytes that another one read, there is
-nothing to check: whatever came before the interval is ordered. The first access that does meet some makes the block
+nothing to check: whatever came before the interval is ordered. The first access that does so makes the block
 *hot*: the log is entered into the exact shadow cells, and they check everything until the interval ends.
 
 Barriers of fewer warps or lanes break the rule that an interval's accesses of different warps are unordered: from the
@@ -164,7 +164,7 @@ class SharedSpace:
     def _screen(self, rows: Rows, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return each lane's index in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
 
-        Blocks in which ``rows`` meets something become hot here.
+        Blocks in which ``rows`` overlaps other accesses become hot here.
         """
         grains = self._bases(block, _GRAIN) + (rows.addresses >> 4)
         hot = self._hot[block]
@@ -235,7 +235,7 @@ class SharedSpace:
         """Return ``rows`` as entries for the cells, with each entry's ``agreed``.
 
         The floor is today's, for logged accesses too: two lanes' accesses that it calls ordered are both ordered
-        before all that the warp does from now on, so either may stand for the other.
+        before all that the warp does from now on, so either may represent the other.
         """
         block = rows.warp // self._clocks.warps_per_block
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])

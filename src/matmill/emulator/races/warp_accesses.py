@@ -95,7 +95,7 @@ def rows_of(
     clock: Ints,
     agreed: NDArray[np.bool_] | None,
 ) -> Rows:
-    """Copy what the caller hands over (it may reuse its arrays) into ``Rows``."""
+    """Copy the caller's arrays, which it may reuse, into ``Rows``."""
     count = len(addresses)
     full = bool(active.all())
     return Rows(

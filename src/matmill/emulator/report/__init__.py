@@ -1,1 +1,1 @@
-"""What a run tells its user: counters and hazards."""
+"""What a run reports: counters and hazards."""

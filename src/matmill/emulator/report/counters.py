@@ -68,7 +68,7 @@ class Counters(LineCounts):
     """Counts of one launch.
 
     ``ffma`` to ``other`` are thread instructions with a true predicate. Requests, wavefronts, ``barriers``
-    (``bar.sync`` and its kin, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
+    (``bar.sync`` and the like, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
     thread operations. ``*_bytes`` are what the active threads asked for. ``hmma``, ``imma`` and ``dmma`` are
     ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64; ``matrix_flops`` are
     their multiplications and additions.
