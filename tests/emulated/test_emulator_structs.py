@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -117,6 +118,17 @@ def test_a_number_in_place_of_a_struct_is_refused() -> None:
     ptx = compile_ptx(STRUCT + KERNELS["at fixed and computed offsets"])
     with pytest.raises(ArgumentError, match=r"4 bytes.*96 bytes for parameter k_param_0"):
         launch(ptx, Memory(), np.int32(1))
+
+
+def test_numbers_and_structs_may_be_mixed() -> None:
+    body = """ld.param.u64 to, [out]; ld.param.u16 x, [a]; st.global.u32 [to], x;
+    ld.param.u8 x, [s+2]; st.global.u32 [to+4], x;"""
+    ptx = _by_hand(".param .align 2 .b8 a[2], .param .u64 out, .param .align 1 .b8 s[3]", body)
+    memory, out = Memory(), np.zeros(2, np.uint32)
+    # A struct of one half, given as the number that it is; NumPy has no buffer of bfloat16.
+    half = np.array(1.5, ml_dtypes.bfloat16)[()]
+    launch(ptx, memory, half, memory.bind("out", out, access="rw"), Struct(b"\1\2\3", 1), threads=2)
+    assert out.tolist() == [0x3FC0, 3]
 
 
 def test_faults_and_races_name_the_buffers_that_pointers_of_a_struct_meet() -> None:

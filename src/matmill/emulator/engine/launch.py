@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from matmill.execute import Launch, Pointer
 _MAX_THREADS = 1024
 
 
-@runtime_checkable
 class StructArgument(Protocol):
     """A struct passed by value: its bytes as C++ lays them out, padding included, and its alignment in bytes.
 
@@ -77,10 +76,15 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
     """
     found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
-        if isinstance(argument, StructArgument):
-            data = _struct_bytes(argument, variable, index)
+        # Asked by name: ``data`` of a NumPy scalar raises where its type has no buffer, as bfloat16 has none.
+        if hasattr(argument, "align"):
+            data = _struct_bytes(cast("StructArgument", argument), variable, index)
         else:
-            data = argument.address.to_bytes(8, "little") if isinstance(argument, Pointer) else argument.tobytes()
+            data = (
+                argument.address.to_bytes(8, "little")
+                if isinstance(argument, Pointer)
+                else np.asarray(argument).tobytes()
+            )
             if len(data) != variable.size:
                 raise ArgumentError(
                     argument=f"launch.args[{index}]",
