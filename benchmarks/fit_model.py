@@ -17,8 +17,8 @@ from typing import Any
 
 from matmill import arch as arches
 from matmill.arch import DEFAULT as DEFAULT_ARCH
-from matmill.bench.model_fit import Judged, Samples, Verdict, fit, grouped, judge, write
-from matmill.bench.models import MODELS
+from lab.model_fit import Judged, Samples, Verdict, fit, grouped, judge, write
+from lab.models import MODELS
 
 _WORST = 10
 

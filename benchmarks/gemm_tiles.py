@@ -31,7 +31,7 @@ from matmill.allocation import Allocation
 from matmill.bench.baselines import torch_product
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
-from matmill.bench.gemm_tiles import LIBRARY
+from lab.gemm_tiles import LIBRARY
 from matmill.bench.halves import half_product
 from matmill.bench.randoms import uniform
 from matmill.compile import compile_source

@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import product
 
 from matmill.arch import Arch, get
-from matmill.bench.machine_code import Code, code, disassembler, listing, opcodes
+from lab.machine_code import Code, code, disassembler, listing, opcodes
 from matmill.compile import Resources, compile_source
 from matmill.config import Config
 from matmill.dtypes import F16

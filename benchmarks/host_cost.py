@@ -23,7 +23,7 @@ from unittest import mock
 
 import matmill
 from matmill import arch, gpu, scratch
-from matmill.bench.calls import host_seconds
+from lab.calls import host_seconds
 from matmill.dtypes import ELEMENTWISE
 
 _ADDRESSES = count(1 << 40, 1 << 28)

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import Arch
-from matmill.bench.clean_clock import Reading
-from matmill.bench.compiler import KernelCompiler
+from lab.clean_clock import Reading
+from lab.compiler import KernelCompiler
 from matmill.bench.environment import describe
-from matmill.bench.inner_compare import compare_long, compare_short, needs_torch
-from matmill.bench.inner_entry import LIBRARY
-from matmill.bench.inner_groups import GROUPS, Group
-from matmill.bench.inner_report import HEADINGS, KIND, NOISE, cells, entries, lines, said
+from lab.inner_compare import compare_long, compare_short, needs_torch
+from lab.inner_entry import LIBRARY
+from lab.inner_groups import GROUPS, Group
+from lab.inner_report import HEADINGS, KIND, NOISE, cells, entries, lines, said
 from matmill.bench.probe_runs import Runs
-from matmill.bench.records import by_line
+from lab.records import by_line
 from matmill.choose import choose
 from matmill.cli.console import output, table
 from matmill.gpu import GPU

@@ -21,7 +21,7 @@ from math import isnan
 import numpy as np
 
 from matmill.arch import Arch
-from matmill.bench.compiler import KernelCompiler
+from lab.compiler import KernelCompiler
 from matmill.bench.inputs import Inputs
 from matmill.bench.products import LAYOUTS, gram_of, inner_product, layout_of
 from matmill.bench.selection import for_emulator, nearest

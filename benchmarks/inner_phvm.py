@@ -17,11 +17,11 @@ from pathlib import Path
 
 from matmill.arch import Arch
 from matmill.bench.clock import Clock, Competitor, flush_bytes
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.inner_compare import needs_torch
+from lab.enqueue import enqueuer
+from lab.inner_compare import needs_torch
 from matmill.bench.products import CASES, LAYOUTS, case, inner_product
 from matmill.bench.selection import launched
-from matmill.bench.torch_matrices import TorchMatrices
+from lab.torch_matrices import TorchMatrices
 from matmill.compile import compile_source
 from matmill.dtypes import F32
 from matmill.gpu import GPU

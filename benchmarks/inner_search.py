@@ -17,12 +17,12 @@ from typing import Any
 
 from matmill import arch as arches
 from matmill.arch import DEFAULT
-from matmill.bench.clean_clock import clean_clock
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules
+from lab.clean_clock import clean_clock
+from lab.compiler import KernelCompiler
+from lab.contest import Rules
 from matmill.bench.environment import describe
-from matmill.bench.inner_grids import fit_grid, judge_grid
-from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks, unit_tasks
+from lab.inner_grids import fit_grid, judge_grid
+from lab.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks, unit_tasks
 from matmill.config import Config
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER

@@ -23,7 +23,7 @@ from matmill.bench import halves
 from matmill.bench.halves import HALVES, half_product
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
-from matmill.bench.pages import recorded
+from lab.pages import recorded
 from matmill.bench.production import rows_of
 from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.results import Outcome

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from matmill.bench.compiler import KernelCompiler
+from lab.compiler import KernelCompiler
 from matmill.bench.halves import HALVES, HalfInputs, half_product
 from matmill.bench.inputs import Array, Inputs
 from matmill.bench.products import alignment

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matmill.bench.half_report import hgemm_page, recorded_pictures
-from matmill.bench.inner_report import page, recorded_groups
-from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
-from matmill.bench.sum_report import recorded_comparisons
+from lab.half_report import hgemm_page, recorded_pictures
+from lab.inner_report import page, recorded_groups
+from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER

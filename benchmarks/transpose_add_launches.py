@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from matmill.arch import Arch
 from matmill.arrays import Operand
-from matmill.bench.compiler import KernelCompiler
+from lab.compiler import KernelCompiler
 from matmill.bench.selection import nearest
 from matmill.bench.subject import MOVING
 from matmill.bench.transposed import transposed_sum

@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.clean_clock import clean_clock
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules
+from lab.clean_clock import clean_clock
+from lab.compiler import KernelCompiler
+from lab.contest import Rules
 from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
-from matmill.bench.inner_compare import needs_torch
-from matmill.bench.sum_search import Record, Tools, grid, search, slim_grid
-from matmill.bench.sum_shapes import CASE, Shape
+from lab.inner_compare import needs_torch
+from lab.sum_search import Record, Tools, grid, search, slim_grid
+from lab.sum_shapes import CASE, Shape
 from matmill.gpu import GPU
 
 #: The longest that the last sum may take after the time is over.

@@ -24,7 +24,7 @@ from matmill import cli
 from matmill.arch import get
 from matmill.bench import measure, peers, units
 from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.half_report import hgemm_page
+from lab.half_report import hgemm_page
 from matmill.bench.halves import HALVES, HalfInputs, half_product
 from matmill.bench.peers import NARROW, WIDE, half_peers
 from matmill.bench.plots import draw

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from matmill.bench.machine_code import code, disassembler, main_way
+from lab.machine_code import code, disassembler, main_way
 from matmill.errors import MatmillError
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_sass.py"

@@ -15,16 +15,16 @@ import pytest
 
 from host.test_cli_gpu import FakeGPU
 from matmill.arch import get
-from matmill.bench import inner_search
+from lab import inner_search
 from matmill.bench.clock import Clock, Competitor, StreamHandle
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules, contest
-from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
-from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
+from lab.compiler import KernelCompiler
+from lab.contest import Rules, contest
+from lab.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
+from lab.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
 from matmill.bench.phvm_curve import read_measured
 from matmill.bench.products import described, gram_of, inner_product, layout_of
 from matmill.bench.sums import random_sum
-from matmill.bench.torch_matrices import TorchMatrices
+from lab.torch_matrices import TorchMatrices
 from matmill.compile import Binary
 from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
@@ -168,7 +168,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_answers_are_made_in_pieces_and_leave_the_matrices_alone(
     dtype: Any, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matmill.bench.torch_matrices._BLOCK", 1 << 14)
+    monkeypatch.setattr("lab.torch_matrices._BLOCK", 1 << 14)
     plain = inner_product(3, 5, 2001, dtype, "row" if layout == "gram" else layout)
     problem = gram_of(plain) if layout == "gram" else plain
     matrices = TorchMatrices(problem, 7)
@@ -325,9 +325,9 @@ def test_the_script_measures_writes_and_resumes(
 ) -> None:
     path = tmp_path / "record.jsonl"
     small = [inner_product(1, 1, 10_000, F32), inner_product(2, 1, 10_001, F16)]
-    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: small)
-    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [inner_product(1, 2, 10_000)])
-    monkeypatch.setattr("matmill.bench.inner_search.candidates", lambda *asked: candidates(*asked)[:2])  # to compile
+    monkeypatch.setattr("lab.inner_grids.fit_grid", lambda _seed: small)
+    monkeypatch.setattr("lab.inner_grids.judge_grid", lambda _seed, _others: [inner_product(1, 2, 10_000)])
+    monkeypatch.setattr("lab.inner_search.candidates", lambda *asked: candidates(*asked)[:2])  # to compile
     arguments = ("--out", path, "--workers", 0, "--rounds", 1, "--seed", 3)
     _run(monkeypatch, *arguments, "--part", "judge", "--limit", 1)
     said = capsys.readouterr().out
@@ -351,9 +351,9 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: [inner_product(1, 1, 10_000, F32)])
-    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [])
-    monkeypatch.setattr("matmill.bench.inner_search.candidates", lambda *asked: candidates(*asked)[:6])
+    monkeypatch.setattr("lab.inner_grids.fit_grid", lambda _seed: [inner_product(1, 1, 10_000, F32)])
+    monkeypatch.setattr("lab.inner_grids.judge_grid", lambda _seed, _others: [])
+    monkeypatch.setattr("lab.inner_search.candidates", lambda *asked: candidates(*asked)[:6])
     _run(monkeypatch, "--compile-only", "--arch", "a100", "--workers", 1)
     said = capsys.readouterr().out
     assert "kernels for sm_80 in" in said
@@ -370,9 +370,9 @@ def test_the_curve_of_phvm_is_measured_over_its_launches(
             super().__init__(*args)
             gpu.matrices = self
 
-    monkeypatch.setattr("matmill.bench.torch_matrices.TorchMatrices", Registered)
+    monkeypatch.setattr("lab.torch_matrices.TorchMatrices", Registered)
     monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
-    monkeypatch.setattr("matmill.bench.inner_compare.needs_torch", lambda: None)
+    monkeypatch.setattr("lab.inner_compare.needs_torch", lambda: None)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     script = SCRIPT.with_name("inner_phvm.py")
     monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path), "--cases", "MTX1", "--k", "5000"])

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from matmill.arch import get
-from matmill.bench.fitting import least
-from matmill.bench.inner_grids import fit_grid, judge_grid
-from matmill.bench.inner_search import Record, Task, candidates
-from matmill.bench.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
-from matmill.bench.models import MODELS
+from lab.fitting import least
+from lab.inner_grids import fit_grid, judge_grid
+from lab.inner_search import Record, Task, candidates
+from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
+from lab.models import MODELS
 from matmill.bench.products import described, gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants

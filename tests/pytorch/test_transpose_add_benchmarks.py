@@ -18,17 +18,18 @@ from host.test_cli_gpu import MILLISECONDS
 from host.test_cli_ladder_transpose_add import SumGPU
 from matmill import turns
 from matmill.arch import get
-from matmill.bench import calls, copying, sum_compare, sum_peers, sum_search, sum_shapes
+from lab import calls, sum_compare, sum_search, sum_shapes
+from matmill.bench import copying, sum_peers
 from matmill.bench.clock import Clock
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules
+from lab.compiler import KernelCompiler
+from lab.contest import Rules
 from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
+from lab.enqueue import enqueuer
+from lab.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.sum_report import KIND, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
-from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
-from matmill.bench.sum_shapes import CASE, Shape
+from lab.sum_report import KIND, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
+from lab.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
+from lab.sum_shapes import CASE, Shape
 from matmill.bench.transposed import transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
@@ -170,7 +171,7 @@ def _run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> in
 @pytest.fixture
 def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that flushes nothing: what flushes is a kernel that is not emulated."""
-    monkeypatch.setattr("matmill.bench.clean_clock.clean_clock", lambda gpu: Clock(gpu, 0))
+    monkeypatch.setattr("lab.clean_clock.clean_clock", lambda gpu: Clock(gpu, 0))
 
 
 @pytest.mark.usefixtures("gpu", "any_clock")

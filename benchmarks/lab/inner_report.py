@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 from matmill.bench import units
-from matmill.bench.inner_entry import MEDIAN, OURS, WAYS, Entry
-from matmill.bench.inner_groups import GROUPS, Group, must_beat_library, wanted
-from matmill.bench.markdown import markdown
-from matmill.bench.page_parts import environment_of
+from lab.inner_entry import MEDIAN, OURS, WAYS, Entry
+from lab.inner_groups import GROUPS, Group, must_beat_library, wanted
+from lab.markdown import markdown
+from lab.page_parts import environment_of
 from matmill.bench.products import GRAM, LAYOUTS, layout_of
 from matmill.dtypes import ALL
 

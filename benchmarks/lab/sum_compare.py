@@ -15,7 +15,7 @@ from typing import Any
 
 from matmill.arch import Arch
 from matmill.arrays import inspect
-from matmill.bench.calls import graph_timer, host_seconds, in_turns, loop_timer
+from lab.calls import graph_timer, host_seconds, in_turns, loop_timer
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.peers import BFLOAT, tried
@@ -30,8 +30,8 @@ from matmill.bench.sum_peers import (
     compiled_as_y,
     torch_peers,
 )
-from matmill.bench.sum_report import OURS, OURS_AS_X, WAYS
-from matmill.bench.sum_shapes import SHORT, Shape
+from lab.sum_report import OURS, OURS_AS_X, WAYS
+from lab.sum_shapes import SHORT, Shape
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError

@@ -1,6 +1,6 @@
 """Times every configuration of the kernels behind transpose+add on one sum: what their cost model is fitted on.
 
-A record's lines (:mod:`matmill.bench.records`) hold one sum each, with seconds and prediction of every configuration
+A record's lines (:mod:`lab.records`) hold one sum each, with seconds and prediction of every configuration
 and the bandwidth of a copy timed in turns with them.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import Operand, inspect
 from matmill.bench.clock import Clock, Competitor
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules, contest
+from lab.compiler import KernelCompiler
+from lab.contest import Rules, contest
 from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.model_fit import Found
-from matmill.bench.records import Kind, append
-from matmill.bench.sum_compare import Matrices
+from lab.enqueue import enqueuer
+from lab.model_fit import Found
+from lab.records import Kind, append
+from lab.sum_compare import Matrices
 from matmill.bench.sum_peers import EAGER, TorchSum
-from matmill.bench.sum_shapes import CASE, Shape
+from lab.sum_shapes import CASE, Shape
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE

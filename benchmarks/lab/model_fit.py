@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arch import Arch
-from matmill.bench.fitting import least
+from lab.fitting import least
 from matmill.config import Config
 from matmill.kernel import P
 

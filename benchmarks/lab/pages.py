@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from matmill.bench import sum_report, units
-from matmill.bench.findings import conflicts
-from matmill.bench.markdown import markdown
-from matmill.bench.page_parts import (
+from lab import sum_report
+from matmill.bench import units
+from lab.findings import conflicts
+from lab.markdown import markdown
+from lab.page_parts import (
     UNMEASURED,
     Record,
     Step,
@@ -117,7 +118,7 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
 def transpose_add_page(
     rungs: Sequence[Step], records: Sequence[Record], comparisons: Sequence[Record], remarked: str = ""
 ) -> str:
-    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`matmill.bench.sum_report`.
+    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`lab.sum_report`.
 
     ``remarked`` is Markdown to follow them, see :func:`remarks`.
     """

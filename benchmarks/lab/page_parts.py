@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from matmill.bench import units
-from matmill.bench.markdown import markdown
+from lab.markdown import markdown
 from matmill.bench.subject import subject_of
 from matmill.kernel import Document
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from matmill.bench.markdown import markdown
+from lab.markdown import markdown
 
 Record = Mapping[str, Any]
 

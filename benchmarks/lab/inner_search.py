@@ -1,6 +1,6 @@
 """Times configurations of the inner kernel on one product, beside torch.mm: what its cost model is fitted on.
 
-The first line of a record (:mod:`matmill.bench.records`) names the constants of a configuration; each other holds one
+The first line of a record (:mod:`lab.records`) names the constants of a configuration; each other holds one
 product, its configurations as rows of numbers, and their seconds.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.baselines import TorchProduct
 from matmill.bench.clock import Clock, Competitor
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules, contest
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.model_fit import Found
+from lab.compiler import KernelCompiler
+from lab.contest import Rules, contest
+from lab.enqueue import enqueuer
+from lab.model_fit import Found
 from matmill.bench.products import described, restored
-from matmill.bench.records import Kind, append
-from matmill.bench.torch_matrices import TorchMatrices
+from lab.records import Kind, append
+from lab.torch_matrices import TorchMatrices
 from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.gpu import GPU

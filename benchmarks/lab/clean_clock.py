@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 from matmill.allocation import Allocation
 from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.enqueue import enqueuer
+from lab.enqueue import enqueuer
 from matmill.bench.probe_runs import Runs
 from matmill.execute import Pointer
 from matmill.gpu import GPU

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from matmill.bench import units
-from matmill.bench.markdown import markdown
+from lab.markdown import markdown
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER
-from matmill.bench.sum_shapes import CASE, GROUPS, LONG, Shape
+from lab.sum_shapes import CASE, GROUPS, LONG, Shape
 
 KIND = "transpose_add comparison"
 OURS = "matmill.transpose_add"

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 
 from matmill.bench import units
-from matmill.bench.markdown import markdown
-from matmill.bench.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
+from lab.markdown import markdown
+from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
 from matmill.bench.traffic import said, sectors_per_load
 
 _UNITS = (
@@ -26,7 +26,7 @@ def hgemm_page(
     """``docs/ladder-hgemm.md``.
 
     ``pictures`` are names of files beside the records, see :func:`recorded_pictures`, ``remarked`` is Markdown that
-    follows the counters, see :func:`matmill.bench.pages.remarks`.
+    follows the counters, see :func:`lab.pages.remarks`.
     """
     # float16 before bfloat16.
     emulated, measured = (
