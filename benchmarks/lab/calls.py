@@ -1,4 +1,4 @@
-"""Calls of torch programs that are too short for events around one: by the graph, by the loop, on the host alone."""
+"""Calls of torch programs that are too short for events around one: by a graph, by a loop, on the host alone."""
 
 from __future__ import annotations
 
@@ -51,8 +51,20 @@ def loop_timer(torch: Any, call: Call) -> Callable[[], float]:
     return timer
 
 
-def in_turns(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS) -> dict[str, float]:
-    """The median of several rounds in which every timer has its turn."""
+#: How short calls are timed, by the names in a record: seconds per call of a replayed graph and of a plain loop.
+TIMERS = {"graph": graph_timer, "plain": loop_timer}
+WAYS = tuple(TIMERS)
+
+
+def by_every_way(torch: Any, calls: Mapping[str, Call]) -> dict[str, dict[str, float]]:
+    """Seconds of each call by graph and by loop, for each way a round-robin of all calls."""
+    return {
+        way: interleaved({name: timer(torch, call) for name, call in calls.items()}) for way, timer in TIMERS.items()
+    }
+
+
+def interleaved(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS) -> dict[str, float]:
+    """The median of several rounds, each of which runs every timer once."""
     samples: dict[str, list[float]] = {name: [] for name in timers}
     for _ in range(rounds):
         for name, timer in timers.items():
@@ -61,15 +73,15 @@ def in_turns(timers: Mapping[str, Callable[[], float]], rounds: int = _ROUNDS) -
 
 
 def host_seconds(calls: Mapping[str, Call], wait: Call) -> dict[str, float]:
-    """What one of each call costs the host, with the work still to be done: rounds of many in turns, a wait between.
+    """What one of each call costs the host, with the work still to be done: interleaved rounds of many calls.
 
-    In turns, because a host has other things to do one second and none the next.
+    Interleaved, because a host has other things to do one second and none the next. The host waits between rounds.
     """
     for call in calls.values():
         for _ in range(_WARM):
             call()
         wait()
-    return in_turns({name: partial(_host_round, call, wait) for name, call in calls.items()}, _HOST_ROUNDS)
+    return interleaved({name: partial(_host_round, call, wait) for name, call in calls.items()}, _HOST_ROUNDS)
 
 
 def _host_round(call: Call, wait: Call) -> float:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
+from lab.enqueue import enqueuer
 from matmill.allocation import Allocation
 from matmill.bench.clock import Clock, StreamHandle
-from lab.enqueue import enqueuer
 from matmill.bench.probe_runs import Runs
 from matmill.execute import Pointer
 from matmill.gpu import GPU

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
+import os
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -25,6 +27,12 @@ _KERNELS: dict[str, Kernel[Any]] = {
 _DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}
 #: Package, constants, element type.
 _Key = tuple[str, tuple[tuple[str, int], ...], str]
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """The option that says how many processes compile."""
+    workers = max(1, (os.cpu_count() or 2) - 2)
+    parser.add_argument("--workers", type=int, default=workers, help=f"processes that compile (default: {workers})")
 
 
 class KernelCompiler:

@@ -1,6 +1,6 @@
 """A kernel's machine code: disassembled by CUDA's nvdisasm, its loops found and their instructions counted.
 
-What a loop issues is counted along one way from its head to the branch back: side ways, such as that of a short last
+What a loop issues is counted along one path from its head to the branch back: side paths, such as that of a short last
 stage, are left out (:func:`main_way`). Loops inside count as often as the caller says.
 """
 
@@ -16,8 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from matmill.compile import Binary, compile_source
+from matmill.dtypes import DType
 from matmill.errors import MatmillError
+from matmill.kernel import Kernel
+from matmill.source import generate
 
 _LINE = re.compile(r"^(\.L\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", re.MULTILINE)
 _BRANCH = re.compile(r"^(@!?U?P\w+ )?BRA\b.*`\((\.L\w+)\)")
@@ -45,7 +50,7 @@ def listing(cubin: bytes, tool: str) -> str:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         command = [tool, "-c", str(path)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 — no shell
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,12 @@ def code(sass: str, entry: str) -> Code:
             lines.append(instruction)
     branches = ((at, _BRANCH.match(line)) for at, line in enumerate(lines))
     return Code(tuple(lines), {at: labels[found[2]] for at, found in branches if found and found[2] in labels})
+
+
+def compiled(kernel: Kernel[Any], dtype: DType, target: str, tool: str) -> tuple[Binary, Code]:
+    """A kernel's binary for ``target``, and the code of its entry point, disassembled by ``tool``."""
+    binary = compile_source(generate(kernel, dtype), target)
+    return binary, code(listing(binary.cubin, tool), kernel.entry)
 
 
 def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:

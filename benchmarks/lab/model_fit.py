@@ -19,8 +19,8 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.arch import Arch
 from lab.fitting import least
+from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import P
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab import gemm_tiles, inner_search, sum_search
+from lab.gemm import tiles
+from lab.inner.search import read as read_inner
 from lab.model_fit import Found, Model
+from lab.transpose_add.search import read as read_transpose_add
 from matmill.bench.products import layout_of
 from matmill.cost import hgemm, inner, transpose_add
 from matmill.problem import Geam
@@ -24,7 +26,7 @@ class Fitted:
 
 
 def alignment_of(problem: Geam) -> str:
-    """Bytes that lines of the result start on."""
+    """Bytes that the rows of the result start on."""
     return f"on {problem.d.align}"
 
 
@@ -44,8 +46,8 @@ MODELS: dict[str, Fitted] = {
                 "overlap": (1.0, 16.0),
             },
         ),
-        gemm_tiles.read,
-        gemm_tiles.alignment_of,
+        tiles.read,
+        tiles.alignment_of,
     ),
     "inner": Fitted(
         Model(
@@ -62,7 +64,7 @@ MODELS: dict[str, Fitted] = {
                 "unit_overlap": (1.0, 16.0),
             },
         ),
-        inner_search.read,
+        read_inner,
         layout_of,
     ),
     "transpose_add": Fitted(
@@ -73,7 +75,7 @@ MODELS: dict[str, Fitted] = {
             Path(transpose_add.__file__),
             {"copy_share": (0.5, 1.0), "issue_share": (0.3, 1.0), "overlap": (1.0, 16.0)},
         ),
-        sum_search.read,
+        read_transpose_add,
         alignment_of,
     ),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from matmill.bench import units
 from lab.markdown import markdown
+from matmill.bench import units
 from matmill.bench.subject import subject_of
 from matmill.kernel import Document
 

@@ -6,12 +6,10 @@ The pages are committed; a test makes them anew and compares, so that neither pr
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from lab import sum_report
-from matmill.bench import units
 from lab.findings import conflicts
 from lab.markdown import markdown
 from lab.page_parts import (
@@ -26,6 +24,8 @@ from lab.page_parts import (
     shared,
     size_of,
 )
+from lab.transpose_add import report
+from matmill.bench import units
 from matmill.bench.traffic import read_over_least, said, sectors_per_load
 
 #: 2 * 8192^3 operations over the times that S0 prints.
@@ -116,9 +116,9 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
 
 
 def transpose_add_page(
-    rungs: Sequence[Step], records: Sequence[Record], comparisons: Sequence[Record], remarked: str = ""
+    rungs: Sequence[Step], records: Sequence[Record], comparisons: Mapping[str, Record], remarked: str = ""
 ) -> str:
-    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`lab.sum_report`.
+    """``docs/ladder-transpose_add.md``; ``comparisons`` are records of :mod:`lab.transpose_add.report`.
 
     ``remarked`` is Markdown to follow them, see :func:`remarks`.
     """
@@ -128,7 +128,7 @@ def transpose_add_page(
         head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
         _SUM_UNITS,
         *([_traffic(measured, "x")] if measured else [UNMEASURED]),
-        *([sum_report.page_part(comparisons)] if comparisons else []),
+        *([report.page_part(comparisons)] if comparisons else []),
         *([remarked] if remarked else []),
         *([_warps(emulated)] if emulated else []),
         "## The rungs\n",

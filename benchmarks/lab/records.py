@@ -1,13 +1,13 @@
-"""Records of long measurements: files of JSON lines, to which lines are appended as they come.
+"""Records of measurements: JSON lines for long searches, JSON documents for comparisons.
 
-The first line says what the record is of, with which seed, and where it was measured. A run that is stopped leaves all
-that it has measured, and the next one goes on from there.
+The first line of a search's record says what the record is of, with which seed, and where it was measured. Lines are
+appended as they come: a run that is stopped leaves all that it has measured, and the next one goes on from there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,14 @@ from matmill.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Kind:
-    """What a record is of, as its first line says, and the script that writes it."""
+    """What a search's record is of, as its first line says, and the script that writes it.
+
+    ``key`` gives what tells a line from all others, from its first fields.
+    """
 
     name: str
     script: str
+    key: Callable[[Mapping[str, Any]], Hashable]
 
     def read(self, path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The header and all whole lines: one that a stopped run left half-written is dropped, from the file as well.
@@ -50,7 +54,7 @@ class Kind:
             if found.get("seed") != seed:
                 raise self._wrong(path, f"seed {found.get('seed')!r}, and {seed} was asked for")
             return lines
-        append(path, {"record": self.name, "seed": seed, **header})
+        _append(path, {"record": self.name, "seed": seed, **header})
         return []
 
     def _wrong(self, path: Path, got: str) -> ArgumentError:
@@ -60,6 +64,31 @@ class Kind:
             wanted=f"what {self.script} wrote with the same seed",
             fix="Name another file.",
         )
+
+
+class Record:
+    """The record of a search that goes on: what it holds already is known, what comes is appended.
+
+    Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
+    """
+
+    def __init__(self, kind: Kind, path: Path, seed: int, header: Mapping[str, Any]) -> None:
+        self.path = path
+        self._kind = kind
+        self._done = {kind.key(line) for line in kind.open(path, seed, header)}
+
+    def holds(self, described: Mapping[str, Any]) -> bool:
+        """Whether there is a line with the first fields ``described``."""
+        return self._kind.key(described) in self._done
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Appends what was found of one task."""
+        _append(self.path, line)
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(finite(line)) + "\n")
 
 
 def by_line(record: Mapping[str, Any], name: str) -> str:
@@ -77,7 +106,34 @@ def by_line(record: Mapping[str, Any], name: str) -> str:
     return f'{json.dumps(finite(head))[:-1]},\n "{name}": [\n  {entries}\n]}}\n'
 
 
-def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Adds a line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(finite(line)) + "\n")
+@dataclass(frozen=True)
+class Format:
+    """How the comparisons of one operation are recorded: a file per group, named after the operation.
+
+    ``kind`` is what a record says it is, ``entries`` the field that holds its entries, ``identity`` the field that
+    tells an entry from others.
+    """
+
+    operation: str
+    kind: str
+    entries: str
+    identity: str
+
+    def recorded(self, folder: Path, groups: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The comparisons recorded in ``folder``, by group, in the order of ``groups``.
+
+        Of several records of one group the latest counts, and earlier ones for the entries that it lacks: ``others``
+        then says how many, and when they were measured.
+        """
+        paths = sorted(folder.glob(f"{self.operation}_*.json"))
+        found = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+        comparisons = [record for record in found if record.get("record") == self.kind]
+        merged: dict[str, dict[str, Any]] = {}
+        for record in sorted(comparisons, key=lambda record: str(record["environment"]["date"]), reverse=True):
+            latest = merged.setdefault(record["group"], {**record, "others": []})
+            known = {json.dumps(entry[self.identity]) for entry in latest[self.entries]}
+            more = [entry for entry in record[self.entries] if json.dumps(entry[self.identity]) not in known]
+            if more:
+                latest[self.entries] = [*latest[self.entries], *more]
+                latest["others"].append((len(more), record["environment"]["date"]))
+        return {group: merged[group] for group in groups if group in merged}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.half_report import hgemm_page
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -24,7 +25,6 @@ from matmill import cli
 from matmill.arch import get
 from matmill.bench import measure, peers, units
 from matmill.bench.clock import Clock, StreamHandle
-from lab.half_report import hgemm_page
 from matmill.bench.halves import HALVES, HalfInputs, half_product
 from matmill.bench.peers import NARROW, WIDE, half_peers
 from matmill.bench.plots import draw

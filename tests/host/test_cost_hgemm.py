@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from matmill.arch import ARCHES, get
 from lab.gemm_tiles import read
-from matmill.bench.halves import half_product
+
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
+from matmill.arch import ARCHES, get
+from matmill.bench.halves import half_product
 from matmill.choose import choose
 from matmill.cost import hgemm as cost
 from matmill.dtypes import BF16, F16, F32, DType

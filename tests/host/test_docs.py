@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from lab.half_report import hgemm_page, recorded_pictures
 from lab.inner_report import page, recorded_groups
+from lab.sum_report import recorded_comparisons
+
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from matmill.bench.production import rows_of
-from lab.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER

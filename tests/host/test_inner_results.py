@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from host.test_cli_gpu import MILLISECONDS
-from host.test_inner_search import SearchGPU
-from matmill.arch import get
-from lab import inner_compare
-from matmill.bench import probe_runs
-from lab.clean_clock import Reading
-from matmill.bench.clock import Clock
 from lab.inner_entry import LIBRARY, OURS, Entry
 from lab.inner_groups import GROUPS, must_beat_library, problems, wanted
 from lab.inner_report import KIND, cells, entries, lines, page, recorded_groups, said
+
+from host.test_cli_gpu import MILLISECONDS
+from host.test_inner_search import SearchGPU
+from lab import inner_compare
+from lab.clean_clock import Reading
+from matmill.arch import get
+from matmill.bench import probe_runs
+from matmill.bench.clock import Clock
 from matmill.bench.products import CASES, described, gram_of, inner_product
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm

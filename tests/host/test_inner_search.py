@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from host.test_cli_gpu import FakeGPU
-from matmill.arch import get
-from lab import inner_search
-from matmill.bench.clock import Clock, Competitor, StreamHandle
-from lab.compiler import KernelCompiler
-from lab.contest import Rules, contest
 from lab.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
 from lab.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
+from lab.torch_matrices import TorchMatrices
+
+from host.test_cli_gpu import FakeGPU
+from lab import inner_search
+from lab.compiler import KernelCompiler
+from lab.contest import Rules, contest
+from matmill.arch import get
+from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.phvm_curve import read_measured
 from matmill.bench.products import described, gram_of, inner_product, layout_of
 from matmill.bench.sums import random_sum
-from lab.torch_matrices import TorchMatrices
 from matmill.compile import Binary
 from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64

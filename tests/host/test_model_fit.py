@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from matmill.arch import get
-from lab.fitting import least
 from lab.inner_grids import fit_grid, judge_grid
 from lab.inner_search import Record, Task, candidates
+
+from lab.fitting import least
 from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
 from lab.models import MODELS
+from matmill.arch import get
 from matmill.bench.products import described, gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants

@@ -13,23 +13,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from host.test_cli_gpu import MILLISECONDS
-from host.test_cli_ladder_transpose_add import SumGPU
-from matmill import turns
-from matmill.arch import get
-from lab import calls, sum_compare, sum_search, sum_shapes
-from matmill.bench import copying, sum_peers
-from matmill.bench.clock import Clock
-from lab.compiler import KernelCompiler
-from lab.contest import Rules
-from matmill.bench.copying import COPY_NAME, Copying
-from lab.enqueue import enqueuer
 from lab.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
-from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
 from lab.sum_report import KIND, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
 from lab.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
 from lab.sum_shapes import CASE, Shape
+
+from host.test_cli_gpu import MILLISECONDS
+from host.test_cli_ladder_transpose_add import SumGPU
+from lab import calls, sum_compare, sum_search, sum_shapes
+from lab.compiler import KernelCompiler
+from lab.contest import Rules
+from lab.enqueue import enqueuer
+from matmill import turns
+from matmill.arch import get
+from matmill.bench import copying, sum_peers
+from matmill.bench.clock import Clock
+from matmill.bench.copying import COPY_NAME, Copying
+from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
 from matmill.bench.transposed import transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError

@@ -1,33 +1,45 @@
-"""One inner product by ``matmill.inner`` and by what users have instead, timed in turns and checked against float64.
+"""What differs in the comparison of ``matmill.inner`` with what users have instead: checked against float64.
 
 All take the same tensors of torch, so that what is timed is what a user of torch gets.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill.arch import Arch
-from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
-from lab.calls import graph_timer, in_turns, loop_timer
+from lab.calls import by_every_way
 from lab.clean_clock import READ_NAME, CleanClock, Reading
+from lab.compare import Comparison, Run, Shown
+from lab.compiler import KernelCompiler, add_workers
+from lab.inner.entry import LIBRARY, OURS
+from lab.inner.groups import GROUPS, problems
+from lab.inner.matrices import InnerMatrices
+from lab.inner.report import FORMAT, HEADINGS, cells, entries, rows_of, said, slower
+from matmill.arch import Arch
+from matmill.bench.array_libraries import TorchCalls
+from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.clock import Competitor, StreamHandle
-from lab.inner_entry import LIBRARY, OURS, WAYS
+from matmill.bench.peers import BFLOAT
 from matmill.bench.probe_runs import Runs
 from matmill.bench.products import described
-from lab.torch_matrices import TorchMatrices
 from matmill.choose import choose
-from matmill.errors import ArgumentError
+from matmill.kernel import Kernel
+from matmill.kernels.inner import INNER
 from matmill.ops import inner
 from matmill.problem import Gemm
 
 #: Reading as many bytes as a product has, among the competitors.
 ALONE = "read as many"
+#: Products whose shares are told, those farthest from their limit.
+_TOLD = 8
 
 
 class OwnProduct:
@@ -36,17 +48,17 @@ class OwnProduct:
     name = OURS
     version = "matmill"
 
-    def __init__(self, matrices: TorchMatrices) -> None:
-        self._torch: Any = importlib.import_module("torch")
+    def __init__(self, matrices: InnerMatrices) -> None:
+        self._calls = TorchCalls()
         self._matrices = matrices
 
     def call(self) -> None:
         """Enqueues the product on torch's current stream."""
-        inner(self._matrices.e, self._matrices.f, out=self._matrices.d)
+        inner(self._matrices.e, self._matrices.f, out=self._matrices.out)
 
     def run(self, stream: StreamHandle) -> None:
         """Enqueues it on the caller's stream."""
-        with self._torch.cuda.stream(self._torch.cuda.ExternalStream(stream.address)):
+        with self._calls.on(stream):
             self.call()
 
     def result(self) -> NDArray[Any]:
@@ -55,7 +67,7 @@ class OwnProduct:
         return self._matrices.result()
 
 
-def products(matrices: TorchMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
+def products(matrices: InnerMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
     """What multiplies ``matrices``, ours first, each run once; and why others do not."""
     e, f, kind = matrices.e, matrices.f, matrices.problem.dtype.numpy
     makers: dict[str, Callable[[], LibraryProduct]] = {
@@ -63,7 +75,7 @@ def products(matrices: TorchMatrices, stream: StreamHandle) -> tuple[list[Librar
         LIBRARY: lambda: TorchProduct(LIBRARY, e, f, kind),
         "torch einsum": lambda: TorchProduct("torch einsum", e, f, kind, einsum=True),
     }
-    if "cupy" in installed() and kind.name != "bfloat16":  # which CuPy does not have
+    if "cupy" in installed() and kind.name != BFLOAT:  # which CuPy does not have
         makers["CuPy matmul"] = lambda: _cupy(e, f)
     found: list[LibraryProduct] = []
     absent: list[str] = []
@@ -87,11 +99,11 @@ def _cupy(e: Any, f: Any) -> CupyProduct:
 
 
 def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seconds_each: float) -> dict[str, Any]:
-    """Events around single calls, cold and clean L2, in turns with ``reading``; gives the entry of a record.
+    """Events around single calls, cold and clean L2, interleaved with ``reading``; gives the entry of a record.
 
     ``read_seconds`` is how long reading as many bytes takes, where ``reading`` has as many, else None.
     """
-    matrices = TorchMatrices(problem, seed)
+    matrices = InnerMatrices(problem, seed)
     with CleanClock(runs.gpu, reading.run) as clock:
         made, absent = products(matrices, clock.stream)
         competitors = [Competitor(one.name, one.run) for one in made]
@@ -109,11 +121,10 @@ def compare_long(runs: Runs, reading: Reading, problem: Gemm, seed: int, *, seco
 
 
 def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:
-    """Replays of a graph of 20 calls, and loops of 200 plain calls with one wait, ours and torch.mm in turns."""
-    torch: Any = importlib.import_module("torch")
-    matrices = TorchMatrices(problem, seed)
-    own = OwnProduct(matrices)
-    out = torch.empty_like(matrices.d)
+    """Replays of a graph of 20 calls, and loops of 200 plain calls with one wait, ours and torch.mm interleaved."""
+    matrices = InnerMatrices(problem, seed)
+    torch, own = matrices.torch, OwnProduct(matrices)
+    out = torch.empty_like(matrices.out)
     calls: dict[str, Callable[[], object]] = {
         OURS: own.call,
         LIBRARY: lambda: torch.mm(matrices.e, matrices.f, out=out),
@@ -123,13 +134,9 @@ def compare_short(runs: Runs, problem: Gemm, seed: int) -> dict[str, Any]:
     theirs = TorchProduct(LIBRARY, matrices.e, matrices.f, problem.dtype.numpy)
     theirs.run(runs.warm.stream)
     errors[LIBRARY] = matrices.errors(theirs.result())
-    ways = {way: {name: timer(torch, call) for name, call in calls.items()} for way, timer in _TIMERS.items()}
-    timed = {way: in_turns(timers) for way, timers in ways.items()}
+    timed = by_every_way(torch, calls)
     rows = [{"name": name, **asdict(errors[name]), **{way: timed[way][name] for way in timed}} for name in calls]
     return {**_known(problem, runs.arch), "rows": rows, "absent": []}
-
-
-_TIMERS = dict(zip(WAYS, (graph_timer, loop_timer), strict=True))
 
 
 def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:
@@ -145,12 +152,56 @@ def _known(problem: Gemm, arch: Arch) -> dict[str, Any]:
     }
 
 
-def needs_torch() -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where torch is not installed."""
-    if LIBRARY.split(".", maxsplit=1)[0] not in installed():
-        raise ArgumentError(
-            argument="torch",
-            got="not installed",
-            wanted="torch with CUDA, whose tensors are the inputs",
-            fix="Install it.",
-        )
+@contextmanager
+def _session(run: Run[Gemm]) -> Iterator[Callable[[str, Gemm], dict[str, Any]]]:
+    """All kernels are ordered at first, and each is waited for before its product is timed."""
+    arch, args = run.gpu.arch, run.args
+    with (
+        KernelCompiler(arch.target, args.workers) as compiler,
+        Runs(run.gpu) as runs,
+        closing(Reading(runs)) as reading,
+    ):
+        for problem in (problem for group in run.problems.values() for problem in group):
+            compiler.order(_compiled(problem, arch), problem.dtype)
+
+        def compare(group: str, problem: Gemm) -> dict[str, Any]:
+            for kernel in _compiled(problem, arch):
+                compiler.binary(kernel, problem.dtype)
+            if GROUPS[group].small:
+                return compare_short(runs, problem, args.seed)
+            return compare_long(runs, reading, problem, args.seed, seconds_each=args.seconds_each)
+
+        yield compare
+
+
+def _compiled(problem: Gemm, arch: Arch) -> list[Kernel[Gemm]]:
+    """The kernel of ``problem``, where it is the inner kernel."""
+    kernel = choose(problem, arch).kernel
+    return [kernel] if kernel.entry == INNER.entry else []
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds-each", type=float, default=0.02, help="of timed work per competitor (default: 0.02)")
+    add_workers(parser)
+
+
+def _shown(record: Mapping[str, Any]) -> Shown:
+    group, found = GROUPS[record["group"]], entries(record)
+    made = rows_of(group, found)
+    remarks = slower(made)
+    if not group.small:
+        for entry in sorted(found, key=lambda entry: entry.floor_share())[:_TOLD]:
+            shares = f"{entry.read_share():.1%} of reading, {entry.fma_share():.1%} of FMAs"
+            config = entry.record["config"]
+            remarks.append(f"  {said(entry)}: {shares}, {LIBRARY}/ours {entry.speedup():.2f}; {config}")
+    return Shown(group.title, HEADINGS, [cells(one) for one in made], remarks, all(entry.ok for entry in found))
+
+
+COMPARISON: Comparison[Gemm] = Comparison(
+    format=FORMAT,
+    noun="products",
+    groups={name: partial(problems, [name]) for name in GROUPS},
+    add_arguments=_add_arguments,
+    session=_session,
+    shown=_shown,
+)

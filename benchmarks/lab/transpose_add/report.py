@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from matmill.bench import units
+from lab.calls import WAYS
 from lab.markdown import markdown
+from lab.records import Format
+from lab.report import MEDIAN, Comparable
+from lab.transpose_add.shapes import CASE, GROUPS, LONG, Shape
+from matmill.bench import units
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER
-from lab.sum_shapes import CASE, GROUPS, LONG, Shape
 
-KIND = "transpose_add comparison"
+FORMAT = Format("transpose_add", "transpose_add comparison", "sums", "shape")
 OURS = "matmill.transpose_add"
-#: Into an ``out`` that lies as x does. torch lays ``x.transpose(-2, -1) + y`` so, ours packs the rows of the sum.
+#: Into an ``out`` with x's layout. torch gives ``x.transpose(-2, -1) + y`` that layout, ours packs the result's rows.
 OURS_AS_X = "matmill.transpose_add, out as x"
-#: How short sums are timed besides, by their names in a record: seconds per call of a replayed graph and of a loop.
-WAYS = ("graph", "plain")
-MEDIAN = "median"
 #: How much slower than a library counts as slower: what two runs of the same may differ by.
 NOISE = 0.03
 HEADINGS = (
-    "sum",
+    "x",
     "moved",
     "ours",
     "TB/s",
@@ -35,15 +34,13 @@ HEADINGS = (
     "both as y",
     "to the bit",
 )
-#: torch.compile's sum and ours where both results lie alike: as x does, as y does.
+#: torch.compile's result and ours where both have the same layout: x's, y's.
 ALIKE = ((COMPILED, OURS_AS_X), (COMPILED_AS_Y, OURS))
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One sum of a record."""
-
-    record: Mapping[str, Any]
+class Entry(Comparable):
+    """One shape of a record."""
 
     @property
     def shape(self) -> Shape:
@@ -51,18 +48,9 @@ class Entry:
         return Shape.restored(self.record["shape"])
 
     @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """Ours and each library's row, by name."""
-        return {row["name"]: row for row in self.record["rows"]}
-
-    @property
     def copy_rate(self) -> float:
-        """Bytes per second of the fastest copy timed in turns with it."""
+        """Bytes per second of the fastest copy interleaved with it."""
         return float(max(self.record["copy_bytes_per_s"].values()))
-
-    def rate(self, name: str = OURS) -> float:
-        """Bytes per second that must move."""
-        return float(self.record["bytes"] / self.rows[name][MEDIAN])
 
     def share(self, name: str = OURS) -> float:
         """Of the copy's bandwidth."""
@@ -85,10 +73,10 @@ class Entry:
                 yield f"{self.shape}: {name} takes {share} of our time ({way})"
 
     def slower_alike(self) -> Iterator[str]:
-        """The same of torch.compile alone, both results lying alike."""
-        for (name, over), lies in zip(ALIKE, "xy", strict=True):
+        """The same of torch.compile alone, both results with the same layout."""
+        for (name, over), layout in zip(ALIKE, "xy", strict=True):
             for share, way in self._behind(name, over):
-                yield f"{self.shape} as {lies}: {share} of our time ({way})"
+                yield f"{self.shape} as {layout}: {share} of our time ({way})"
 
     def _behind(self, name: str, over: str) -> Iterator[tuple[str, str]]:
         """The share of our time that a library takes, in each way in which that is less beyond noise."""
@@ -99,18 +87,18 @@ class Entry:
 
 
 def entries(record: Mapping[str, Any]) -> list[Entry]:
-    """The sums of a record."""
+    """The shapes of a record."""
     return [Entry(one) for one in record["sums"]]
 
 
 def cells(entry: Entry) -> list[str]:
-    """One line of a table, under :data:`HEADINGS`."""
+    """One row of a table, under :data:`HEADINGS`."""
     ratios = [*(entry.ratio(name) for name in (EAGER, COMPILED)), *(entry.ratio(name, over=own) for name, own in ALIKE)]
     return [
         str(entry.shape),
         f"{units.count(entry.record['bytes'])}B",
         units.seconds(entry.rows[OURS][MEDIAN]),
-        units.digits(entry.rate() / 1e12),
+        units.digits(entry.rate(OURS) / 1e12),
         units.percent(entry.share()),
         *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
         "yes" if entry.ok else "NO",
@@ -118,7 +106,7 @@ def cells(entry: Entry) -> list[str]:
 
 
 def library_cells(entry: Entry) -> list[list[str]]:
-    """A line for each of those that took part, ours first: time, TB/s, share of a copy, time over ours."""
+    """A row for each of those that took part, ours first: time, TB/s, share of a copy, time over ours."""
     return [
         [
             name,
@@ -137,7 +125,7 @@ LIBRARY_HEADINGS = ("", "version", "time", "TB/s", "of a copy", "time / ours", "
 
 
 def summary(found: Sequence[Entry]) -> list[str]:
-    """What all sums together say, in sentences."""
+    """What all shapes together say, in sentences."""
     said = [f"{sum(entry.ok for entry in found)} of {len(found)} equal eager torch's to the bit."]
     long = sorted((entry for entry in found if entry.record["bytes"] >= LONG), key=Entry.share)
     if long:
@@ -157,34 +145,30 @@ def summary(found: Sequence[Entry]) -> list[str]:
         said.append("Slower than others by more than noise: " + "; ".join(slower) + ".")
     alike = [line for entry in found for line in entry.slower_alike()]
     if alike:
-        said.append(
-            f"Slower than {COMPILED} by more than noise where both results lie alike: " + "; ".join(alike) + "."
-        )
+        said.append(f"Slower than {COMPILED} by more than noise, both results in one layout: " + "; ".join(alike) + ".")
     return said
 
 
-def recorded_comparisons(folder: Path) -> list[Mapping[str, Any]]:
-    """The comparisons recorded in ``folder``, in the order of their groups."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("transpose_add_*.json"))]
-    order = list(GROUPS)
-    return sorted((one for one in found if one.get("record") == KIND), key=lambda one: order.index(one["group"]))
+def recorded_comparisons(folder: Path) -> dict[str, dict[str, Any]]:
+    """The comparisons recorded in ``folder``, by group."""
+    return FORMAT.recorded(folder, GROUPS)
 
 
-def page_part(comparisons: Sequence[Mapping[str, Any]]) -> str:
+def page_part(comparisons: Mapping[str, Mapping[str, Any]]) -> str:
     """The comparisons as a part of the ladder's page."""
     parts = ["## `matmill.transpose_add` beside others\n"]
     parts.append(
-        "All take the same tensors of torch, in turns, in one run; `of a copy` refers to the faster of our copy\n"
-        "kernel and torch's `copy_`, timed in turns with each sum.\n\n"
-        "Our results are packed row after row, as y lies, unless `out` lies otherwise; torch lays\n"
-        "`x.transpose(-2, -1) + y` as x lies, column after column. Where one side is short these are two tasks of\n"
+        "All take the same tensors of torch, interleaved, in one run; `of a copy` refers to the faster of our copy\n"
+        "kernel and torch's `copy_`, interleaved with each shape.\n\n"
+        "Our results are packed by rows, as y is, unless `out` has another layout; torch gives\n"
+        "`x.transpose(-2, -1) + y` the layout of x, packed by columns. Where one side is short these are two tasks of\n"
         "different speed, and so both are compared as well: `both as x` is what torch.compile takes over our time\n"
-        "into an `out` that lies as x does, `both as y` what it takes for `y + x.transpose(-2, -1)`, which it lays\n"
-        "as y lies, over our time as in the other columns.\n\n"
+        "into an `out` with x's layout, `both as y` what it takes for `y + x.transpose(-2, -1)`, to which it gives\n"
+        "the layout of y, over our time as in the other columns.\n\n"
         "Record them on a GPU, with torch installed:\n\n"
-        "    python benchmarks/transpose_add.py --out benchmarks/results\n"
+        "    python benchmarks/compare.py transpose_add --out benchmarks/results\n"
     )
-    return "\n".join([*parts, *(_section(record) for record in comparisons)])
+    return "\n".join([*parts, *(_section(record) for record in comparisons.values())])
 
 
 def _section(record: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.halves import HALVES, restored
 from lab.model_fit import Found
+from matmill.bench.halves import HALVES, restored
 from matmill.config import Config
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
+from lab.report import MEDIAN, Comparable
 from matmill.bench.products import restored
 from matmill.problem import Gemm
 
 OURS, LIBRARY = "matmill.inner", "torch.mm"
-#: How short products are timed, by their names in a record: seconds per call of a replayed graph and of a plain loop.
-WAYS = ("graph", "plain")
-#: How the others are: the median of single calls.
-MEDIAN = "median"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Comparable):
     """One product of a record: what was asked, and the rows by the library's name."""
-
-    record: Mapping[str, Any]
 
     @property
     def problem(self) -> Gemm:
         """The product."""
         return restored(self.record["problem"])
 
-    @property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """Each library's row, by its name."""
-        return {row["name"]: row for row in self.record["rows"]}
-
     def read_share(self, name: str = OURS) -> float:
-        """Least bytes over time over the bandwidth of reading measured in turns with it."""
-        return float(self.record["bytes"] / self.rows[name][MEDIAN] / self.record["read_bytes_per_s"])
+        """Least bytes over time over the bandwidth of reading measured interleaved with it."""
+        return self.rate(name) / float(self.record["read_bytes_per_s"])
 
     def alone_share(self) -> float | None:
         """The time of reading as many bytes over ours; None where that was not measured."""
@@ -43,7 +31,7 @@ class Entry:
         return None if seconds is None else float(seconds / self.rows[OURS][MEDIAN])
 
     def fma_share(self, name: str = OURS) -> float:
-        """Multiply-adds that the product needs over time over the data sheet's peak; half of them for a Gram matrix."""
+        """FMAs that the product needs over time over the data sheet's peak; half of them for a Gram matrix."""
         p = self.record["problem"]
         needed = (p["m"] + 1) / (2 * p["m"]) if p["layout"] == "gram" else 1.0
         return float(needed * self.record["flops"] / self.rows[name][MEDIAN] / self.record["fma_flops"])

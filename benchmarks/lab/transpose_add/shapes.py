@@ -1,4 +1,4 @@
-"""The sums whose times are published: the article's, and forty of every shape, element type, pitch and batch."""
+"""The shapes whose times are published: the article's, and forty others of every element type, pitch and batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from matmill.bench.transposed import ARTICLE
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, I32, DType
 
-#: Bytes from which on a sum is long enough for its bandwidth to be judged.
+#: Bytes from which on a call is long enough for its bandwidth to be judged.
 LONG = 64 * 10**6
 #: Bytes up to which calls are timed by the graph and by the loop as well: what the caches of a GPU hold.
 SHORT = 8 * 10**6

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from matmill.bench import units
 from lab.markdown import markdown
 from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
+from matmill.bench import units
 from matmill.bench.traffic import said, sectors_per_load
 
 _UNITS = (

@@ -1,21 +1,38 @@
-"""One transpose+add by ``matmill.transpose_add`` and by what users have instead, timed in turns on torch's tensors.
+"""What differs in the comparison of ``matmill.transpose_add`` with what users have instead, on torch's tensors.
 
-Every result is compared with eager torch's bit by bit. torch is imported when a sum is made.
+Every result is compared with eager torch's bit by bit.
 """
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from lab import tensors
+from lab.calls import by_every_way, host_seconds
+from lab.clean_clock import clean_clock
+from lab.compare import Comparison, Run, Shown
+from lab.transpose_add.matrices import TransposeAddMatrices
+from lab.transpose_add.report import (
+    FORMAT,
+    HEADINGS,
+    LIBRARY_HEADINGS,
+    OURS,
+    OURS_AS_X,
+    cells,
+    entries,
+    library_cells,
+    summary,
+)
+from lab.transpose_add.shapes import CASE, GROUPS, SHORT, Shape
 from matmill.arch import Arch
-from matmill.arrays import inspect
-from lab.calls import graph_timer, host_seconds, in_turns, loop_timer
+from matmill.bench.array_libraries import TorchCalls
 from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.peers import BFLOAT, tried
@@ -30,83 +47,31 @@ from matmill.bench.sum_peers import (
     compiled_as_y,
     torch_peers,
 )
-from lab.sum_report import OURS, OURS_AS_X, WAYS
-from lab.sum_shapes import SHORT, Shape
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
 from matmill.layout import lower_sum
 from matmill.ops import transpose_add
 
-#: Where tensors are made.
-DEVICE = "cuda"
 TORCH_COPY = "torch copy_"
-_TIMERS = dict(zip(WAYS, (graph_timer, loop_timer), strict=True))
 _SMALL = 64
-
-
-class Matrices:
-    """x, y and out of one shape as torch's tensors: floats uniform in [-1, 1), integers of all values.
-
-    The same for the same seed. Pitches are those of views of longer rows.
-    """
-
-    def __init__(self, shape: Shape, seed: int) -> None:
-        self._torch: Any = importlib.import_module("torch")
-        self._generator = self._torch.Generator(device=DEVICE)
-        self._generator.manual_seed(seed)
-        self._dtype = shape.dtype
-        self.x = self._random(shape.batch, shape.m, shape.n, shape.x_pad)
-        self.y = self._random(shape.batch, shape.n, shape.m, shape.y_pad)
-        self.out = self._torch.empty_like(self.y, memory_format=self._torch.contiguous_format)
-
-    def _random(self, batch: int, rows: int, columns: int, pad: int) -> Any:
-        torch, dtype = self._torch, getattr(self._torch, self._dtype.name)
-        room = torch.empty((batch, rows, columns + pad), dtype=dtype, device=DEVICE)
-        if dtype.is_floating_point:
-            room.uniform_(-1, 1, generator=self._generator)
-        else:
-            limits = torch.iinfo(dtype)
-            room.random_(limits.min, limits.max, generator=self._generator)
-        view = room[..., :columns]
-        return view[0] if batch == 1 else view
-
-    def poison(self) -> None:
-        """Sets all bits of ``out``: NaN, or -1, which one in 256 sums of int8 is and one in 2**32 of int32."""
-        self.out.view(self._torch.uint8).fill_(0xFF)
-
-    def synchronize(self) -> None:
-        """Waits until torch's work on the device is done: a clock's stream waits for no other."""
-        if self.out.is_cuda:
-            self._torch.cuda.synchronize()
-
-    def tensor(self, found: Any) -> Any:
-        """A result as torch's tensor, whichever library it is of."""
-        torch = self._torch
-        return found if isinstance(found, torch.Tensor) else torch.from_dlpack(found).view(self.y.dtype)
-
-    def same(self, found: Any, wanted: Any) -> bool:
-        """Whether two results are equal to the bit."""
-        bits = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}[self._dtype.itemsize]
-        kind = getattr(self._torch, bits)
-        if found.shape != wanted.shape or found.dtype != wanted.dtype:
-            return False
-        return bool(self._torch.equal(found.contiguous().view(kind), wanted.contiguous().view(kind)))
+#: Seconds before the end after which nothing is compiled any more: eager torch and a copy are still timed.
+_UNCOMPILED = 30.0
 
 
 class Copies:
-    """Copies that sums are timed in turns with: our kernel's, and torch's, which is the driver's."""
+    """Copies that calls are interleaved with: our kernel's, and torch's, which is the driver's."""
 
     def __init__(self, copying: Copying) -> None:
-        torch: Any = importlib.import_module("torch")
-        self._torch, self._copying = torch, copying
-        self._source = torch.full((copying.nbytes // 2,), 0x5A, dtype=torch.uint8, device=DEVICE)
+        self._calls, self._copying = TorchCalls(), copying
+        torch = self._calls.torch
+        self._source = torch.full((copying.nbytes // 2,), 0x5A, dtype=torch.uint8, device=tensors.DEVICE)
         self._target = torch.empty_like(self._source)
         torch.cuda.synchronize()
         self.competitors = (Competitor(COPY_NAME, copying.run), Competitor(TORCH_COPY, self._run))
 
     def _run(self, stream: StreamHandle) -> None:
-        with self._torch.cuda.stream(self._torch.cuda.ExternalStream(stream.address)):
+        with self._calls.on(stream):
             self._target.copy_(self._source)
 
     def rates(self, timings: Sequence[Timing]) -> dict[str, float]:
@@ -115,9 +80,9 @@ class Copies:
         return {competitor.name: self._copying.rate(timing.median) for competitor, timing in named}
 
 
-def own(matrices: Matrices, dtype: DType) -> list[TorchSum]:
-    """``matmill.transpose_add`` into tensors that are there already: one that lies as y does, and one as x does."""
-    torch: Any = importlib.import_module("torch")
+def own(matrices: TransposeAddMatrices, dtype: DType) -> list[TorchSum]:
+    """``matmill.transpose_add`` into tensors that exist already: one with y's layout, and one with x's."""
+    torch = matrices.torch
     as_x = torch.empty_like(matrices.x, memory_format=torch.contiguous_format).transpose(-2, -1)
     found = []
     for name, out in ((OURS, matrices.out), (OURS_AS_X, as_x)):
@@ -130,17 +95,15 @@ def own(matrices: Matrices, dtype: DType) -> list[TorchSum]:
 def compare(
     arch: Arch, clock: Clock, copies: Copies, shape: Shape, seed: int, *, everything: bool, compile_until: float
 ) -> dict[str, Any]:
-    """One entry of a record: times of single calls with a cold L2, in turns with a copy, and what else is to know.
+    """One entry of a record: times of single calls with a cold L2, interleaved with a copy, and what else is to know.
 
     ``everything`` takes all libraries and gives each more rounds, else torch alone, eager and compiled, with a result
-    that lies as x does and one that lies as y does. torch.compile is left out after ``compile_until``, by
-    ``time.monotonic``, and the entry says so.
+    in x's layout and one in y's. torch.compile is left out after ``compile_until``, by ``time.monotonic``, and the
+    entry says so.
     """
-    torch: Any = importlib.import_module("torch")
-    matrices, dtype = Matrices(shape, seed), shape.dtype
+    matrices, dtype = TransposeAddMatrices(shape, seed), shape.dtype
     ours = own(matrices, dtype)
     matrices.poison()
-    matrices.synchronize()
     for one in ours:
         one.run(clock.stream)
     matrices.synchronize()
@@ -176,6 +139,7 @@ def compare(
         settle=0.5 if everything else 0.05,
         seed=seed,
     )
+    ways = by_every_way(matrices.torch, {one.name: one.call for one in everyone}) if shape.nbytes <= SHORT else {}
     rows = [
         {
             "name": one.name,
@@ -183,14 +147,10 @@ def compare(
             "strides": list(matrices.tensor(one.sum).stride()),
             "same": checks[one.name],
             **asdict(timing),
+            **{way: seconds[one.name] for way, seconds in ways.items()},
         }
         for one, timing in zip(everyone, timings, strict=False)
     ]
-    if shape.nbytes <= SHORT:
-        for way, timer in _TIMERS.items():
-            found = in_turns({one.name: timer(torch, one.call) for one in everyone})
-            for row in rows:
-                row[way] = found[row["name"]]
     return {
         "shape": shape.record(),
         "bytes": shape.nbytes,
@@ -202,18 +162,16 @@ def compare(
     }
 
 
-def _cupy(matrices: Matrices, dtype: DType) -> CupySum:
+def _cupy(matrices: TransposeAddMatrices, dtype: DType) -> CupySum:
     """CuPy on the same memory; bfloat16, which it does not have, goes as integers."""
     cupy: Any = importlib.import_module("cupy")
-    torch: Any = importlib.import_module("torch")
-    x, y = (t.view(torch.int16) if dtype.name == BFLOAT else t for t in (matrices.x, matrices.y))
+    x, y = (t.view(matrices.torch.int16) if dtype.name == BFLOAT else t for t in (matrices.x, matrices.y))
     return CupySum(cupy.from_dlpack(x), cupy.from_dlpack(y), dtype)
 
 
-def _choice(matrices: Matrices, arch: Arch) -> dict[str, Any]:
-    """What matmill runs for these tensors, and what its cost model expects of that."""
-    operands = (inspect(x, name) for x, name in ((matrices.x, "x"), (matrices.y, "y"), (matrices.out, "out")))
-    choices = [choose_sum(stage.problem, arch) for stage in lower_sum(*operands)]
+def _choice(matrices: TransposeAddMatrices, arch: Arch) -> dict[str, Any]:
+    """What matmill runs for these tensors, and what its cost model predicts for that."""
+    choices = [choose_sum(stage.problem, arch) for stage in lower_sum(*matrices.inspected())]
     return {
         "configs": [str(choice.kernel.config) for choice in choices],
         "predicted_seconds": sum(choice.predicted_seconds for choice in choices),
@@ -227,7 +185,7 @@ def host_costs(seed: int) -> list[dict[str, Any]]:
     found = []
     for name in ("float32", "bfloat16"):
         x, y = (
-            torch.rand((_SMALL, _SMALL), device=DEVICE, generator=_seeded(torch, seed)).to(getattr(torch, name))
+            torch.rand((_SMALL, _SMALL), device=tensors.DEVICE, generator=_seeded(torch, seed)).to(getattr(torch, name))
             for _ in range(2)
         )
         out = torch.empty_like(y)
@@ -247,6 +205,46 @@ def _eager(x: Any, y: Any) -> Any:
 
 
 def _seeded(torch: Any, seed: int) -> Any:
-    generator = torch.Generator(device=DEVICE)
+    generator = torch.Generator(device=tensors.DEVICE)
     generator.manual_seed(seed)
     return generator
+
+
+@contextmanager
+def _session(run: Run[Shape]) -> Iterator[Callable[[str, Shape], dict[str, Any]]]:
+    gpu, until = run.gpu, run.end - _UNCOMPILED
+    with clean_clock(gpu) as clock, Copying(gpu, CASE.nbytes) as copying:
+        copies = Copies(copying)
+        yield lambda group, shape: compare(
+            gpu.arch, clock, copies, shape, run.args.seed, everything=group == CASE.kind, compile_until=until
+        )
+
+
+def _shown(record: Mapping[str, Any]) -> Shown:
+    found, whole = entries(record), record["group"] == CASE.kind
+    remarks = []
+    for entry in found:
+        rates = ", ".join(f"{name} {rate / 1e12:.3f} TB/s" for name, rate in entry.record["copy_bytes_per_s"].items())
+        absent = "".join(f"; {reason}" for reason in entry.record["absent"])
+        remarks.append(f"  {entry.shape}: {rates}; {' and '.join(entry.record['configs'])}{absent}")
+    for one in record["host"]:
+        costs = ", ".join(f"{way} {seconds * 1e6:.2f} us" for way, seconds in one["seconds"].items())
+        remarks.append(f"  host, {one['size']}x{one['size']} {one['dtype']}: {costs}")
+    return Shown(
+        title=record["group"],
+        headings=LIBRARY_HEADINGS if whole else HEADINGS,
+        rows=[row for entry in found for row in (library_cells(entry) if whole else [cells(entry)])],
+        remarks=[*remarks, *summary(found)],
+        right=all(entry.ok for entry in found),
+    )
+
+
+COMPARISON: Comparison[Shape] = Comparison(
+    format=FORMAT,
+    noun="shapes",
+    groups={name: partial(GROUPS.__getitem__, name) for name in GROUPS},
+    add_arguments=lambda _parser: None,
+    session=_session,
+    shown=_shown,
+    more=lambda group, seed: {"host": host_costs(seed) if group == CASE.kind else []},
+)

@@ -1,34 +1,28 @@
-"""Launches the rungs of the transpose_add ladder and the production kernels and checks each: something for sanitizers.
-
-    python benchmarks/transpose_add_launches.py
-    compute-sanitizer --tool racecheck python benchmarks/transpose_add_launches.py
+"""The rungs of the transpose_add ladder and the production kernels, to be launched once each and checked to the bit.
 
 Every element type; sizes that no tile divides, whose rows start on 16, 8, 4, 2 or single bytes; of the production
-kernels what is chosen for operands that lie along the result's rows and across them, for pitches and starts of their
-own, batches, short sides, factors, and moves without y. Prints a line per kernel; exits with 1 where a result is wrong.
-Kernels are compiled by other processes first.
+kernels what is chosen for operands that are contiguous along the result's rows and across them, for pitches and starts
+of their own, batches, short sides, factors, and moves without y.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, product
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lab.launches import NAN_BYTE, Array, Launches
 from matmill.arch import Arch
 from matmill.arrays import Operand
-from lab.compiler import KernelCompiler
 from matmill.bench.selection import nearest
 from matmill.bench.subject import MOVING
 from matmill.bench.transposed import transposed_sum
 from matmill.choose import choose_sum
+from matmill.compile import compile_source
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.execute import Pointer
 from matmill.gpu import GPU
@@ -36,16 +30,14 @@ from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.layout import Offsets, lower_sum
 from matmill.problem import Geam
+from matmill.source import generate
 
-Array = NDArray[Any]
-
-_DEVICE_BYTE = 0xFF
 #: x's rows and columns for the rungs, and the result's batch, rows and columns for the production kernels, of which
 #: one is for many small packed matrices.
 _RUNG_SIZES = ((96, 144), (67, 80), (133, 65), (130, 48))
 _SHAPES = ((1, 67, 133), (3, 40, 33), (1, 130, 250), (2, 5, 300), (1, 1, 3), (5, 129, 8))
 _SMALL = ((700, 12, 9), (65, 32, 33), (1001, 3, 5))
-#: Few rows or columns, with the elements between the lines of those operands that consist of long ones.
+#: Few rows or columns, with the elements between the long rows or columns of operands that have such.
 _SLIM = ((3, 20480, 0), (17, 5000, 0), (17, 5001, 3), (40, 3000, 1))
 _FACTORS = ((1.0, 1.0), (2.0, -3.0))
 
@@ -61,9 +53,9 @@ class Laid:
     def strides(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
         """Of batch, rows and columns, in elements."""
         _, rows, columns = shape
-        lines, pitch = (columns, rows + self.pad) if self.crossed else (rows, columns + self.pad)
+        runs, pitch = (columns, rows + self.pad) if self.crossed else (rows, columns + self.pad)
         along = (1, pitch) if self.crossed else (pitch, 1)
-        return (lines * pitch, *along)
+        return (runs * pitch, *along)
 
     def room(self, shape: tuple[int, int, int]) -> int:
         """Elements of the memory that holds it."""
@@ -78,7 +70,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Case:
-    """One sum: D's shape, how x transposed, y (or none) and D lie, factors, and the kernel where it is not chosen."""
+    """D's shape, the layouts of x transposed, y (or none) and D, factors, and the kernel where it is not chosen."""
 
     name: str
     shape: tuple[int, int, int]
@@ -94,8 +86,8 @@ class Case:
         if self.rung is not None:
             return [(*self.rung, (0, 0, 0, 0))]
         x, y, d = (
-            None if laid is None else self._operand(laid, address, turned=place == 0)
-            for place, (laid, address) in enumerate(zip((self.x, self.y, self.d), addresses, strict=True))
+            None if laid is None else self._operand(laid, address, transposed=index == 0)
+            for index, (laid, address) in enumerate(zip((self.x, self.y, self.d), addresses, strict=True))
         )
         if x is None or d is None:
             raise ValueError(self)
@@ -107,11 +99,11 @@ class Case:
             for offset in stage.offsets
         ]
 
-    def _operand(self, laid: Laid, address: int, *, turned: bool) -> Operand:
+    def _operand(self, laid: Laid, address: int, *, transposed: bool) -> Operand:
         batch, rows, columns = self.shape
         whole, row, column = laid.strides(self.shape)
         shape, strides = ((batch, rows, columns), (whole, row, column))
-        if turned:
+        if transposed:
             shape, strides = (batch, columns, rows), (whole, column, row)
         return Operand(shape, strides, self.dtype, ("cuda", 0), address, readonly=False, library="launches", owner=None)
 
@@ -127,7 +119,7 @@ def rungs(arch: Arch) -> Iterator[Case]:
 
 
 def production() -> Iterator[Case]:
-    """Sums whose operands lie in every way, with shapes, factors and starts in turns; many small ones; slim ones."""
+    """Operands in every layout, with alternating shapes, factors and starts; many small matrices; slim ones."""
     shapes, factors, starts = cycle(_SHAPES), cycle(_FACTORS), cycle((0, 1, 3, 8))
     crossed = (True, False)
     for dtype, x, y, pad in product(ELEMENTWISE.values(), crossed, (False, True, None), (0, 1, 2, 4)):
@@ -149,8 +141,8 @@ def production() -> Iterator[Case]:
         yield Case("production", shape, dtype, laid_x, laid_y, d, used)
 
 
-def launch(gpu: GPU, compiler: KernelCompiler, case: Case, seed: int) -> tuple[str, int]:
-    """Runs one sum on random numbers whose sums are exact; gives its kernels' names and how many elements are wrong."""
+def launch(gpu: GPU, case: Case, seed: int) -> tuple[str, bool]:
+    """Runs one case on random numbers whose sums are exact; gives its line and whether every element is right."""
     rng = np.random.default_rng([seed, *case.shape])
     kind, size = case.dtype.numpy, case.dtype.itemsize
     laid = (case.x, case.y or Laid(), case.d)
@@ -160,14 +152,14 @@ def launch(gpu: GPU, compiler: KernelCompiler, case: Case, seed: int) -> tuple[s
         gpu.upload(stored[1], "Y") as y,
         gpu.empty(stored[2].nbytes) as d,
     ):
-        d.fill_bytes(_DEVICE_BYTE)
+        d.fill_bytes(NAN_BYTE)
         pointers = [buffer.pointer(name) for buffer, name in zip((x, y, d), "XYD", strict=True)]
         starts = [pointer.address + size * one.before for pointer, one in zip(pointers, laid, strict=True)]
         entries: dict[str, None] = {}
         for kernel, problem, (to_x, to_y, _, to_d) in case.launched(gpu.arch, (starts[0], starts[1], starts[2])):
             at = [Pointer(name, start + to) for name, start, to in zip("XYD", starts, (to_x, to_y, to_d), strict=True)]
             operands = GemmOperands(at[0], at[1], at[2], at[2], *case.factors)
-            binary = compiler.binary(kernel, problem.dtype)
+            binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
             for one in kernel.launches(problem, operands):
                 gpu.launch(binary, one)
             entries[kernel.entry] = None
@@ -180,36 +172,20 @@ def launch(gpu: GPU, compiler: KernelCompiler, case: Case, seed: int) -> tuple[s
         expected = expected + case.y.view(stored[1], case.shape).astype(exact) * beta
     bits = f"i{size}"
     wrong = int(np.count_nonzero(np.ascontiguousarray(found).view(bits) != expected.astype(kind).view(bits)))
-    return ", ".join(entries), wrong
+    ways = "".join("-" if laid is None else "cr"[not laid.crossed] for laid in (case.x, case.y))
+    sizes = "x".join(map(str, case.shape))
+    line = f"{case.name:10} {', '.join(entries):15} {sizes:12} {case.dtype.name:8} {ways} {case.factors}"
+    return f"{line}{f'  {wrong} elements differ' if wrong else ''}", not wrong
 
 
-def main() -> None:
-    """Launches everything; see the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=20261120)
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2), help="that compile")
-    parser.add_argument("--every", type=int, default=1, help="launch every N-th kernel alone (default: 1)")
-    args = parser.parse_args()
-    gpu = GPU.get(0)
-    todo = [*rungs(gpu.arch), *production()][:: args.every]
-    wrong = 0
-    with KernelCompiler(gpu.arch.target, args.workers) as compiler:
-        for case in todo:
-            # What is chosen depends on addresses through alignment alone, and every allocation is aligned.
-            starts = [case.dtype.itemsize * (laid.before if laid else 0) for laid in (case.x, case.y, case.d)]
-            for kernel, problem, _ in case.launched(gpu.arch, (starts[0], starts[1], starts[2])):
-                compiler.order([kernel], problem.dtype)
-        compiler.wait()
-        for case in todo:
-            entry, count = launch(gpu, compiler, case, args.seed)
-            wrong += count > 0
-            ways = "".join("-" if laid is None else "cr"[not laid.crossed] for laid in (case.x, case.y))
-            sizes = "x".join(map(str, case.shape))
-            said = f"{case.name:10} {entry:15} {sizes:12} {case.dtype.name:8} {ways} {case.factors}"
-            print(f"{said}{f'  WRONG: {count} elements' if count else ''}", flush=True)
-    print(f"{len(todo)} sums, {wrong} wrong")
-    sys.exit(1 if wrong else 0)
+def _tasks(arch: Arch, _args: argparse.Namespace) -> tuple[list[Case], list[Case]]:
+    return [], [*rungs(arch), *production()]
 
 
-if __name__ == "__main__":
-    main()
+def _compiled(case: Case, arch: Arch) -> list[tuple[Kernel[Geam], DType]]:
+    # What is chosen depends on addresses through alignment alone, and every allocation is aligned.
+    starts = [case.dtype.itemsize * (laid.before if laid else 0) for laid in (case.x, case.y, case.d)]
+    return [(kernel, problem.dtype) for kernel, problem, _ in case.launched(arch, (starts[0], starts[1], starts[2]))]
+
+
+LAUNCHES: Launches[Case] = Launches(noun="cases", tasks=_tasks, compiled=_compiled, launch=launch)

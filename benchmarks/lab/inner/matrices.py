@@ -1,12 +1,10 @@
-"""E, F and D of an inner product made by torch where they are used: filled at random, and checked against float64.
+"""E, F and D of an inner product made by torch on the GPU: filled at random, and checked against float64.
 
-A product of 1e9 elements takes NumPy minutes to fill and to check, and a GPU milliseconds. torch is imported when a
-product is made.
+NumPy takes minutes to fill and to check a product of 1e9 elements, a GPU milliseconds.
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -15,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab import tensors
+from lab.tensors import Tensors
 from matmill.bench.sums import random_limit
 from matmill.execute import Pointer
 from matmill.kernel import GemmOperands
@@ -30,7 +30,7 @@ class Errors:
     """How far a result is from the float64 product.
 
     ``excess`` is the largest error of an element over its bound, at most 1 where ``ok``; ``relative`` the Frobenius
-    norm of the error over that of the product, elements beyond the type's range apart. Both are infinite where an
+    norm of the error over that of the product, without elements beyond the type's range. Both are infinite where an
     element is missing.
     """
 
@@ -39,57 +39,45 @@ class Errors:
     relative: float
 
 
-class TorchMatrices:
+class InnerMatrices(Tensors):
     """The matrices of ``problem``, uniform in [-1, 1): the same for the same seed, element type and device.
 
-    ``e``, ``f`` and ``d`` are torch's tensors; ``f`` is a view of ``e`` where the product is a Gram matrix.
+    ``e``, ``f`` and ``out`` (D) are torch's tensors; ``f`` is a view of ``e`` where the product is a Gram matrix.
     """
 
-    def __init__(self, problem: Gemm, seed: int, device: str = "cuda") -> None:
-        self._torch: Any = importlib.import_module("torch")
-        torch, self.problem = self._torch, problem
-        self._dtype = getattr(torch, problem.dtype.name)
-        generator = torch.Generator(device=device)
-        generator.manual_seed(seed)
-
-        def uniform(count: int) -> Any:
-            return torch.empty(count, dtype=self._dtype, device=device).uniform_(-1, 1, generator=generator)
-
+    def __init__(self, problem: Gemm, seed: int) -> None:
+        super().__init__(seed)
+        self.problem = problem
+        self._dtype = getattr(self.torch, problem.dtype.name)
         m, n, k = problem.m, problem.n, problem.k
-        self.e = uniform(m * k).view(m, k)
+        self.e = self._uniform(m * k).view(m, k)
         if problem.gram:
             self.f = self.e.t()
         elif problem.b_row_col == (n, 1):
-            self.f = uniform(k * n).view(k, n)
+            self.f = self._uniform(k * n).view(k, n)
         else:
-            self.f = uniform(n * k).view(n, k).t()
-        self.d = torch.empty((m, n), dtype=self._dtype, device=device)
+            self.f = self._uniform(n * k).view(n, k).t()
+        self.out = self.torch.empty((m, n), dtype=self._dtype, device=tensors.DEVICE)
         self.poison()
 
-    def poison(self) -> None:
-        """Sets D to NaN."""
-        self.d.fill_(float("nan"))
-        self.synchronize()
+    def _uniform(self, count: int) -> Any:
+        made = self.torch.empty(count, dtype=self._dtype, device=tensors.DEVICE)
+        return made.uniform_(-1, 1, generator=self.generator)
 
-    def synchronize(self) -> None:
-        """Waits until torch's work on the device is done."""
-        if self.d.is_cuda:
-            self._torch.cuda.synchronize()
-
-    def room(self, nbytes: int) -> Any:
+    def workspace(self, nbytes: int) -> Any:
         """A tensor of bytes on the same device, all of them ones: NaN in every type."""
-        made = self._torch.empty(max(1, nbytes), dtype=self._torch.uint8, device=self.d.device).fill_(255)
+        made = self.torch.empty(max(1, nbytes), dtype=self.torch.uint8, device=self.out.device).fill_(255)
         self.synchronize()
         return made
 
     @cached_property
     def counter(self) -> Any:
         """A word of zeros on the same device, for kernels that count their blocks."""
-        return self._torch.zeros(4, dtype=self._torch.uint8, device=self.d.device)
+        return self.torch.zeros(4, dtype=self.torch.uint8, device=self.out.device)
 
     def operands(self, workspace: Any) -> GemmOperands:
-        """Where the matrices lie, with C = D, a workspace of :meth:`room` and the counter."""
-        d = Pointer("D", self.d.data_ptr())
+        """The addresses of the matrices, with C = D, of a :meth:`workspace` and of the counter."""
+        d = Pointer("D", self.out.data_ptr())
         e = Pointer("E", self.e.data_ptr())
         f = e if self.problem.gram else Pointer("F", self.f.data_ptr())
         room, counter = Pointer("workspace", workspace.data_ptr()), Pointer("counter", self.counter.data_ptr())
@@ -98,9 +86,9 @@ class TorchMatrices:
     @cached_property
     def answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The product in float64 and how far a right result may be from it, see :mod:`matmill.bench.sums`."""
-        torch, k = self._torch, self.problem.k
+        torch, k = self.torch, self.problem.k
         step = max(1, _BLOCK // (8 * (self.problem.m + self.problem.n)))
-        total = torch.zeros(self.d.shape, dtype=torch.float64, device=self.d.device)
+        total = torch.zeros(self.out.shape, dtype=torch.float64, device=self.out.device)
         size = torch.zeros_like(total)
         for start in range(0, k, step):
             x = self.e[:, start : start + step].double()
@@ -113,7 +101,7 @@ class TorchMatrices:
 
     def result(self) -> NDArray[Any]:
         """D, copied to the host; as bytes first, since NumPy does not take torch's bfloat16."""
-        host: NDArray[Any] = self.d.cpu().contiguous().view(self._torch.uint8).numpy()
+        host: NDArray[Any] = self.out.cpu().contiguous().view(self.torch.uint8).numpy()
         return host.view(self.problem.dtype.numpy)
 
     def errors(self, actual: NDArray[Any]) -> Errors:

@@ -1,0 +1,200 @@
+"""Times the configurations of an operation's kernels on many problems: what its cost model is fitted on.
+
+The operations share the command line, the loop over tasks, the contest of a task's configurations, and the record. What
+differs between them is one :class:`Search`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from lab.clean_clock import clean_clock
+from lab.compiler import KernelCompiler, add_workers
+from lab.contest import Rules, contest
+from lab.enqueue import enqueuer
+from lab.records import Kind, Record
+from lab.tensors import needs_torch
+from matmill import arch as arches
+from matmill.arch import DEFAULT, Arch
+from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.environment import describe
+from matmill.gpu import GPU
+from matmill.kernel import GemmOperands, Kernel
+
+#: The longest that the last task may take after the time is over.
+_RESERVE = 15.0
+#: Tasks whose kernels are ordered ahead of time.
+_AHEAD = 40
+
+#: One problem to search, and how.
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel with its configuration, and the seconds that its cost model predicts."""
+
+    kernel: Kernel[Any]
+    predicted: float
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate, the median of its times, and of how many rounds."""
+
+    candidate: Candidate
+    seconds: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a search works with; ``seed`` is that of the matrices and of the order of runs."""
+
+    gpu: GPU
+    clock: Clock
+    compiler: KernelCompiler
+    rules: Rules
+    seed: int
+
+
+class Trial(Protocol):
+    """The matrices of one task on the GPU; ``others`` are timed beside the candidates, in all rounds."""
+
+    @property
+    def others(self) -> Sequence[Competitor]:
+        """A library's call, a copy."""
+
+    def operands(self, workspace: int) -> GemmOperands:
+        """What all candidates are given, with so many bytes of workspace."""
+
+    def try_out(self, kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
+        """Runs a candidate for the first time where it must be, and checks its result where the search does."""
+
+    def line(self, timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
+        """The fields of the record's line behind the task's own, from the candidates' and the others' times."""
+
+
+@dataclass(frozen=True)
+class Search(Generic[T]):
+    """What differs between the operations that are searched.
+
+    ``tasks`` gives what there is to do, what matters most first, from the command line and the GPU; ``described`` the
+    first fields of a task's line in the record, which name it there; ``candidates`` the configurations to time, the
+    model's choice first, given a seed where they are drawn. ``trials`` is a context in which tasks get their matrices.
+    ``wrong`` counts the wrong results of a line, ``said`` tells a line in words. ``noun`` is what tasks are called.
+    """
+
+    kind: Kind
+    noun: str
+    header: Mapping[str, Any]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    tasks: Callable[[argparse.Namespace, Arch], list[T]]
+    problem: Callable[[T], Any]
+    described: Callable[[T], dict[str, Any]]
+    candidates: Callable[[T, Arch, int], list[Candidate]]
+    trials: Callable[[Tools], AbstractContextManager[Callable[[T], Trial]]]
+    wrong: Callable[[Mapping[str, Any]], int]
+    said: Callable[[Mapping[str, Any]], str]
+
+    def record(self, path: Path, seed: int, environment: Mapping[str, Any]) -> Record:
+        """The record at ``path``, new or to go on with."""
+        return Record(self.kind, path, seed, {"environment": environment, **self.header})
+
+    def measure(
+        self, tools: Tools, make: Callable[[T], Trial], task: T, candidates: Sequence[Candidate]
+    ) -> dict[str, Any]:
+        """Times ``candidates`` and what the trial has beside them, interleaved; gives the line of the record."""
+        problem, trial = self.problem(task), make(task)
+        operands = trial.operands(max(one.kernel.workspace(problem) for one in candidates))
+        runs = []
+        for one in candidates:
+            binary = tools.compiler.binary(one.kernel, problem.dtype)
+            runs.append(enqueuer(tools.gpu, binary, one.kernel.launches(problem, operands)))
+            trial.try_out(one.kernel, runs[-1])
+        tools.gpu.synchronize()
+        competitors = [*(Competitor(str(index), run) for index, run in enumerate(runs)), *trial.others]
+        named = {other.name for other in trial.others}
+        samples = contest(tools.clock.once, competitors, tools.rules, tools.seed, always=named)
+        medians = {name: statistics.median(seconds) for name, seconds in samples.items()}
+        timed = [Timed(one, medians[str(i)], len(samples[str(i)])) for i, one in enumerate(candidates)]
+        return {**self.described(task), **trial.line(timed, {name: medians[name] for name in named})}
+
+
+def main(searches: Mapping[str, Search[Any]], description: str | None) -> None:
+    """Searches what the command line names, or compiles alone; ends with 1 where a result is wrong."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    operations = parser.add_subparsers(dest="operation", required=True)
+    for name, search in searches.items():
+        _add_arguments(operations.add_parser(name), search)
+    args = parser.parse_args()
+    if args.out is None and not args.compile_only:
+        parser.error("--out is needed, but for --compile-only")
+    search = searches[args.operation]
+    if args.compile_only:
+        _compile(search, args)
+    else:
+        sys.exit(1 if _search(search, args) else 0)
+
+
+def _add_arguments(parser: argparse.ArgumentParser, search: Search[Any]) -> None:
+    parser.add_argument("--out", type=Path, help="the record, to which lines are appended")
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--seconds", type=float, default=500.0, help="when to stop (default: 500)")
+    parser.add_argument("--rounds", type=int, default=5, help="of whatever is not far from the best (default: 5)")
+    parser.add_argument("--compile-only", action="store_true", help="fill the cache of kernels; needs no GPU")
+    parser.add_argument("--arch", default=DEFAULT, help=f"what --compile-only compiles for (default: {DEFAULT})")
+    add_workers(parser)
+    search.add_arguments(parser)
+
+
+def _compile(search: Search[T], args: argparse.Namespace) -> None:
+    """Fills the cache of kernels."""
+    arch, begin = arches.get(args.arch), time.monotonic()
+    with KernelCompiler(arch.target, args.workers) as compiler:
+        for task in search.tasks(args, arch):
+            kernels = [one.kernel for one in search.candidates(task, arch, args.seed)]
+            compiler.order(kernels, search.problem(task).dtype)
+        compiler.wait()
+        print(f"{compiler.ordered} kernels for {arch.target} in {time.monotonic() - begin:.0f} s")
+
+
+def _search(search: Search[T], args: argparse.Namespace) -> int:
+    """Goes through the tasks until the time is over; kernels are ordered some tasks ahead. Counts wrong results."""
+    end = time.monotonic() + args.seconds - _RESERVE
+    needs_torch()
+    gpu = GPU.get(0)
+    record = search.record(args.out, args.seed, {**describe(gpu=True), "rounds": args.rounds})
+    todo = [task for task in search.tasks(args, gpu.arch) if not record.holds(search.described(task))]
+    left, ready = iter(todo), deque[tuple[T, list[Candidate]]]()
+    done = wrong = 0
+    with KernelCompiler(gpu.arch.target, args.workers) as compiler, clean_clock(gpu) as clock:
+        tools = Tools(gpu, clock, compiler, Rules(rounds=args.rounds, deadline=end), args.seed)
+        with search.trials(tools) as make:
+            begin = time.monotonic()
+            while time.monotonic() < end:
+                while len(ready) < _AHEAD and (task := next(left, None)) is not None:
+                    candidates = search.candidates(task, gpu.arch, args.seed)
+                    compiler.order([one.kernel for one in candidates], search.problem(task).dtype)
+                    ready.append((task, candidates))
+                if not ready:
+                    break
+                line = search.measure(tools, make, *ready.popleft())
+                record.add(line)
+                done += 1
+                wrong += search.wrong(line)
+                print(search.said(line), flush=True)
+        print(
+            f"{done} of {len(todo)} {search.noun} in {time.monotonic() - begin:.0f} s, of which {compiler.waited:.0f} "
+            f"s waiting for {compiler.ordered} kernels; {wrong} wrong results"
+        )
+    return wrong
