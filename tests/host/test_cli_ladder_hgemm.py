@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab.half_report import hgemm_page
 from numpy.typing import NDArray
 from rich.console import Console
 
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from host.test_cli_ladder import measured, outcome
+from lab.hgemm_page import hgemm_page
 from matmill import cli
 from matmill.arch import get
 from matmill.bench import measure, peers, units

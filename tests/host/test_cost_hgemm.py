@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.gemm_tiles import read
 
+from lab.gemm.tiles import read
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import ARCHES, get

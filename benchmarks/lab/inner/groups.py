@@ -77,8 +77,8 @@ GROUPS: dict[str, Group] = {
     for group in (
         Group("bandwidth", "Up to 16 rows and columns: bandwidth", _bandwidth),
         Group("cases", "The products of the paper", _cases),
-        Group("fma", "17 to 128 rows and columns: bandwidth, then multiply-adds", _fma),
-        Group("small", "Short sums: k from 1e4 to 1e6", _small, small=True),
+        Group("fma", "17 to 128 rows and columns: bandwidth, then FMAs", _fma),
+        Group("small", "Short k, from 1e4 to 1e6", _small, small=True),
     )
 }
 
