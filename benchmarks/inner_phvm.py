@@ -49,7 +49,7 @@ def measure(gpu: GPU, problem: Gemm, seed: int) -> list[dict[str, float]]:
     """The curve of one product; ends the program where a result is wrong."""
     matrices = InnerMatrices(problem, seed)
     kernels = {(gs, bs): kernel_for(problem, gpu.arch, gs, bs) for gs, bs in launches(gpu.arch)}
-    operands = matrices.operands(matrices.workspace(max(kernel.workspace(problem) for kernel in kernels.values())))
+    operands = matrices.operands(max(kernel.workspace(problem) for kernel in kernels.values()))
     competitors = []
     with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
         for (gs, bs), kernel in kernels.items():

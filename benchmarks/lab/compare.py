@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Any, Generic, TypeVar
 
 from lab.records import Format, by_line
 from lab.tensors import needs_torch
+from matmill.bench.baselines import LibraryProduct
 from matmill.bench.environment import describe
 from matmill.cli.console import output, table
+from matmill.errors import ArgumentError
 from matmill.gpu import GPU
 
 #: Columns of the table, in a log that no terminal folds.
@@ -64,6 +66,12 @@ class Comparison(Generic[T]):
     session: Callable[[Run[T]], AbstractContextManager[Callable[[str, T], dict[str, Any]]]]
     shown: Callable[[Mapping[str, Any]], Shown]
     more: Callable[[str, int], dict[str, Any]] = lambda _group, _seed: {}
+
+
+def needed(found: Iterable[LibraryProduct], absent: Sequence[str], *names: str) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where one of these competitors is not there."""
+    for name in set(names) - {one.name for one in found}:
+        raise ArgumentError(argument=name, got="; ".join(absent), wanted="its result", fix="See above.")
 
 
 def main(comparisons: Mapping[str, Comparison[Any]], description: str | None) -> None:

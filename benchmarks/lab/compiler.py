@@ -14,16 +14,16 @@ from matmill.compile import Binary, compile_source
 from matmill.config import Config
 from matmill.dtypes import BITS, ELEMENTWISE, DType
 from matmill.kernel import Kernel
+from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.inner import INNER
+from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.registry import PRODUCTION, SUMS
 from matmill.source import generate
 
+_ALL: tuple[Any, ...] = (*PRODUCTION, *SUMS, *SGEMM, *HGEMM, *INNER, *TRANSPOSE_ADD)
 #: By package: kernels hold functions, which do not travel to other processes.
-_KERNELS: dict[str, Kernel[Any]] = {
-    **{one.kernel.package: one.kernel for one in PRODUCTION},
-    **{one.kernel.package: one.kernel for one in SUMS},
-    **{rung.kernel.package: rung.kernel for rung in TRANSPOSE_ADD},
-}
+_KERNELS: dict[str, Kernel[Any]] = {one.kernel.package: one.kernel for one in _ALL}
 _DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}
 #: Package, constants, element type.
 _Key = tuple[str, tuple[tuple[str, int], ...], str]

@@ -54,7 +54,7 @@ class Kind:
             if found.get("seed") != seed:
                 raise self._wrong(path, f"seed {found.get('seed')!r}, and {seed} was asked for")
             return lines
-        _append(path, {"record": self.name, "seed": seed, **header})
+        append(path, {"record": self.name, "seed": seed, **header})
         return []
 
     def _wrong(self, path: Path, got: str) -> ArgumentError:
@@ -66,27 +66,8 @@ class Kind:
         )
 
 
-class Record:
-    """The record of a search that goes on: what it holds already is known, what comes is appended.
-
-    Raises :class:`~matmill.errors.ArgumentError` where the file holds another seed or is no such record.
-    """
-
-    def __init__(self, kind: Kind, path: Path, seed: int, header: Mapping[str, Any]) -> None:
-        self.path = path
-        self._kind = kind
-        self._done = {kind.key(line) for line in kind.open(path, seed, header)}
-
-    def holds(self, described: Mapping[str, Any]) -> bool:
-        """Whether there is a line with the first fields ``described``."""
-        return self._kind.key(described) in self._done
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Appends what was found of one task."""
-        _append(self.path, line)
-
-
-def _append(path: Path, line: Mapping[str, Any]) -> None:
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line to the record of a search."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(finite(line)) + "\n")
 
@@ -104,6 +85,26 @@ def by_line(record: Mapping[str, Any], name: str) -> str:
     head = {key: value for key, value in record.items() if key != name}
     entries = ",\n  ".join(json.dumps(finite(entry)) for entry in record[name])
     return f'{json.dumps(finite(head))[:-1]},\n "{name}": [\n  {entries}\n]}}\n'
+
+
+#: The field of a comparison's row that holds the median of single calls, in seconds.
+MEDIAN = "median"
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """One entry of a recorded comparison: a problem, and the rows of ours and of each library."""
+
+    record: Mapping[str, Any]
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Ours and each library's row, by name."""
+        return {row["name"]: row for row in self.record["rows"]}
+
+    def rate(self, name: str) -> float:
+        """Least bytes that must move, over the time."""
+        return float(self.record["bytes"] / self.rows[name][MEDIAN])
 
 
 @dataclass(frozen=True)

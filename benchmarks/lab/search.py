@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lab.clean_clock import clean_clock
 from lab.compiler import KernelCompiler, add_workers
 from lab.contest import Rules, contest
 from lab.enqueue import enqueuer
-from lab.records import Kind, Record
+from lab.records import Kind, append
 from lab.tensors import needs_torch
 from matmill import arch as arches
 from matmill.arch import DEFAULT, Arch
@@ -67,21 +67,19 @@ class Tools:
     seed: int
 
 
-class Trial(Protocol):
-    """The matrices of one task on the GPU; ``others`` are timed beside the candidates, in all rounds."""
+@dataclass(frozen=True)
+class Trial:
+    """The matrices of one task on the GPU, and what is timed beside the candidates, in all rounds: ``others``.
 
-    @property
-    def others(self) -> Sequence[Competitor]:
-        """A library's call, a copy."""
+    ``operands`` gives what all candidates are given, with so many bytes of workspace. ``try_out`` runs a candidate for
+    the first time where it must be, and checks its result where the search does. ``line`` gives the fields of the
+    record's line behind the task's own, from the candidates' times and the medians of the others.
+    """
 
-    def operands(self, workspace: int) -> GemmOperands:
-        """What all candidates are given, with so many bytes of workspace."""
-
-    def try_out(self, kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
-        """Runs a candidate for the first time where it must be, and checks its result where the search does."""
-
-    def line(self, timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
-        """The fields of the record's line behind the task's own, from the candidates' and the others' times."""
+    others: Sequence[Competitor]
+    operands: Callable[[int], GemmOperands]
+    try_out: Callable[[Kernel[Any], Callable[[StreamHandle], None]], None]
+    line: Callable[[Sequence[Timed], Mapping[str, float]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -106,9 +104,11 @@ class Search(Generic[T]):
     wrong: Callable[[Mapping[str, Any]], int]
     said: Callable[[Mapping[str, Any]], str]
 
-    def record(self, path: Path, seed: int, environment: Mapping[str, Any]) -> Record:
-        """The record at ``path``, new or to go on with."""
-        return Record(self.kind, path, seed, {"environment": environment, **self.header})
+    def left(self, tasks: Sequence[T], path: Path, seed: int, environment: Mapping[str, Any]) -> list[T]:
+        """The tasks that the record at ``path`` has no line of yet; begins it where there is none."""
+        lines = self.kind.open(path, seed, {"environment": environment, **self.header})
+        done = {self.kind.key(line) for line in lines}
+        return [task for task in tasks if self.kind.key(self.described(task)) not in done]
 
     def measure(
         self, tools: Tools, make: Callable[[T], Trial], task: T, candidates: Sequence[Candidate]
@@ -173,8 +173,8 @@ def _search(search: Search[T], args: argparse.Namespace) -> int:
     end = time.monotonic() + args.seconds - _RESERVE
     needs_torch()
     gpu = GPU.get(0)
-    record = search.record(args.out, args.seed, {**describe(gpu=True), "rounds": args.rounds})
-    todo = [task for task in search.tasks(args, gpu.arch) if not record.holds(search.described(task))]
+    environment = {**describe(gpu=True), "rounds": args.rounds}
+    todo = search.left(search.tasks(args, gpu.arch), args.out, args.seed, environment)
     left, ready = iter(todo), deque[tuple[T, list[Candidate]]]()
     done = wrong = 0
     with KernelCompiler(gpu.arch.target, args.workers) as compiler, clean_clock(gpu) as clock:
@@ -189,7 +189,7 @@ def _search(search: Search[T], args: argparse.Namespace) -> int:
                 if not ready:
                     break
                 line = search.measure(tools, make, *ready.popleft())
-                record.add(line)
+                append(args.out, line)
                 done += 1
                 wrong += search.wrong(line)
                 print(search.said(line), flush=True)

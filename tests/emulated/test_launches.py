@@ -37,7 +37,7 @@ def test_some_gemms_of_each_kind_are_launched_and_checked(
 def test_some_inner_products_of_each_kind_are_launched_and_right(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu = ScriptGPU("E")
+    gpu = ScriptGPU("A")
     assert run_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 53) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(lines) - 1} kernels, 0 wrong"
@@ -71,7 +71,7 @@ def _one_bit_off(stored: NDArray[Any]) -> None:
 def test_a_wrong_inner_product_is_said_and_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gpu = ScriptGPU("E")
+    gpu = ScriptGPU("A")
     gpu.damage = _last_element_off
     assert run_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 200) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -18,9 +18,8 @@ from host.test_inner_search import SearchGPU
 from lab import tensors
 from lab.clean_clock import Reading
 from lab.inner import compare as inner_compare
-from lab.inner.entry import LIBRARY, OURS, Entry
 from lab.inner.groups import GROUPS, must_beat_library, problems, wanted
-from lab.inner.report import FORMAT, cells, entries, page, recorded_comparisons, rows_of, said
+from lab.inner.report import FORMAT, LIBRARY, OURS, Entry, cells, entries, page, recorded_comparisons, rows_of, said
 from matmill.arch import get
 from matmill.bench import probe_runs
 from matmill.bench.clock import Clock

@@ -16,11 +16,11 @@ import pytest
 from host.test_cli_gpu import FakeGPU
 from lab.compiler import KernelCompiler
 from lab.contest import Rules, contest
-from lab.inner.entry import LIBRARY
 from lab.inner.grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
 from lab.inner.matrices import InnerMatrices
+from lab.inner.report import LIBRARY
 from lab.inner.search import SEARCH, Task, candidates, mma_tasks, numbers, read, tasks
-from lab.records import Record
+from lab.records import append
 from lab.search import Candidate, Search, Tools
 from matmill.arch import get
 from matmill.bench.clock import Clock, Competitor, StreamHandle
@@ -268,17 +268,18 @@ def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: P
     problem = inner_product(2, 3, 20_001, F64, "column")
     task = Task(problem, "judge", exhaustive=False)
     found = candidates(task, H200, 1)[:4]
-    record = SEARCH.record(tmp_path / "record.jsonl", 5, {"date": "today"})
+    path = tmp_path / "record.jsonl"
+    assert SEARCH.left([task], path, 5, {"date": "today"}) == [task]
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
         tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
         with SEARCH.trials(tools) as make:
             line = SEARCH.measure(tools, make, task, found)
         assert compiler.ordered == len({config.constants for config in configs(found)})
         assert compiler.waited > 0
-    record.add(line)
+    append(path, line)
     assert line["errors"]["chosen"]["ok"]
     assert line["errors"][LIBRARY]["ok"]
-    (back,) = read([record.path])
+    (back,) = read([path])
     assert back.problem == problem
     assert back.configs == tuple(configs(found))
     assert back.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs(found)])
@@ -296,28 +297,27 @@ def _line(problem: Any, part: str, *, exhaustive: bool, seconds: float) -> dict[
     }
 
 
-def _record(path: Path, seed: int = 5) -> Record:
-    return SEARCH.record(path, seed, {})
+def _left(path: Path, tasks: list[Task], seed: int = 5) -> list[Task]:
+    return SEARCH.left(tasks, path, seed, {})
 
 
 def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     first, second = inner_product(2, 2, 30_000), inner_product(3, 2, 30_000, BF16)
-    record = _record(path)
-    record.add(_line(first, "fit", exhaustive=False, seconds=1.0))
-    record.add(_line(second, "judge", exhaustive=True, seconds=2.0))
+    assert _left(path, [Task(first, "fit", exhaustive=False)])
+    append(path, _line(first, "fit", exhaustive=False, seconds=1.0))
+    append(path, _line(second, "judge", exhaustive=True, seconds=2.0))
     with path.open("a", encoding="utf-8") as file:
         file.write('{"problem": {"m": 2')
-    again = _record(path)
-    assert again.holds(Task(first, "fit", exhaustive=False).described())
-    assert not again.holds(Task(first, "fit", exhaustive=True).described())
-    again.add(_line(first, "judge", exhaustive=True, seconds=3.0))
+    todo = [Task(first, "fit", exhaustive=exhaustive) for exhaustive in (False, True)]
+    assert _left(path, todo) == todo[1:]
+    append(path, _line(first, "judge", exhaustive=True, seconds=3.0))
     found = {one.problem: one for one in read([path])}
     assert {p: one.seconds for p, one in found.items()} == {first: (3.0,), second: (2.0,)}
     assert found[first].part == "fit"  # whichever run met it again
     assert "Infinity" not in path.read_text(encoding="utf-8")
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
-        _record(path, 6)
+        _left(path, [], 6)
     other = tmp_path / "other.jsonl"
     other.write_text("{}\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match="no header"):

@@ -15,6 +15,7 @@ from lab.inner.grids import fit_grid, judge_grid
 from lab.inner.search import SEARCH, Task, candidates, numbers
 from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
 from lab.models import MODELS
+from lab.records import append
 from matmill.arch import get
 from matmill.bench.products import gram_of, inner_product
 from matmill.cost import inner as cost
@@ -212,23 +213,25 @@ def test_constants_are_written_where_they_stand() -> None:
 def test_the_script_fits_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = SEARCH.record(tmp_path / "record.jsonl", 1, {})
+    path = tmp_path / "record.jsonl"
+    SEARCH.left([], path, 1, {})
     grid = fit_grid(1)
     for found in [*_measured(grid[:8], "fit", 8), *_measured(judge_grid(1, grid)[:6], "judge", 8)]:
         rows = [[*numbers(config), seconds, 3] for config, seconds in zip(found.configs, found.seconds, strict=True)]
-        record.add(
+        append(
+            path,
             {
                 **Task(found.problem, found.part, exhaustive=True).described(),
                 "torch.mm": 1,
                 "configs": rows,
-            }
+            },
         )
     model = tmp_path / "inner.py"
     model.write_text(Path(cost.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     entry = replace(MODELS["inner"], model=replace(INNER, path=model))
     monkeypatch.setitem(MODELS, "inner", entry)
     unlike = [name for name in NAMES if getattr(TRUTH, name) != getattr(cost.DEFAULT, name)]
-    run_script(monkeypatch, SCRIPT, "inner", record.path, "--write", "--only", *unlike)
+    run_script(monkeypatch, SCRIPT, "inner", path, "--write", "--only", *unlike)
     said = capsys.readouterr().out
     lines = said.splitlines()
     assert any(line.startswith("fit grid") for line in lines)
@@ -239,12 +242,12 @@ def test_the_script_fits_prints_and_writes(
     assert shown[0] in model.read_text(encoding="utf-8").splitlines()
     before, after = (float(word) for word in (lines[0].split()[1], lines[0].split()[3]))
     assert after < 0.3 * before
-    json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1])
-    run_script(monkeypatch, SCRIPT, "inner", record.path, "--judge-only")
+    json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    run_script(monkeypatch, SCRIPT, "inner", path, "--judge-only")
     assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
     for options, said in (
         (["--only", "lunch"], "has no lunch; it has read_share, "),
         (["--within", "1"], "no constant any room"),
     ):
-        assert run_script(monkeypatch, SCRIPT, "inner", record.path, *options) == 2
+        assert run_script(monkeypatch, SCRIPT, "inner", path, *options) == 2
         assert said in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.pages import transpose_add_page
-from lab.report import MEDIAN
+from lab.records import MEDIAN
 from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
 from lab.transpose_add.shapes import CASE, LONG, SHAPES, Shape
 from matmill.arch import get

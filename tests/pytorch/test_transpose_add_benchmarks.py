@@ -18,6 +18,7 @@ from lab import calls, tensors
 from lab.compiler import KernelCompiler
 from lab.contest import Rules
 from lab.enqueue import enqueuer
+from lab.records import append
 from lab.search import Tools
 from lab.transpose_add import compare as comparing
 from lab.transpose_add import search, shapes
@@ -258,13 +259,14 @@ def test_the_slim_grid_has_batches_of_small_matrices_of_every_type() -> None:
 )
 def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path, shape: Shape) -> None:
     gpu: Any = search_gpu
-    record = SEARCH.record(tmp_path / "search.jsonl", 5, {"date": "today"})
+    path = tmp_path / "search.jsonl"
+    assert SEARCH.left([shape], path, 5, {"date": "today"}) == [shape]
     found = candidates(problem_of(shape), get("h200"))
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:
         tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)
         with SEARCH.trials(tools) as make:
             line = SEARCH.measure(tools, make, shape, found)
-            record.add(line)
+            append(path, line)
             gpu.wrong = "transpose_add"
             wrong = SEARCH.measure(tools, make, shape, found)
     assert len(line["rows"]) == len(found) > 5
@@ -273,16 +275,15 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     assert line["wrong"] == []
     assert all(row["seconds"] == MILLISECONDS / 1e3 and row["rounds"] == 2 for row in line["rows"])
     assert wrong["wrong"]
-    assert json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
-    (back,) = read([record.path, record.path])
+    assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
+    (back,) = read([path, path])
     assert back.configs == tuple(one.kernel.config for one in found)
     assert back.seconds == (MILLISECONDS / 1e3,) * len(found)
     # The problem is made from the shape, and a model must see in it what is to be seen of the tensors.
     assert turns.space(back.problem, get("h200")) == turns.space(_of_tensors(shape), get("h200"))
-    again = SEARCH.record(record.path, 5, {})
-    assert [again.holds(SEARCH.described(one)) for one in (shape, CASE)] == [True, False]
+    assert SEARCH.left([shape, CASE], path, 5, {}) == [CASE]
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
-        SEARCH.record(record.path, 6, {})
+        SEARCH.left([], path, 6, {})
 
 
 def _of_tensors(shape: Shape) -> Geam:
@@ -301,11 +302,12 @@ def _of_tensors(shape: Shape) -> Geam:
     ids=str,
 )
 def test_a_record_is_read_as_what_was_searched(tmp_path: Path, shape: Shape) -> None:
-    record = SEARCH.record(tmp_path / "search.jsonl", 5, {})
+    path = tmp_path / "search.jsonl"
+    SEARCH.left([], path, 5, {})
     found = candidates(_of_tensors(shape), get("h200"))
     rows = [{"config": named(one.kernel.config), "seconds": float(index)} for index, one in enumerate(found)]
-    record.add({"shape": shape.record(), "rows": rows, EAGER: 1.0})
-    (back,) = read([record.path])
+    append(path, {"shape": shape.record(), "rows": rows, EAGER: 1.0})
+    (back,) = read([path])
     assert back.problem == _of_tensors(shape)
     assert (
         dict(zip(back.configs, back.seconds, strict=True)).items()

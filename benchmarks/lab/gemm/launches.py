@@ -9,27 +9,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from lab.launches import Array, Launches, Product, launch_product
+from lab.launches import Launches, Product
 from matmill.arch import Arch
-from matmill.bench.halves import HALVES, HalfInputs, half_product
-from matmill.bench.inputs import Inputs
+from matmill.bench.halves import HALVES, half_product
 from matmill.bench.products import alignment
 from matmill.bench.selection import nearest
-from matmill.bench.subject import MATRIX, Subject, subject_of
+from matmill.bench.subject import ARITHMETIC, subject_of
 from matmill.dtypes import ALL
-from matmill.kernel import Kernel, Rung
+from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.reference import Check, check
 from matmill.registry import PRODUCTION
 
 SIZES = (256, 256, 256)
@@ -37,11 +31,6 @@ SIZES = (256, 256, 256)
 ODD = (200, 134, 133)
 #: (m, n, k) of the production products; where k is long it may be split over blocks.
 PRODUCTS = ((131, 67, 45), (160, 272, 40), (70, 90, 2100))
-#: The inner kernel's launches are apart.
-GEMM, HGEMM = (entry for entry in PRODUCTION if entry.kernel.entry in {"gemm", "hgemm"})
-
-#: A result against the right one, given the matrices.
-Checker = Callable[[Array, Array, Array], Check]
 
 
 def rungs(arch: Arch, ladder: str, asked: Gemm) -> Iterator[Product]:
@@ -53,18 +42,7 @@ def rungs(arch: Arch, ladder: str, asked: Gemm) -> Iterator[Product]:
         if size is None:
             print(f"{rung.label}: not launched, {reason}")
             continue
-        kernel = rung.kernel_for(size, arch)
-        yield _product(rung.label, kernel, size, checker_of(subject, kernel, size))
-
-
-def checker_of(subject: Subject[Any], kernel: Kernel[Gemm], size: Gemm) -> Checker:
-    """The check of the kernel's ladder."""
-
-    def checker(found: Array, a: Array, b: Array) -> Check:
-        made = HalfInputs(size, a, b) if subject is MATRIX else Inputs(size, a, b)
-        return subject.check(made, kernel, found)
-
-    return checker
+        yield Product(rung.label, rung.kernel_for(size, arch), size, subject)
 
 
 def halves(arch: Arch) -> Iterator[Product]:
@@ -77,8 +55,10 @@ def halves(arch: Arch) -> Iterator[Product]:
 
 def production(arch: Arch) -> Iterator[Product]:
     """The production products on odd and even sizes and a long k, with A and B row- and column-major."""
-    for entry, dtype in product((GEMM, HGEMM), ALL.values()):
-        for (m, n, k), a_transposed, b_transposed in product(PRODUCTS, (False, True), (False, True)):
+    # The inner kernel's launches are apart.
+    entries = [entry for entry in PRODUCTION if entry.kernel.entry in {"gemm", "hgemm"}]
+    for entry, dtype, (m, n, k) in product(entries, ALL.values(), PRODUCTS):
+        for a_transposed, b_transposed in product((False, True), repeat=2):
             problem = Gemm(
                 m,
                 n,
@@ -95,23 +75,7 @@ def production(arch: Arch) -> Iterator[Product]:
                 if kernel.why_not(problem, arch) is None:
                     shape = f"{config['BM']}x{config['BN']}x{config['BK']} {config['GS']}"
                     name = f"{kernel.entry} {shape} {'NT'[a_transposed]}{'NT'[b_transposed]}"
-                    yield _product(name, kernel, problem, check)
-
-
-def _product(name: str, kernel: Kernel[Gemm], problem: Gemm, checker: Checker) -> Product:
-    return Product(name, kernel, problem, partial(_inputs, problem, checker))
-
-
-def _inputs(problem: Gemm, checker: Checker, seed: int) -> tuple[Array, Array, Callable[[Array], Check]]:
-    generator = np.random.default_rng((seed, problem.m, problem.n, problem.k))
-
-    def matrix(rows: int, columns: int, strides: tuple[int, int]) -> Array:
-        values = generator.uniform(-1, 1, (rows, columns)).astype(problem.dtype.numpy)
-        return np.asfortranarray(values) if strides[0] == 1 and columns > 1 else values
-
-    a = matrix(problem.m, problem.k, problem.a_row_col)
-    b = matrix(problem.k, problem.n, problem.b_row_col)
-    return a, b, lambda found: checker(found, a, b)
+                    yield Product(name, kernel, problem, ARITHMETIC)
 
 
 def _tasks(arch: Arch, args: argparse.Namespace) -> tuple[list[Product], list[Product]]:
@@ -133,13 +97,4 @@ def _finish(args: argparse.Namespace, launched: Sequence[Product]) -> None:
         args.out.write_text(json.dumps(rows))
 
 
-_COMPILED = {GEMM.kernel.entry, HGEMM.kernel.entry}
-
-LAUNCHES: Launches[Product] = Launches(
-    noun="launches",
-    tasks=_tasks,
-    compiled=lambda one, _arch: [(one.kernel, one.problem.dtype)] if one.kernel.entry in _COMPILED else [],
-    launch=launch_product,
-    add_arguments=_add_arguments,
-    finish=_finish,
-)
+LAUNCHES: Launches[Product] = Launches("launches", _tasks, _add_arguments, _finish)

@@ -17,17 +17,16 @@ from numpy.typing import NDArray
 
 from lab.calls import by_every_way
 from lab.clean_clock import READ_NAME, CleanClock, Reading
-from lab.compare import Comparison, Run, Shown
+from lab.compare import Comparison, Run, Shown, needed
 from lab.compiler import KernelCompiler, add_workers
-from lab.inner.entry import LIBRARY, OURS
 from lab.inner.groups import GROUPS, problems
 from lab.inner.matrices import InnerMatrices
-from lab.inner.report import FORMAT, HEADINGS, cells, entries, rows_of, said, slower
+from lab.inner.report import FORMAT, HEADINGS, LIBRARY, OURS, cells, entries, rows_of, said, slower
 from matmill.arch import Arch
 from matmill.bench.array_libraries import TorchCalls
 from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.clock import Competitor, StreamHandle
-from matmill.bench.peers import BFLOAT
+from matmill.bench.peers import BFLOAT, tried
 from matmill.bench.probe_runs import Runs
 from matmill.bench.products import described
 from matmill.choose import choose
@@ -68,7 +67,10 @@ class OwnProduct:
 
 
 def products(matrices: InnerMatrices, stream: StreamHandle) -> tuple[list[LibraryProduct], list[str]]:
-    """What multiplies ``matrices``, ours first, each run once; and why others do not."""
+    """What multiplies ``matrices``, ours first, each run once; and why others do not.
+
+    Raises :class:`~matmill.errors.ArgumentError` where ours or torch.mm does not.
+    """
     e, f, kind = matrices.e, matrices.f, matrices.problem.dtype.numpy
     makers: dict[str, Callable[[], LibraryProduct]] = {
         OURS: lambda: OwnProduct(matrices),
@@ -77,19 +79,8 @@ def products(matrices: InnerMatrices, stream: StreamHandle) -> tuple[list[Librar
     }
     if "cupy" in installed() and kind.name != BFLOAT:  # which CuPy does not have
         makers["CuPy matmul"] = lambda: _cupy(e, f)
-    found: list[LibraryProduct] = []
-    absent: list[str] = []
-    for name, make in makers.items():
-        try:
-            made = make()
-            made.run(stream)
-            made.result()
-        except Exception as error:
-            if name in {OURS, LIBRARY}:
-                raise
-            absent.append(f"{name}: {next(iter(str(error).splitlines()), type(error).__name__)}")
-        else:
-            found.append(made)
+    found, absent = tried(makers, stream)
+    needed(found, absent, OURS, LIBRARY)
     return found, absent
 
 

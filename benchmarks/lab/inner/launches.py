@@ -2,24 +2,21 @@
 
 Every element type and layout, sizes that no tile divides, an odd k; of the production kernel what is chosen and one
 configuration of each kind that is not: loads straight into registers and through stages, the latter also multiplied on
-tensor cores, by one k-group and several; one block and several.
+tensor cores, by one k-group and several; one block and several. Where a kernel's blocks can count themselves it runs
+without a counter and with one.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import product
 
-from lab.launches import Array, Launches, Product, launch_product
+from lab.launches import Launches, Product
 from matmill.arch import Arch
-from matmill.bench.inputs import Inputs
 from matmill.bench.products import GRAM, LAYOUTS, gram_of, inner_product, layout_of
 from matmill.bench.selection import for_emulator, nearest
 from matmill.bench.subject import TRAFFIC
-from matmill.bench.sums import random_sum
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernel import Kernel
@@ -27,7 +24,6 @@ from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.ladder.inner import INNER as LADDER
 from matmill.problem import Gemm
-from matmill.reference import Check
 
 _SIZES = ((1, 1, 3001), (3, 3, 40_001), (5, 2, 2002), (16, 16, 5000), (17, 9, 3003), (33, 65, 999), (128, 100, 515))
 
@@ -43,7 +39,8 @@ def production(arch: Arch) -> Iterator[Product]:
             if kind not in kinds and kernel.why_not(problem, arch) is None:
                 kinds[kind] = kernel
         for (way, several), kernel in kinds.items():
-            yield _product(f"inner {way} {'blocks' if several else 'block'}", kernel, problem)
+            name = f"inner {way} {'blocks' if several else 'block'} {layout_of(problem)}"
+            yield Product(name, kernel, problem, TRAFFIC, uncounted=True)
 
 
 def _way(config: Config) -> str:
@@ -60,27 +57,7 @@ def rungs(arch: Arch) -> Iterator[Product]:
             size, reason = nearest(rung, asked, arch, TRAFFIC)
             if size is None:
                 sys.exit(f"{rung.label}: {reason}")
-            yield _product(rung.label, rung.kernel_for(size, arch), size)
+            yield Product(f"{rung.label} {layout_of(size)}", rung.kernel_for(size, arch), size, TRAFFIC, uncounted=True)
 
 
-def _product(name: str, kernel: Kernel[Gemm], problem: Gemm) -> Product:
-    """Where its blocks can count themselves it runs without a counter and with one."""
-    name = f"{name} {layout_of(problem)}"
-    return Product(name, kernel, problem, partial(_inputs, problem), ("E", "F"), uncounted=True)
-
-
-def _inputs(problem: Gemm, seed: int) -> tuple[Array, Array, Callable[[Array], Check]]:
-    inputs = Inputs.random(problem, seed, random_sum)
-    return inputs.a, inputs.b, inputs.check
-
-
-def _tasks(arch: Arch, _args: argparse.Namespace) -> tuple[list[Product], list[Product]]:
-    return [], [*rungs(arch), *production(arch)]
-
-
-LAUNCHES: Launches[Product] = Launches(
-    noun="kernels",
-    tasks=_tasks,
-    compiled=lambda one, _arch: [(one.kernel, one.problem.dtype)] if one.kernel.entry == INNER.entry else [],
-    launch=launch_product,
-)
+LAUNCHES: Launches[Product] = Launches("kernels", lambda arch, _args: ([], [*rungs(arch), *production(arch)]))

@@ -64,24 +64,20 @@ class InnerMatrices(Tensors):
         made = self.torch.empty(count, dtype=self._dtype, device=tensors.DEVICE)
         return made.uniform_(-1, 1, generator=self.generator)
 
-    def workspace(self, nbytes: int) -> Any:
-        """A tensor of bytes on the same device, all of them ones: NaN in every type."""
-        made = self.torch.empty(max(1, nbytes), dtype=self.torch.uint8, device=self.out.device).fill_(255)
+    def operands(self, nbytes: int) -> GemmOperands:
+        """The addresses of the matrices, with C = D, and of what these matrices keep from now on besides.
+
+        That is a workspace of so many bytes, all of them ones, NaN in every type; and a word of zeros, for kernels that
+        count their blocks.
+        """
+        torch, device = self.torch, self.out.device
+        self._workspace = torch.empty(max(1, nbytes), dtype=torch.uint8, device=device).fill_(255)
+        self._counter = torch.zeros(4, dtype=torch.uint8, device=device)
         self.synchronize()
-        return made
-
-    @cached_property
-    def counter(self) -> Any:
-        """A word of zeros on the same device, for kernels that count their blocks."""
-        return self.torch.zeros(4, dtype=self.torch.uint8, device=self.out.device)
-
-    def operands(self, workspace: Any) -> GemmOperands:
-        """The addresses of the matrices, with C = D, of a :meth:`workspace` and of the counter."""
-        d = Pointer("D", self.out.data_ptr())
-        e = Pointer("E", self.e.data_ptr())
+        d, e = Pointer("D", self.out.data_ptr()), Pointer("E", self.e.data_ptr())
         f = e if self.problem.gram else Pointer("F", self.f.data_ptr())
-        room, counter = Pointer("workspace", workspace.data_ptr()), Pointer("counter", self.counter.data_ptr())
-        return GemmOperands(a=e, b=f, c=d, d=d, workspace=room, counter=counter)
+        kept = Pointer("workspace", self._workspace.data_ptr()), Pointer("counter", self._counter.data_ptr())
+        return GemmOperands(a=e, b=f, c=d, d=d, workspace=kept[0], counter=kept[1])
 
     @cached_property
     def answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from lab.calls import WAYS
-from lab.inner.entry import OURS, Entry
 from lab.inner.groups import GROUPS, Group, must_beat_library, wanted
 from lab.markdown import markdown
 from lab.page_parts import UNMEASURED, environment_of
-from lab.records import Format
-from lab.report import MEDIAN
+from lab.records import MEDIAN, Comparable, Format
 from matmill.bench import units
-from matmill.bench.products import GRAM, LAYOUTS, layout_of
+from matmill.bench.products import GRAM, LAYOUTS, layout_of, restored
 from matmill.dtypes import ALL
+from matmill.problem import Gemm
 
+OURS, LIBRARY = "matmill.inner", "torch.mm"
 FORMAT = Format("inner", "inner comparison", "products", "problem")
 #: Times may vary by this much from run to run: what is slower by less is not called slower.
 NOISE = 0.02
@@ -37,6 +38,53 @@ well, over ours, in the median. Percentages of arithmetic are the FMAs needed ov
 Errors are compared by the Frobenius norm of the difference from the product in float64. That is torch.mm's own for
 float64: its error is 0, and ours over it infinite.
 """
+
+
+@dataclass(frozen=True)
+class Entry(Comparable):
+    """One product of a record: what was asked, and the rows by the library's name."""
+
+    @property
+    def problem(self) -> Gemm:
+        """The product."""
+        return restored(self.record["problem"])
+
+    def read_share(self, name: str = OURS) -> float:
+        """Least bytes over time over the bandwidth of reading measured interleaved with it."""
+        return self.rate(name) / float(self.record["read_bytes_per_s"])
+
+    def alone_share(self) -> float | None:
+        """The time of reading as many bytes over ours; None where that was not measured."""
+        seconds = self.record.get("read_seconds")
+        return None if seconds is None else float(seconds / self.rows[OURS][MEDIAN])
+
+    def fma_share(self, name: str = OURS) -> float:
+        """FMAs that the product needs over time over the data sheet's peak; half of them for a Gram matrix."""
+        p = self.record["problem"]
+        needed = (p["m"] + 1) / (2 * p["m"]) if p["layout"] == "gram" else 1.0
+        return float(needed * self.record["flops"] / self.rows[name][MEDIAN] / self.record["fma_flops"])
+
+    def floor_share(self) -> float:
+        """Of whichever limit comes first: the larger of the two shares."""
+        return max(self.read_share(), self.fma_share())
+
+    def speedup(self, way: str = MEDIAN) -> float:
+        """torch.mm's time over ours."""
+        return float(self.rows[LIBRARY][way] / self.rows[OURS][way])
+
+    def error_ratio(self) -> float:
+        """Our error over torch.mm's; 1 where neither errs, infinite where our result is no number."""
+        ours, theirs = (self.rows[name]["relative"] for name in (OURS, LIBRARY))
+        if ours is None:
+            return inf
+        if not theirs:  # exact, or no number either
+            return inf if ours else 1.0
+        return float(ours / theirs)
+
+    @property
+    def ok(self) -> bool:
+        """Whether our result is right."""
+        return bool(self.rows[OURS]["ok"])
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lab.inner.entry import LIBRARY
 from lab.inner.grids import fit_grid, judge_grid
-from lab.inner.matrices import InnerMatrices
+from lab.inner.matrices import Errors, InnerMatrices
+from lab.inner.report import LIBRARY
 from lab.model_fit import Found
 from lab.records import Kind
-from lab.search import Candidate, Search, Timed, Tools
+from lab.search import Candidate, Search, Timed, Tools, Trial
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.baselines import TorchProduct
 from matmill.bench.clock import Competitor, StreamHandle
 from matmill.bench.products import described, restored
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
@@ -127,42 +127,35 @@ def candidates(task: Task, arch: Arch, seed: int) -> list[Candidate]:
     return hopeful[:_BEST] + draw.sample(others, round(task.share * len(others)))
 
 
-class _Trial:
+def _trial(tools: Tools, task: Task) -> Trial:
     """One product's matrices, and torch.mm, with the errors of both."""
+    matrices = InnerMatrices(task.problem, tools.seed)
+    library = TorchProduct(LIBRARY, matrices.e, matrices.f, task.problem.dtype.numpy)
+    library.run(tools.clock.stream)
+    theirs = matrices.errors(library.result())
+    chosen: list[Errors] = []
+    loaded = set[Hashable]()
 
-    def __init__(self, tools: Tools, task: Task) -> None:
-        self._tools, self._problem = tools, task.problem
-        self._matrices = InnerMatrices(task.problem, tools.seed)
-        library = TorchProduct(LIBRARY, self._matrices.e, self._matrices.f, task.problem.dtype.numpy)
-        library.run(tools.clock.stream)
-        self._errors = {LIBRARY: self._matrices.errors(library.result())}
-        self._loaded = set[Hashable]()
-        self.others = (Competitor(LIBRARY, library.run),)
-
-    def operands(self, workspace: int) -> GemmOperands:
-        """E, F and D, and a workspace."""
-        self._workspace = self._matrices.workspace(workspace)
-        return self._matrices.operands(self._workspace)
-
-    def try_out(self, kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
+    def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
         """Runs each entry point once, which loads it and takes long; checks the first configuration, the choice."""
         entries = kernel.config.constants, kernel.config["LAST"]
-        if entries in self._loaded:
-            return
-        self._loaded.add(entries)
-        run(self._tools.clock.stream)
-        if "chosen" not in self._errors:
-            self._tools.gpu.synchronize()
-            self._errors["chosen"] = self._matrices.errors(self._matrices.result())
+        if entries not in loaded:
+            loaded.add(entries)
+            run(tools.clock.stream)
+        if not chosen:
+            tools.gpu.synchronize()
+            chosen.append(matrices.errors(matrices.result()))
 
-    def line(self, timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
+    def line(timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
         """Errors, torch.mm's seconds, and the configurations as rows of numbers."""
         return {
-            "space": len(space(self._problem, self._tools.gpu.arch)),
-            "errors": {name: asdict(self._errors[name]) for name in ("chosen", LIBRARY)},
+            "space": len(space(task.problem, tools.gpu.arch)),
+            "errors": {"chosen": asdict(chosen[0]), LIBRARY: asdict(theirs)},
             LIBRARY: others[LIBRARY],
             "configs": [[*numbers(one.candidate.kernel.config), one.seconds, one.rounds] for one in timed],
         }
+
+    return Trial((Competitor(LIBRARY, library.run),), matrices.operands, try_out, line)
 
 
 def numbers(config: Config) -> list[int]:
@@ -171,8 +164,8 @@ def numbers(config: Config) -> list[int]:
 
 
 @contextmanager
-def _trials(tools: Tools) -> Iterator[Callable[[Task], _Trial]]:
-    yield partial(_Trial, tools)
+def _trials(tools: Tools) -> Iterator[Callable[[Task], Trial]]:
+    yield partial(_trial, tools)
 
 
 def _said(line: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from lab import tensors
 from lab.calls import by_every_way, host_seconds
 from lab.clean_clock import clean_clock
-from lab.compare import Comparison, Run, Shown
+from lab.compare import Comparison, Run, Shown, needed
 from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.report import (
     FORMAT,
@@ -49,7 +49,6 @@ from matmill.bench.sum_peers import (
 )
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
-from matmill.errors import ArgumentError
 from matmill.layout import lower_sum
 from matmill.ops import transpose_add
 
@@ -126,10 +125,8 @@ def compare(
     begin = time.monotonic()
     peers, refused = tried(makers, clock.stream, lambda _peer: matrices.synchronize())
     spent = time.monotonic() - begin
-    eager = next((peer for peer in peers if peer.name == EAGER), None)
-    if eager is None:
-        raise ArgumentError(argument=EAGER, got="; ".join(refused), wanted="the sum by eager torch", fix="See above.")
-    wanted = eager.sum
+    needed(peers, refused, EAGER)
+    wanted = next(peer.sum for peer in peers if peer.name == EAGER)
     everyone = [*ours, *peers]
     checks = {one.name: matrices.same(matrices.tensor(one.sum), wanted) for one in everyone}
     timings = clock.compare(

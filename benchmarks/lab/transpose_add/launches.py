@@ -7,17 +7,18 @@ of their own, batches, short sides, factors, and moves without y.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lab.launches import NAN_BYTE, Array, Launches
+from lab.launches import NAN_BYTE, Launches
 from matmill.arch import Arch
-from matmill.arrays import Operand
+from matmill.arrays import inspect
 from matmill.bench.selection import nearest
 from matmill.bench.subject import MOVING
 from matmill.bench.transposed import transposed_sum
@@ -32,6 +33,8 @@ from matmill.layout import Offsets, lower_sum
 from matmill.problem import Geam
 from matmill.source import generate
 
+Array = NDArray[Any]
+
 #: x's rows and columns for the rungs, and the result's batch, rows and columns for the production kernels, of which
 #: one is for many small packed matrices.
 _RUNG_SIZES = ((96, 144), (67, 80), (133, 65), (130, 48))
@@ -43,29 +46,24 @@ _FACTORS = ((1.0, 1.0), (2.0, -3.0))
 
 
 @dataclass(frozen=True)
-class Laid:
-    """A matrix of a batch: how far it is into its memory, and between its rows, in elements; ``crossed`` transposed."""
+class Layout:
+    """A batch of matrices in memory: elements before the first and between rows; ``crossed`` ones are column-major."""
 
     crossed: bool = False
     before: int = 0
     pad: int = 0
 
-    def strides(self, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Of batch, rows and columns, in elements."""
-        _, rows, columns = shape
-        runs, pitch = (columns, rows + self.pad) if self.crossed else (rows, columns + self.pad)
-        along = (1, pitch) if self.crossed else (pitch, 1)
-        return (runs * pitch, *along)
-
-    def room(self, shape: tuple[int, int, int]) -> int:
+    def length(self, shape: tuple[int, int, int]) -> int:
         """Elements of the memory that holds it."""
-        return self.before + shape[0] * self.strides(shape)[0]
+        batch, rows, columns = shape
+        return self.before + batch * (columns * (rows + self.pad) if self.crossed else rows * (columns + self.pad))
 
     def view(self, memory: Array, shape: tuple[int, int, int]) -> Array:
         """The matrices in that memory."""
-        steps = tuple(memory.itemsize * stride for stride in self.strides(shape))
-        found: Array = np.lib.stride_tricks.as_strided(memory[self.before :], shape, steps)
-        return found
+        batch, rows, columns = shape
+        if self.crossed:
+            return memory[self.before :].reshape(batch, columns, rows + self.pad)[..., :rows].swapaxes(1, 2)
+        return memory[self.before :].reshape(batch, rows, columns + self.pad)[..., :columns]
 
 
 @dataclass(frozen=True)
@@ -75,37 +73,76 @@ class Case:
     name: str
     shape: tuple[int, int, int]
     dtype: DType
-    x: Laid
-    y: Laid | None
-    d: Laid
+    x: Layout
+    y: Layout | None
+    d: Layout
     factors: tuple[float, float] = (1.0, 1.0)
     rung: tuple[Kernel[Geam], Geam] | None = None
 
-    def launched(self, arch: Arch, addresses: tuple[int, int, int]) -> list[tuple[Kernel[Geam], Geam, Offsets]]:
-        """Kernels, problems and the bytes from the operands' starts, for operands that start at ``addresses``."""
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        """Those of x, y and D; without y, memory for a packed one that is not read."""
+        return self.x, self.y or Layout(), self.d
+
+    def chosen(self, arch: Arch, addresses: tuple[int, int, int]) -> list[tuple[Kernel[Geam], Geam, Offsets]]:
+        """Kernels, problems and the bytes from the operands' starts, for memory at ``addresses``."""
         if self.rung is not None:
             return [(*self.rung, (0, 0, 0, 0))]
-        x, y, d = (
-            None if laid is None else self._operand(laid, address, transposed=index == 0)
-            for index, (laid, address) in enumerate(zip((self.x, self.y, self.d), addresses, strict=True))
-        )
-        if x is None or d is None:
-            raise ValueError(self)
-        alpha = self.factors[0] if y is None else None
-        stages = lower_sum(x, y, d, alpha=alpha)
+        operands = []
+        for name, layout, address in zip("XYD", self.layouts, addresses, strict=True):
+            view = layout.view(np.empty(layout.length(self.shape), self.dtype.numpy), self.shape)
+            found = inspect(view.swapaxes(1, 2) if name == "X" else view, name)
+            start = address + layout.before * self.dtype.itemsize
+            operands.append(found._replace(device=("cuda", 0), address=start))
+        x, y, d = operands
+        stages = lower_sum(x, None if self.y is None else y, d, alpha=self.factors[0] if self.y is None else None)
         return [
             (choose_sum(stage.problem, arch).kernel, stage.problem, offset)
             for stage in stages
             for offset in stage.offsets
         ]
 
-    def _operand(self, laid: Laid, address: int, *, transposed: bool) -> Operand:
-        batch, rows, columns = self.shape
-        whole, row, column = laid.strides(self.shape)
-        shape, strides = ((batch, rows, columns), (whole, row, column))
-        if transposed:
-            shape, strides = (batch, columns, rows), (whole, column, row)
-        return Operand(shape, strides, self.dtype, ("cuda", 0), address, readonly=False, library="launches", owner=None)
+    def kernels(self, arch: Arch) -> list[tuple[Kernel[Any], DType]]:
+        """What is chosen depends on addresses through alignment alone, and every allocation is aligned."""
+        return [(kernel, problem.dtype) for kernel, problem, _ in self.chosen(arch, (0, 0, 0))]
+
+    def launch(self, gpu: GPU, seed: int) -> tuple[str, bool]:
+        """Runs on random numbers whose sums are exact; its line says how many elements differ."""
+        rng = np.random.default_rng([seed, *self.shape])
+        kind, size = self.dtype.numpy, self.dtype.itemsize
+        x, y, d = (rng.integers(-60, 60, layout.length(self.shape)).astype(kind) for layout in self.layouts)
+        entries: dict[str, None] = {}
+        with gpu.upload(x, "X") as to_x, gpu.upload(y, "Y") as to_y, gpu.empty(d.nbytes) as to_d:
+            to_d.fill_bytes(NAN_BYTE)
+            pointers = [buffer.pointer(name) for buffer, name in zip((to_x, to_y, to_d), "XYD", strict=True)]
+            first, second, third = (pointer.address for pointer in pointers)
+            for kernel, problem, (x_to, y_to, _, d_to) in self.chosen(gpu.arch, (first, second, third)):
+                starts = zip(pointers, self.layouts, (x_to, y_to, d_to), strict=True)
+                at = [Pointer(one.name, one.address + size * layout.before + to) for one, layout, to in starts]
+                operands = GemmOperands(at[0], at[1], at[2], at[2], *self.factors)
+                binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
+                for launched in kernel.launches(problem, operands):
+                    gpu.launch(binary, launched)
+                entries[kernel.entry] = None
+            gpu.synchronize()
+            found = self.d.view(to_d.download(d.shape, kind), self.shape)
+        wrong = int(np.count_nonzero(_bits(found) != _bits(self._expected(x, y))))
+        ways = "".join("-" if layout is None else "cr"[not layout.crossed] for layout in (self.x, self.y))
+        sizes = "x".join(map(str, self.shape))
+        line = f"{self.name:10} {', '.join(entries):15} {sizes:12} {self.dtype.name:8} {ways} {self.factors}"
+        return f"{line}{f'  {wrong} elements differ' if wrong else ''}", not wrong
+
+    def _expected(self, x: Array, y: Array) -> Array:
+        exact = np.int64 if self.dtype.numpy.kind == "i" else np.float64
+        alpha, beta = map(exact, self.factors)
+        total = self.x.view(x, self.shape).astype(exact) * alpha
+        if self.y is not None:
+            total = total + self.y.view(y, self.shape).astype(exact) * beta
+        return total.astype(self.dtype.numpy)
+
+
+def _bits(matrices: Array) -> Array:
+    return np.ascontiguousarray(matrices).view(f"i{matrices.itemsize}")
 
 
 def rungs(arch: Arch) -> Iterator[Case]:
@@ -115,7 +152,9 @@ def rungs(arch: Arch) -> Iterator[Case]:
         if size is None:
             sys.exit(f"{rung.label}: {reason}")
         kernel = rung.kernel_for(size, arch)
-        yield Case(rung.label, (1, size.m, size.n), dtype, Laid(crossed=True), Laid(), Laid(), rung=(kernel, size))
+        yield Case(
+            rung.label, (1, size.m, size.n), dtype, Layout(crossed=True), Layout(), Layout(), rung=(kernel, size)
+        )
 
 
 def production() -> Iterator[Case]:
@@ -124,68 +163,21 @@ def production() -> Iterator[Case]:
     crossed = (True, False)
     for dtype, x, y, pad in product(ELEMENTWISE.values(), crossed, (False, True, None), (0, 1, 2, 4)):
         shape, start = next(shapes), next(starts)
-        d = Laid(before=start, pad=next(starts) if pad else 0)
-        laid_y = None if y is None else Laid(crossed=y, before=start, pad=pad)
+        d = Layout(before=start, pad=next(starts) if pad else 0)
+        of_y = None if y is None else Layout(crossed=y, before=start, pad=pad)
         used = next(factors) if y is not None or pad else (1.0, 1.0)
-        yield Case("production", shape, dtype, Laid(crossed=x, before=next(starts), pad=pad), laid_y, d, used)
-    for shape, dtype, laid_y in product(_SMALL, ELEMENTWISE.values(), (Laid(), None)):
-        used = next(factors) if laid_y else (1.0, 1.0)
-        yield Case("production", shape, dtype, Laid(crossed=True), laid_y, Laid(), used)
+        yield Case("production", shape, dtype, Layout(crossed=x, before=next(starts), pad=pad), of_y, d, used)
+    for shape, dtype, of_y in product(_SMALL, ELEMENTWISE.values(), (Layout(), None)):
+        used = next(factors) if of_y else (1.0, 1.0)
+        yield Case("production", shape, dtype, Layout(crossed=True), of_y, Layout(), used)
     added, pairs = cycle((True, True, False)), cycle(((0, 0), (3, 8), (0, 0), (8, 1), (1, 0)))
     for (short, long, pad), dtype, wide in product(_SLIM, ELEMENTWISE.values(), (False, True)):
         shape, (before_x, before_d) = (1, short, long) if wide else (1, long, short), next(pairs)
-        laid_x = Laid(crossed=True, before=before_x, pad=0 if wide else pad)
-        d = Laid(before=before_d, pad=pad if wide else 0)
-        laid_y = d if next(added) else None
-        used = next(factors) if laid_y else (1.0, 1.0)
-        yield Case("production", shape, dtype, laid_x, laid_y, d, used)
+        of_x = Layout(crossed=True, before=before_x, pad=0 if wide else pad)
+        d = Layout(before=before_d, pad=pad if wide else 0)
+        of_y = d if next(added) else None
+        used = next(factors) if of_y else (1.0, 1.0)
+        yield Case("production", shape, dtype, of_x, of_y, d, used)
 
 
-def launch(gpu: GPU, case: Case, seed: int) -> tuple[str, bool]:
-    """Runs one case on random numbers whose sums are exact; gives its line and whether every element is right."""
-    rng = np.random.default_rng([seed, *case.shape])
-    kind, size = case.dtype.numpy, case.dtype.itemsize
-    laid = (case.x, case.y or Laid(), case.d)
-    stored = [rng.integers(-60, 60, one.room(case.shape)).astype(kind) for one in laid]
-    with (
-        gpu.upload(stored[0], "X") as x,
-        gpu.upload(stored[1], "Y") as y,
-        gpu.empty(stored[2].nbytes) as d,
-    ):
-        d.fill_bytes(NAN_BYTE)
-        pointers = [buffer.pointer(name) for buffer, name in zip((x, y, d), "XYD", strict=True)]
-        starts = [pointer.address + size * one.before for pointer, one in zip(pointers, laid, strict=True)]
-        entries: dict[str, None] = {}
-        for kernel, problem, (to_x, to_y, _, to_d) in case.launched(gpu.arch, (starts[0], starts[1], starts[2])):
-            at = [Pointer(name, start + to) for name, start, to in zip("XYD", starts, (to_x, to_y, to_d), strict=True)]
-            operands = GemmOperands(at[0], at[1], at[2], at[2], *case.factors)
-            binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
-            for one in kernel.launches(problem, operands):
-                gpu.launch(binary, one)
-            entries[kernel.entry] = None
-        gpu.synchronize()
-        found = case.d.view(d.download(stored[2].shape, kind), case.shape)
-    exact = np.int64 if kind.kind == "i" else np.float64
-    alpha, beta = map(exact, case.factors)
-    expected = case.x.view(stored[0], case.shape).astype(exact) * alpha
-    if case.y is not None:
-        expected = expected + case.y.view(stored[1], case.shape).astype(exact) * beta
-    bits = f"i{size}"
-    wrong = int(np.count_nonzero(np.ascontiguousarray(found).view(bits) != expected.astype(kind).view(bits)))
-    ways = "".join("-" if laid is None else "cr"[not laid.crossed] for laid in (case.x, case.y))
-    sizes = "x".join(map(str, case.shape))
-    line = f"{case.name:10} {', '.join(entries):15} {sizes:12} {case.dtype.name:8} {ways} {case.factors}"
-    return f"{line}{f'  {wrong} elements differ' if wrong else ''}", not wrong
-
-
-def _tasks(arch: Arch, _args: argparse.Namespace) -> tuple[list[Case], list[Case]]:
-    return [], [*rungs(arch), *production()]
-
-
-def _compiled(case: Case, arch: Arch) -> list[tuple[Kernel[Geam], DType]]:
-    # What is chosen depends on addresses through alignment alone, and every allocation is aligned.
-    starts = [case.dtype.itemsize * (laid.before if laid else 0) for laid in (case.x, case.y, case.d)]
-    return [(kernel, problem.dtype) for kernel, problem, _ in case.launched(arch, (starts[0], starts[1], starts[2]))]
-
-
-LAUNCHES: Launches[Case] = Launches(noun="cases", tasks=_tasks, compiled=_compiled, launch=launch)
+LAUNCHES: Launches[Case] = Launches("cases", lambda arch, _args: ([], [*rungs(arch), *production()]))

@@ -10,8 +10,7 @@ from typing import Any
 
 from lab.calls import WAYS
 from lab.markdown import markdown
-from lab.records import Format
-from lab.report import MEDIAN, Comparable
+from lab.records import MEDIAN, Comparable, Format
 from lab.transpose_add.shapes import CASE, GROUPS, LONG, Shape
 from matmill.bench import units
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER

@@ -17,7 +17,7 @@ from typing import Any
 
 from lab.model_fit import Found
 from lab.records import Kind
-from lab.search import Candidate, Search, Timed, Tools
+from lab.search import Candidate, Search, Timed, Tools, Trial
 from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import DEFAULT, Arch, get
@@ -28,7 +28,7 @@ from matmill.bench.sum_peers import EAGER, TorchSum
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.layout import lower_sum
 from matmill.problem import Geam
@@ -115,32 +115,24 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     return found
 
 
-class _Trial:
+def _trial(tools: Tools, copying: Copying, shape: Shape) -> Trial:
     """One shape's matrices, eager torch's result, with which all are compared to the bit, and the copy."""
+    matrices = TransposeAddMatrices(shape, tools.seed)
+    eager = TorchSum(EAGER, lambda x, y: x.transpose(-2, -1) + y, matrices.x, matrices.y, shape.dtype)
+    matrices.synchronize()
+    eager.run(tools.clock.stream)
+    matrices.synchronize()
+    wrong: list[str] = []
 
-    def __init__(self, tools: Tools, copying: Copying, shape: Shape) -> None:
-        self._tools, self._copying, self._shape = tools, copying, shape
-        self._matrices = matrices = TransposeAddMatrices(shape, tools.seed)
-        self._eager = TorchSum(EAGER, lambda x, y: x.transpose(-2, -1) + y, matrices.x, matrices.y, shape.dtype)
-        matrices.synchronize()
-        self._eager.run(tools.clock.stream)
-        matrices.synchronize()
-        self._wrong: list[str] = []
-        self.others = (Competitor(EAGER, self._eager.run), Competitor(COPY_NAME, copying.run))
-
-    def operands(self, _workspace: int) -> GemmOperands:
-        """x, y and the result."""
-        return self._matrices.operands()
-
-    def try_out(self, kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
+    def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
         """Runs and checks each."""
-        self._matrices.poison()
-        run(self._tools.clock.stream)
-        self._tools.gpu.synchronize()
-        if not self._matrices.same(self._matrices.out, self._eager.sum):
-            self._wrong.append(f"{kernel.entry} ({kernel.config})")
+        matrices.poison()
+        run(tools.clock.stream)
+        tools.gpu.synchronize()
+        if not matrices.same(matrices.out, eager.sum):
+            wrong.append(f"{kernel.entry} ({kernel.config})")
 
-    def line(self, timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
+    def line(timed: Sequence[Timed], others: Mapping[str, float]) -> dict[str, Any]:
         """Bytes, the copy's rate, eager torch's seconds, what is wrong, and a row for each configuration."""
         rows = [
             {
@@ -152,13 +144,11 @@ class _Trial:
             }
             for one in timed
         ]
-        return {
-            "bytes": self._shape.nbytes,
-            "copy_bytes_per_s": self._copying.rate(others[COPY_NAME]),
-            EAGER: others[EAGER],
-            "wrong": self._wrong,
-            "rows": rows,
-        }
+        rate = copying.rate(others[COPY_NAME])
+        return {"bytes": shape.nbytes, "copy_bytes_per_s": rate, EAGER: others[EAGER], "wrong": wrong, "rows": rows}
+
+    others = Competitor(EAGER, eager.run), Competitor(COPY_NAME, copying.run)
+    return Trial(others, lambda _workspace: matrices.operands(), try_out, line)
 
 
 def named(config: Config) -> dict[str, int]:
@@ -167,9 +157,9 @@ def named(config: Config) -> dict[str, int]:
 
 
 @contextmanager
-def _trials(tools: Tools) -> Iterator[Callable[[Shape], _Trial]]:
+def _trials(tools: Tools) -> Iterator[Callable[[Shape], Trial]]:
     with Copying(tools.gpu, CASE.nbytes) as copying:
-        yield partial(_Trial, tools, copying)
+        yield partial(_trial, tools, copying)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
