@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.machine_code import Code, compiled, disassembler, main_way
+from lab.machine_code import Code, compiled, disassembler, main_path
 from lab.markdown import markdown
 from matmill.arch import Arch, get
 from matmill.bench.products import gram_of, inner_product
@@ -85,8 +85,8 @@ class Pass:
         alone = config["GRAM"] and config["DOWN"] == 1
         outputs = config["TM"] * (config["TM"] + 1) // 2 if alone else config["TM"] * config["TN"]
         copies = [
-            ceil_div(lines * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
-            for name, lines in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
+            ceil_div(extent * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
+            for name, extent in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
         ]
         return cls(terms, terms // threads * outputs, max(copies))
 
@@ -111,7 +111,7 @@ def instructions(found: Code, one: Pass) -> Counter[str]:
         here = sum(body[name] for name in _FMA)
         return one.multiplies / here if here else max(1.0, one.copies / body["LDGSTS"]) if body["LDGSTS"] else 1.0
 
-    return main_way(found, max(found.loops(), key=size), worth, times)
+    return main_path(found, max(found.loops(), key=size), worth, times)
 
 
 def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:

@@ -52,7 +52,7 @@ def profile(ncu: str, ladder: str, names: str, order: Path) -> list[dict[str, ob
     """Every rung with what ncu counts for it."""
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", names]
     script = Path(__file__).with_name("launches.py")
-    command += [sys.executable, str(script), "gemm", "--ladder", ladder, "--out", str(order)]
+    command += [sys.executable, str(script), "gemm", "--ladder", ladder, "--workers", "0", "--out", str(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"ncu failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -1,8 +1,8 @@
 """A clock that finds L2 cold and clean, and the kernel that reads a long buffer, which leaves it so.
 
 A flush that writes, as that of :class:`~matmill.bench.clock.Clock`, leaves L2 full of bytes that are still to be
-written back. Whatever runs next evicts them, and memory writes them meanwhile: 50 MB on an H200, 10 us. Products that
-only read, and sums, are timed after a flush that only reads.
+written back. Whatever runs next evicts them, and memory writes them meanwhile: 50 MB on an H200, 10 us. Inner
+products, which only read, and transpose_add are timed after a flush that only reads.
 """
 
 from __future__ import annotations

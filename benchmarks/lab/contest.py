@@ -39,19 +39,19 @@ def contest(
 
     Those that ``always`` names stay for all rounds that their length allows.
     """
-    order = random.Random(seed)  # noqa: S311 — the order of turns, not a secret
+    order = random.Random(seed)  # noqa: S311 — the order of runs, not a secret
     samples: dict[str, list[float]] = {competitor.name: [] for competitor in competitors}
     present = list(competitors)
-    for turn in range(rules.rounds):
-        if turn and time.monotonic() > rules.deadline:
+    for index in range(rules.rounds):
+        if index and time.monotonic() > rules.deadline:
             break
         order.shuffle(present)
         for competitor in present:
             samples[competitor.name].append(once(competitor.run))
-        if turn == 0:
+        if index == 0:
             rivals = [s[0] for name, s in samples.items() if name not in always]
             most = rules.slack * min(rivals, default=0.0)
             present = [c for c in present if c.name in always or samples[c.name][0] <= most]
-        if turn + 1 >= rules.few:
+        if index + 1 >= rules.few:
             present = [c for c in present if samples[c.name][0] < rules.long]
     return samples

@@ -1,7 +1,7 @@
 """A kernel's machine code: disassembled by CUDA's nvdisasm, its loops found and their instructions counted.
 
 What a loop issues is counted along one path from its head to the branch back: side paths, such as that of a short last
-stage, are left out (:func:`main_way`). Loops inside count as often as the caller says.
+stage, are left out (:func:`main_path`). Loops inside count as often as the caller says.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
     return Counter(found[1] for line in lines if (found := _OPCODE.match(line)))
 
 
-def main_way(
+def main_path(
     found: Code, loop: tuple[int, int], worth: Callable[[str], float], times: Callable[[Counter[str]], float]
 ) -> Counter[str]:
-    """Opcodes along the way through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
+    """Opcodes along the path through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
 
     A loop inside counts ``times(its opcodes)`` times.
     """
@@ -111,15 +111,15 @@ def main_way(
 
     @cache
     def best(at: int) -> tuple[float, tuple[tuple[int, int], ...]]:
-        """The worth of the best way from ``at`` on, and the runs of instructions that it consists of."""
+        """The worth of the best path from ``at`` on, and the runs of instructions that it consists of."""
         here = at
         while here != end:
             to = found.targets.get(here)
             if to is not None and to > here:
-                ways = [best(to)] if to <= end else []
+                paths = [best(to)] if to <= end else []
                 if _BRANCH.match(found.lines[here])[1]:  # type: ignore[index]  # it is a branch, as targets says
-                    ways.append(best(here + 1))
-                rest, runs = max(ways, default=(float("-inf"), ()))
+                    paths.append(best(here + 1))
+                rest, runs = max(paths, default=(float("-inf"), ()))
                 return _worth(at, here) + rest, ((at, here), *runs)
             here += 1
         return _worth(at, end), ((at, end),)

@@ -26,7 +26,7 @@ from matmill.kernel import P
 
 Vector = NDArray[np.float64]
 
-#: A constant lies within this factor of its estimate, or within bounds of its own.
+#: A constant is within this factor of its estimate, or within bounds of its own.
 _FACTOR = 30.0
 #: Starts besides the estimates, each a random factor away from the best found so far.
 _STARTS, _AWAY = 4, 0.5
@@ -120,23 +120,23 @@ def fit(
     limits = model.limits(names, within)
     generator = np.random.default_rng(seed)
 
-    def loss(place: Vector) -> float:
-        return samples.loss(model.made(names, place))
+    def loss(point: Vector) -> float:
+        return samples.loss(model.made(names, point))
 
     start = np.log(np.array([getattr(model.constants, name) for name in names]))
-    place, value = least(loss, start, limits)
+    point, value = least(loss, start, limits)
     for _ in range(starts):
-        away = place + generator.normal(0, _AWAY, len(start))
+        away = point + generator.normal(0, _AWAY, len(start))
         other, lower = least(loss, away, limits)
         if lower < value:
-            place, value = other, lower
+            point, value = other, lower
     # Once more with long steps, until they lead nowhere.
     for _ in range(starts):
-        other, lower = least(loss, place, limits)
+        other, lower = least(loss, point, limits)
         if lower > 0.999 * value:
             break
-        place, value = other, lower
-    return _rounded(model.made(names, place))
+        point, value = other, lower
+    return _rounded(model.made(names, point))
 
 
 def _rounded(constants: Any) -> Any:

@@ -151,9 +151,9 @@ def test_what_is_slow_is_timed_once_and_others_in_every_round() -> None:
     samples = contest(times.once, times.competitors(), Rules(rounds=5), 1, always={"library"})
     assert {name: len(found) for name, found in samples.items()} == {"best": 5, "near": 5, "far": 1, "library": 5}
     assert samples["near"] == [1.4e-3] * 5
-    turns = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
-    assert all(sorted(turn) == ["best", "library", "near"] for turn in turns)
-    assert len({tuple(turn) for turn in turns}) > 1
+    rounds = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
+    assert all(sorted(one) == ["best", "library", "near"] for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 1
 
 
 def test_long_runs_get_few_rounds_and_none_begins_after_the_deadline() -> None:

@@ -115,7 +115,7 @@ def test_every_constant_matters_to_some_configuration_in_the_direction_it_should
 def test_runs_that_begin_within_a_line_of_l1_leave_room_for_less() -> None:
     odd, even = inner_product(5, 6, 10**6 + 1, layout="column"), inner_product(5, 6, 10**6, layout="column")
     config = next(config for config in space(odd, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
-    # 10**6 floats are a multiple of 128 bytes; 512 bytes of others lie in five lines, but for one in 32.
+    # 10**6 floats are a multiple of 128 bytes; 512 bytes of others span five cache lines, but for one in 32.
     assert cost.demand(even, config, H200).l1 / cost.demand(odd, config, H200).l1 == pytest.approx(1 + 124 / 512)
     row = inner_product(5, 6, 10**6 + 1)
     packed = next(config for config in space(row, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
@@ -143,9 +143,9 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
         return float(abs(x[0] - 2) + abs(x[1] - x[0]) + 0.1 * abs(x[2]))
 
     low, high = np.full(3, -5.0), np.array([5.0, 1.5, 5.0])
-    place, value = least(crooked, np.array([-4.0, 4.0, 4.0]), (low, high), shortest=1e-4)
-    assert place[1:] == pytest.approx([1.5, 0], abs=0.01)
-    assert 1.49 < place[0] < 2.01  # all of these are as low
+    point, value = least(crooked, np.array([-4.0, 4.0, 4.0]), (low, high), shortest=1e-4)
+    assert point[1:] == pytest.approx([1.5, 0], abs=0.01)
+    assert 1.49 < point[0] < 2.01  # all of these are as low
     assert value == pytest.approx(0.5, abs=0.01)
 
 

@@ -114,9 +114,9 @@ def test_a_wrong_result_stands_out() -> None:
     one = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, eager=2e-3)
     one["rows"][0]["same"] = False
     assert cells(Entry(one))[-2:] == ["-", "NO"]
-    turned = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, as_x=1e-3, eager=2e-3)
-    turned["rows"][1]["same"] = False
-    assert not Entry(turned).ok
+    wrong = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, as_x=1e-3, eager=2e-3)
+    wrong["rows"][1]["same"] = False
+    assert not Entry(wrong).ok
     assert summary(entries(_record("shapes", one)))[0] == "0 of 1 equal eager torch's to the bit."
 
 

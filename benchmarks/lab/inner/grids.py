@@ -1,6 +1,6 @@
 """The products on which the inner kernel's cost model is fitted, and others by which it is judged.
 
-All fit :data:`MOST_BYTES`; k lies between 1e4 and 1e9, m and n between 1 and 128. The two grids share no product.
+All fit :data:`MOST_BYTES`; k is between 1e4 and 1e9, m and n between 1 and 128. The two grids share no product.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _FEW, _MANY = 10**8, 3 * 10**8
 def fit_grid(seed: int) -> list[Gemm]:
     """152 products: sizes from lists, every element type, both layouts of F and Gram products, even and odd k.
 
-    The first 40 have each element type and every magnitude of k in turn, so that a part of the grid is one too. The
+    The first 40 have each element type and every magnitude of k cyclically, so that a part of the grid is one too. The
     last 32 are small products of 1e8 to 3e8 elements: each element type with both layouts and both kinds of k, twice.
     """
     draw = random.Random(seed)  # noqa: S311 — shapes, not secrets
     types, found = list(ALL.values()), list[Gemm]()
-    turn = 0
+    index = 0
     while len(found) < _FITTED:
-        m, n = _SIDES[turn * 7 % len(_SIDES)]
-        dtype, exponent = types[turn % 4], _EXPONENTS[turn // 4 % len(_EXPONENTS)]
+        m, n = _SIDES[index * 7 % len(_SIDES)]
+        dtype, exponent = types[index % 4], _EXPONENTS[index // 4 % len(_EXPONENTS)]
         layout = (*LAYOUTS, GRAM)[draw.randrange(3)]
         k = round(10 ** (exponent + draw.uniform(-0.3, 0.3)))
         made = _product((m, n), _rounded(k, odd=draw.random() < 0.4), dtype, layout)
         if made not in found:
             found.append(made)
-        turn += 1
-    for turn, (dtype, layout, odd) in enumerate(2 * [*product(types, LAYOUTS, (False, True))]):
-        m, n = _NARROW[turn % len(_NARROW)]
+        index += 1
+    for index, (dtype, layout, odd) in enumerate(2 * [*product(types, LAYOUTS, (False, True))]):
+        m, n = _NARROW[index % len(_NARROW)]
         k = _rounded(round(draw.uniform(_FEW, _MANY)) // (m + n), odd=odd)
         found.append(_product((m, n), k, dtype, layout))
     return found
@@ -74,8 +74,8 @@ def judge_grid(seed: int, others: Sequence[Gemm] = ()) -> list[Gemm]:
 def _product(sides: tuple[int, int], k: int, dtype: DType, layout: str) -> Gemm:
     """The product with ``k``, or the largest one that fits; a Gram product is m by m."""
     m, n = sides
-    lines = m if layout == GRAM else m + n
-    k = max(LEAST_K, min(k, MOST_K, MOST_BYTES // (lines * dtype.itemsize)))
+    vectors = m if layout == GRAM else m + n
+    k = max(LEAST_K, min(k, MOST_K, MOST_BYTES // (vectors * dtype.itemsize)))
     plain = inner_product(m, n, k, dtype, LAYOUTS[0] if layout == GRAM else layout)
     return gram_of(plain) if layout == GRAM else plain
 
