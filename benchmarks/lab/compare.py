@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from lab.operations import chosen
 from lab.records import Format, by_line
 from lab.tensors import needs_torch
 from matmill.bench.baselines import LibraryProduct
@@ -76,13 +77,9 @@ def needed(found: Iterable[LibraryProduct], absent: Sequence[str], *names: str) 
 
 def main(comparisons: Mapping[str, Comparison[Any]], description: str | None) -> None:
     """Measures the groups that the command line names; ends with 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    operations = parser.add_subparsers(dest="operation", required=True)
-    for name, comparison in comparisons.items():
-        _add_arguments(operations.add_parser(name), comparison)
-    args = parser.parse_args()
+    comparison, args = chosen(comparisons, description, _add_arguments)
     needs_torch()
-    sys.exit(0 if _compare(comparisons[args.operation], args) else 1)
+    sys.exit(0 if _compare(comparison, args) else 1)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, comparison: Comparison[Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from lab.compiler import KernelCompiler, add_workers
+from lab.operations import chosen
 from matmill.arch import Arch
 from matmill.bench.subject import Subject
 from matmill.compile import compile_source
@@ -62,17 +63,15 @@ class Launches(Generic[T]):
 
 def main(launches: Mapping[str, Launches[Any]], description: str | None) -> None:
     """Launches what the command line names; ends with 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    operations = parser.add_subparsers(dest="operation", required=True)
-    for name, one in launches.items():
-        own = operations.add_parser(name)
-        own.add_argument("--seed", type=int, default=20261120)
-        own.add_argument("--every", type=int, default=1, help="launch every N-th kernel alone (default: 1)")
-        own.add_argument("--only", default="", help="launch those alone whose name has this in it, such as mma")
-        add_workers(own)
-        one.add_arguments(own)
-    args = parser.parse_args()
-    sys.exit(1 if _launch(launches[args.operation], args) else 0)
+    sys.exit(1 if _launch(*chosen(launches, description, _add_arguments)) else 0)
+
+
+def _add_arguments(parser: argparse.ArgumentParser, launches: Launches[Any]) -> None:
+    parser.add_argument("--seed", type=int, default=20261120)
+    parser.add_argument("--every", type=int, default=1, help="launch every N-th kernel alone (default: 1)")
+    parser.add_argument("--only", default="", help="launch those alone whose name has this in it, such as mma")
+    add_workers(parser)
+    launches.add_arguments(parser)
 
 
 def _launch(launches: Launches[T], args: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from lab.clean_clock import clean_clock
 from lab.compiler import KernelCompiler, add_workers
 from lab.contest import Rules, contest
 from lab.enqueue import enqueuer
+from lab.operations import chosen
 from lab.records import Kind, append
 from lab.tensors import needs_torch
 from matmill import arch as arches
@@ -132,14 +133,9 @@ class Search(Generic[T]):
 
 def main(searches: Mapping[str, Search[Any]], description: str | None) -> None:
     """Searches what the command line names, or compiles alone; ends with 1 where a result is wrong."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    operations = parser.add_subparsers(dest="operation", required=True)
-    for name, search in searches.items():
-        _add_arguments(operations.add_parser(name), search)
-    args = parser.parse_args()
+    search, args = chosen(searches, description, _add_arguments)
     if args.out is None and not args.compile_only:
-        parser.error("--out is needed, but for --compile-only")
-    search = searches[args.operation]
+        args.fail("--out is needed, but for --compile-only")
     if args.compile_only:
         _compile(search, args)
     else:
