@@ -17,9 +17,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from cuda.bindings import nvrtc
 
 from matmill.emulator import Memory, Report, parse, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
 from matmill.launch import Launch
 
 TILE = 128
@@ -54,27 +55,11 @@ extern "C" __global__ void __launch_bounds__(256) sgemm(const float* a, const fl
 """
 
 
-def check(result: tuple[Any, ...]) -> int:
-    """The number that an NVRTC call gave; raises where the call failed."""
-    if int(result[0]):
-        raise SystemExit(f"NVRTC failed: {result[0]}")
-    return result[1] if len(result) > 1 else 0
-
-
-def compiled(source: str) -> str:
-    """The PTX of CUDA C++ source."""
-    program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"sgemm.cu", 0, [], []))
-    check(nvrtc.nvrtcCompileProgram(program, 2, [b"--gpu-architecture=compute_90", b"-lineinfo"]))
-    text = bytearray(check(nvrtc.nvrtcGetPTXSize(program)))
-    check(nvrtc.nvrtcGetPTX(program, text))
-    return text.rstrip(b"\0").decode()
-
-
 def timed(size: int, repeats: int, *, races: bool) -> tuple[list[float], Report]:
     """Seconds of each run, and the last report; raises where the product is wrong."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((size, size), dtype=np.float32) for _ in range(2))
-    module = parse(compiled(SOURCE))
+    module = parse(compile_ptx(Source("sgemm", "sgemm", SOURCE), "sm_90"))
     seconds: list[float] = []
     for _ in range(repeats + 1):
         c = np.full((size, size), np.nan, np.float32)

@@ -15,10 +15,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from lab.model_fit import Judged, Samples, Verdict, fit, grouped, judge, write
+from lab.models import MODELS
 from matmill import arch as arches
 from matmill.arch import DEFAULT as DEFAULT_ARCH
-from matmill.bench.model_fit import Judged, Samples, Verdict, fit, grouped, judge, write
-from matmill.bench.models import MODELS
 
 _WORST = 10
 

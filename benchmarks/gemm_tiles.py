@@ -3,9 +3,9 @@
     python benchmarks/gemm_tiles.py --out benchmarks/results/gemm_tiles_h200.json
     python benchmarks/gemm_tiles.py --dtype float16 bfloat16 --out benchmarks/results/hgemm_tiles_h200.json
 
-float32 and float64 go to the FMA units, float16 and bfloat16 to the matrix units. Each problem's tile shapes (with
-parts of k, and with matrices that are not aligned as they lie and padded) and cuBLAS (through torch, if it is there)
-run interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
+float32 and float64 go to the FMA units, float16 and bfloat16 to the tensor cores. Each problem's tile shapes (with
+split-K, and with unaligned matrices both in place and repacked) and cuBLAS (through torch, if it is installed) run
+interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
 of 16 bits take tiles besides that no product is given: a record names those in ``extra``. Problems marked ``fit`` are
 those that the constants of the models in ``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a
 result is wrong.
@@ -17,7 +17,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import gcd
@@ -27,16 +27,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.enqueue import enqueuer
+from lab.gemm.tiles import LIBRARY
 from matmill.bench.baselines import torch_product
-from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.clock import Clock, Competitor
 from matmill.bench.environment import describe
-from matmill.bench.gemm_tiles import LIBRARY
 from matmill.bench.halves import half_product
 from matmill.bench.randoms import uniform
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
+from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
 from matmill.reference import answer, bound, excess
@@ -64,7 +64,7 @@ _SLABS = (
 _SKINNY = ((1, 4096, 4096), (16, 4096, 4096), (64, 8192, 4096), (4096, 32, 4096), (128, 128, 65536))
 #: And matrices whose rows start on 2 bytes, next to what is aligned.
 _ODD = ((8191, 8191, 8191), (4095, 4095, 4095), (1000, 1000, 1000), (1001, 1001, 1001), (2047, 4097, 1023))
-#: Tiles that 16-bit products might be given: other bands, deeper and shorter k-tiles, more and fewer stages.
+#: Tiles that 16-bit products might be given: other raster orders, deeper and shorter k-tiles, more and fewer stages.
 _EXTRA = (
     *(tile(128, 256, 64, 2, 4, stages=4, group=group) for group in (4, 8, 16)),
     *(tile(256, 128, 64, 4, 2, stages=4, group=group) for group in (4, 8, 16)),
@@ -88,12 +88,12 @@ def problems(dtypes: list[DType], seed: int) -> list[tuple[Gemm, bool]]:
         found += [(_packed(m, n, k, dtype), True) for m, n, k in shapes if dtype is not F64 or m * n * k <= 4096**3]
     draw = random.Random(seed)  # noqa: S311 — shapes, not secrets
     first, last = dtypes[0], dtypes[-1]
-    for place in range(60):
+    for index in range(60):
         m, n, k = (int(2 ** draw.uniform(5, 13)) for _ in range(3))
-        if place % 2 == 0:
+        if index % 2 == 0:
             whole = 8 if first.itemsize == 2 else 4
             m, n, k = (max(whole, side // whole * whole) for side in (m, n, k))
-        found.append((_packed(m, n, k, last if place % 4 == 3 else first), False))
+        found.append((_packed(m, n, k, last if index % 4 == 3 else first), False))
     return found
 
 
@@ -130,7 +130,7 @@ class _Memory:
 
 
 def _memory(gpu: GPU, dtype: DType, seed: int) -> _Memory:
-    a, b = (uniform((seed, place), 0, (1, _LARGEST), dtype).reshape(-1) for place in range(2))
+    a, b = (uniform((seed, index), 0, (1, _LARGEST), dtype).reshape(-1) for index in range(2))
     room = gpu.empty(a.nbytes), gpu.empty(_MOST_SCRATCH)
     return _Memory(a, b, (gpu.upload(a, "A"), gpu.upload(b, "B")), *room)
 
@@ -181,22 +181,11 @@ def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
 
 
 def _extra(problem: Gemm) -> Iterator[Config]:
-    """The tiles of the list with k whole, and padded what is not aligned."""
+    """The tiles of the list without split-K, unaligned matrices repacked."""
     pads = unaligned(problem)
     for shape in _EXTRA:
         config = with_copies(shape, problem, pads)
         yield config.launched(GS=1, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
-
-
-def _enqueuer(gpu: GPU, kernel: Kernel[Gemm], problem: Gemm, memory: _Memory) -> Callable[[StreamHandle], None]:
-    binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
-    launches = kernel.launches(problem, memory.operands())
-
-    def run(stream: StreamHandle) -> None:
-        for launch in launches:
-            gpu.launch(binary, launch, stream)
-
-    return run
 
 
 @dataclass(frozen=True)
@@ -215,7 +204,7 @@ def _measure(gpu: GPU, clock: Clock, problem: Gemm, memory: _Memory, seed: int) 
     candidates = _candidates(problem, gpu)
     competitors = []
     for one in candidates:
-        run = _enqueuer(gpu, one.kernel, problem, memory)
+        run = enqueuer(gpu, binaries(one.kernel, problem, memory.operands(), gpu.arch.target))
         memory.d.fill_bytes(_NAN_BYTE)
         gpu.synchronize()
         run(clock.stream)

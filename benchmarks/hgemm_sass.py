@@ -5,7 +5,7 @@
 
 For each tile shape of the GPU and each pair of layouts it compiles ``kernels/hgemm`` for packed, aligned matrices,
 disassembles it and prints a row of a Markdown table: instructions per warp and k-tile by class, and what share of the
-time that the matrix units need for the tile the other parts need beside them.
+time that the tensor cores need for the tile the other parts need beside them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import argparse
 from collections import Counter
 from itertools import product
 
+from lab.machine_code import Code, compiled, disassembler, opcodes
 from matmill.arch import Arch, get
-from matmill.bench.machine_code import Code, code, disassembler, listing, opcodes
 from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.errors import ArgumentError
-from matmill.jit.compile import Resources, compile_source
-from matmill.jit.source import generate
+from matmill.jit.compile import Resources
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
 from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_copies
 
-#: Multiply-adds that Hopper's matrix units make per multiprocessor and clock with mma.sync: about 62% of those they
-#: make with wgmma, whose rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
-#: Architecture via Microbenchmarking", 2024).
+#: FMAs of Hopper's tensor cores per SM and clock with mma.sync: about 62% of those that they make with wgmma, whose
+#: rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+#: Microbenchmarking", 2024).
 HOPPER_FMAS = 0.62 * 2048
 SCHEDULERS = 4
 #: What a warp moves to or from shared memory with one instruction of those counted here: 16 bytes per lane.
@@ -43,14 +42,14 @@ def main_loop(found: Code) -> tuple[str, ...]:
 
 
 def fmas_per_clock(arch: Arch) -> float:
-    """Multiply-adds per multiprocessor and clock, float16 with float32 sums.
+    """FMAs per SM and clock, float16 with float32 sums.
 
     Raises :class:`~matmill.errors.ArgumentError` for a GPU whose rate is not known.
     """
     if arch.capability == (9, 0):
         return HOPPER_FMAS
     if "float16" not in arch.matrix_flops:
-        wanted = "a GPU with matrix units of known rate"
+        wanted = "a GPU with tensor cores of known rate"
         raise ArgumentError(argument="arch", got=arch.name, wanted=wanted, fix="Pick h200, a100, rtx4090 or t4.")
     return arch.matrix_flops["float16"] / (2 * arch.sms * arch.boost_hz)
 
@@ -91,16 +90,14 @@ HEAD = (
 
 
 def table(arch: Arch, tool: str) -> list[str]:
-    """The table's lines."""
+    """The table's rows."""
     lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
     n = _EXTENT
-    packed, turned = (n, 1), (1, n)
-    for shape, a, b in product(shapes(arch), (packed, turned), (packed, turned)):
+    packed, transposed = (n, 1), (1, n)
+    for shape, a, b in product(shapes(arch), (packed, transposed), (packed, transposed)):
         config = with_copies(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
-        binary = compile_source(generate(HGEMM.with_config(config), F16), arch.target)
-        lines.append(
-            row(config, binary.resources, opcodes(main_loop(code(listing(binary.cubin, tool), HGEMM.entry))), arch)
-        )
+        binary, found = compiled(HGEMM.with_config(config), F16, arch.target, tool)
+        lines.append(row(config, binary.resources, opcodes(main_loop(found)), arch))
     return lines
 
 

@@ -22,14 +22,14 @@ from typing import Any
 from unittest import mock
 
 import matmill
+from lab.calls import host_seconds
 from matmill import arch
-from matmill.bench.calls import host_seconds
 from matmill.dtypes import ELEMENTWISE
 from matmill.runtime import gpu
 from matmill.runtime import stream_scratch as scratch
 
 _ADDRESSES = count(1 << 40, 1 << 28)
-#: Short sums are one block's, longer ones are added by the last block, and many of them by a second launch.
+#: Of short k there is one block; the last block reduces longer ones, and a second launch many outputs of them.
 _SHAPES = {
     "inner, one block": (3, 3, 500),
     "inner, last block": (3, 3, 200_000),

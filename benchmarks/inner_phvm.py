@@ -5,7 +5,7 @@
 
 For each case, a JSON list of GS, BS and seconds: every launch that fills the GPU's resident threads with blocks of
 whole warps (the paper's), and as many with half and with twice as many blocks. Needs torch, which makes the matrices.
-All launches of a case run in turns with a cold L2 cache; each result is checked once.
+All launches of a case are interleaved with a cold L2 cache; each result is checked once.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import json
 import sys
 from pathlib import Path
 
+from lab.enqueue import enqueuer
+from lab.inner.matrices import InnerMatrices
+from lab.tensors import needs_torch
 from matmill.arch import Arch
 from matmill.bench.clock import Clock, Competitor, flush_bytes
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.inner_compare import needs_torch
 from matmill.bench.products import CASES, LAYOUTS, case, inner_product
 from matmill.bench.selection import launched
-from matmill.bench.torch_matrices import TorchMatrices
 from matmill.dtypes import F32
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
+from matmill.jit.steps import binaries
 from matmill.kernel import Kernel
 from matmill.ladder.inner.phvm import PHVM
 from matmill.problem import Gemm
@@ -47,14 +46,13 @@ def kernel_for(problem: Gemm, arch: Arch, gs: int, bs: int) -> Kernel[Gemm]:
 
 def measure(gpu: GPU, problem: Gemm, seed: int) -> list[dict[str, float]]:
     """The curve of one product; ends the program where a result is wrong."""
-    matrices = TorchMatrices(problem, seed)
+    matrices = InnerMatrices(problem, seed)
     kernels = {(gs, bs): kernel_for(problem, gpu.arch, gs, bs) for gs, bs in launches(gpu.arch)}
-    operands = matrices.operands(matrices.room(max(kernel.workspace(problem) for kernel in kernels.values())))
+    operands = matrices.operands(max(kernel.workspace(problem) for kernel in kernels.values()))
     competitors = []
     with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
         for (gs, bs), kernel in kernels.items():
-            binary = compile_source(generate(kernel, problem.dtype), gpu.arch.target)
-            run = enqueuer(gpu, binary, kernel.launches(problem, operands))
+            run = enqueuer(gpu, binaries(kernel, problem, operands, gpu.arch.target))
             matrices.poison()
             run(clock.stream)
             gpu.synchronize()

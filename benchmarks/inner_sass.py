@@ -3,10 +3,10 @@
     python benchmarks/inner_sass.py
     python benchmarks/inner_sass.py --dtypes float16 --layouts row gram --sizes 3x3 16x16 17x9 --odd
 
-For each product it compiles what the cost model chooses for an H200 among plain multiply-adds, disassembles it, follows
+For each product it compiles what the cost model chooses for an H200 among plain FMAs, disassembles it, follows
 the main loop, and prints a row of a Markdown table. The shares say how much of the time that the product takes at its
-target (memory at the measured bandwidth, or multiply-adds at three quarters of the data sheet's rate, whichever takes
-longer) issue slots, multiply-adds and passes through shared memory or L1 need. A second limit near 100% keeps the first
+target (memory at the measured bandwidth, or FMAs at three quarters of the data sheet's rate, whichever takes
+longer) issue slots, FMAs and passes through shared memory or L1 need. A second limit near 100% keeps the first
 from being reached.
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lab.machine_code import Code, compiled, disassembler, main_path
+from lab.markdown import markdown
 from matmill.arch import Arch, get
-from matmill.bench.machine_code import Code, code, disassembler, listing, main_way
-from matmill.bench.markdown import markdown
 from matmill.bench.products import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
@@ -29,8 +29,6 @@ from matmill.cost import inner as cost
 from matmill.cost.inner_passes import groups, teams
 from matmill.dtypes import ALL
 from matmill.emulator import Counters, Memory, run
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel, ceil_div
 from matmill.kernels.inner import INNER, space
 from matmill.problem import Gemm
@@ -44,7 +42,7 @@ def _plain(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 CANDIDATES = [Production(INNER, _plain, cost.explain)]
 #: The clock under load and the bandwidth that reading reaches, measured on an H200.
 HZ, READ_BYTES_PER_S = 1.75e9, 4.35e12
-#: Of the data sheet's multiply-adds, where they and not memory are the limit.
+#: Of the data sheet's FMAs, where they and not memory are the limit.
 FMA_SHARE = 0.75
 SCHEDULERS, LANES, LINE = 4, 32, 128
 ELEMENTS = 1 << 28
@@ -59,12 +57,12 @@ HEAD = (
 
 
 def asked(m: int, n: int, dtype: str, layout: str, *, odd: bool) -> Gemm:
-    """A product of about ELEMENTS elements; where ``odd``, rows lie an odd number of elements apart."""
+    """A product of about ELEMENTS elements; where ``odd``, rows have an odd pitch."""
     k = ELEMENTS // (m + n) // 256 * 256 + odd
     if layout == "gram":
         return gram_of(inner_product(m, m, k, ALL[dtype]))
     found = inner_product(m, n, k, ALL[dtype], "column" if layout == "column" else "row")
-    if layout == "turned":  # E lies k by k
+    if layout == "transposed":  # E is contiguous along m
         size = m * found.dtype.itemsize
         found = replace(found, a_strides=(1, m), a_align=min(16, size & -size))
     return found
@@ -72,7 +70,7 @@ def asked(m: int, n: int, dtype: str, layout: str, *, odd: bool) -> Gemm:
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass through the main loop: terms of k per block, and per thread multiply-adds and copies."""
+    """One pass through the main loop: terms of k per block, and per thread FMAs and copies."""
 
     terms: int
     multiplies: int
@@ -86,8 +84,8 @@ class Pass:
         alone = config["GRAM"] and config["DOWN"] == 1
         outputs = config["TM"] * (config["TM"] + 1) // 2 if alone else config["TM"] * config["TN"]
         copies = [
-            ceil_div(lines * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
-            for name, lines in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
+            ceil_div(extent * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
+            for name, extent in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
         ]
         return cls(terms, terms // threads * outputs, max(copies))
 
@@ -98,7 +96,7 @@ def fills(line: str) -> bool:
 
 
 def instructions(found: Code, one: Pass) -> Counter[str]:
-    """Of a thread in one pass through the main loop: that with the most multiply-adds, and whole copies alone."""
+    """Of a thread in one pass through the main loop: that with the most FMAs, and whole copies alone."""
 
     def size(loop: tuple[int, int]) -> tuple[int, int, int]:
         lines = found.lines[loop[0] : loop[1] + 1]
@@ -112,13 +110,13 @@ def instructions(found: Code, one: Pass) -> Counter[str]:
         here = sum(body[name] for name in _FMA)
         return one.multiplies / here if here else max(1.0, one.copies / body["LDGSTS"]) if body["LDGSTS"] else 1.0
 
-    return main_way(found, max(found.loops(), key=size), worth, times)
+    return main_path(found, max(found.loops(), key=size), worth, times)
 
 
 def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:
     """Counts of the launch that does the work, by one block."""
     short = replace(problem, k=k)
-    if problem.a_row_col[1] == 1:  # lines as far apart as they are long, and aligned as they were
+    if problem.a_row_col[1] == 1:  # rows packed, and aligned as they were
         k_pitch = ceil_div(k, 256) * 256 + problem.k % 2
         short = replace(short, a_strides=(k_pitch, 1))
     else:
@@ -144,9 +142,9 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
     """One row of the table."""
     kernel = choose_from(CANDIDATES, problem, arch).kernel
     config, size = kernel.config, problem.dtype.itemsize
-    binary = compile_source(generate(kernel, problem.dtype), arch.target)
+    binary, found = compiled(kernel, problem.dtype, arch.target, tool)
     one = Pass.of(problem, config)
-    count = instructions(code(listing(binary.cubin, tool), kernel.entry), one)
+    count = instructions(found, one)
     threads = config["BS"] / one.terms  # per k
     per_k = {name: number * threads for name, number in count.items()}
     fma, loads = (sum(per_k.get(name, 0) for name in names) for names in (_FMA, _LOADS))
@@ -156,7 +154,7 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
     k_bytes = (problem.m + (0 if problem.gram else problem.n)) * size
     products = problem.m * (problem.m + 1) // 2 if problem.gram else problem.m * problem.n
     seconds = max(k_bytes / READ_BYTES_PER_S, 2 * products / (FMA_SHARE * arch.peak(problem.dtype.name)))
-    clocks = seconds * HZ * arch.sms  # of a multiprocessor, per k
+    clocks = seconds * HZ * arch.sms  # of an SM, per k
     slower = 2 if problem.dtype.name == "float64" else 1
 
     resident = min(config["BLOCKS_PER_SM"], ceil_div(config["GS"], arch.sms))

@@ -18,12 +18,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from lab.pages import recorded
 from matmill.arch import get
 from matmill.bench import halves
 from matmill.bench.halves import HALVES, half_product
 from matmill.bench.ladder import emulate
 from matmill.bench.measure import measure
-from matmill.bench.pages import recorded
 from matmill.bench.production import rows_of
 from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.results import Outcome
@@ -41,7 +41,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 EMULATED_SIZE = 256
 #: m = n = k of the hgemm ladder: those of a sweep, and one that no tile divides.
 SIZES = (512, 1000, 1024, 2048, 4096, 8192, 16384)
-#: A recorded run can be repeated: same matrices, same order of turns.
+#: A recorded run can be repeated: same matrices, same order of runs.
 SEED = 20261120
 
 
@@ -122,7 +122,7 @@ def emulated_halves() -> Iterator[Outcome]:
         yield emulate("hgemm", rows_of("hgemm"), half_product(*halves.EMULATED, dtype), get("h200"), seed=SEED)
 
 
-def emulated_sums() -> Iterator[Outcome]:
+def emulated_transpose_add() -> Iterator[Outcome]:
     """The transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
     for dtype in (BF16, F32):
         asked = transposed_sum(*EMULATED, dtype)
@@ -141,7 +141,7 @@ EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
     "sgemm": emulated_sgemm,
     "hgemm": emulated_halves,
     "inner": emulated_inner,
-    "transpose_add": emulated_sums,
+    "transpose_add": emulated_transpose_add,
 }
 
 
@@ -170,7 +170,7 @@ def record(folder: Path, outcome: Outcome) -> None:
 
 
 def name_of(outcome: Outcome) -> str:
-    """N of a square product; k of the inner ladder's, and x's sizes of a sum, with what else tells them apart."""
+    """N of a square product, k of the inner ladder's, x's sizes of a transpose_add, with what else tells them apart."""
     p = outcome.problem
     if isinstance(p, Geam):
         return f"{p.n}x{p.m}_{p.dtype.name}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matmill.bench.half_report import hgemm_page, recorded_pictures
-from matmill.bench.inner_report import page, recorded_groups
-from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
-from matmill.bench.sum_report import recorded_comparisons
+from lab.hgemm_page import hgemm_page, recorded_pictures
+from lab.inner import report as inner_report
+from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.transpose_add.report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
@@ -23,15 +23,19 @@ def main() -> None:
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
     halves = hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results), remarks(results, "hgemm"))
-    runs_of_sums, comparisons = recorded(results, "transpose_add"), recorded_comparisons(results)
-    sums = transpose_add_page(TRANSPOSE_ADD, runs_of_sums, comparisons, remarks(results, "transpose_add"))
+    transpose_add = transpose_add_page(
+        TRANSPOSE_ADD,
+        recorded(results, "transpose_add"),
+        recorded_comparisons(results),
+        remarks(results, "transpose_add"),
+    )
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
         ROOT / "docs" / "ladder-memory.md": memory_page(MEMORY, recorded(results, "memory")),
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
-        ROOT / "docs" / "ladder-transpose_add.md": sums,
-        ROOT / "docs" / "inner-results.md": page(recorded_groups(results)),
+        ROOT / "docs" / "ladder-transpose_add.md": transpose_add,
+        ROOT / "docs" / "inner-results.md": inner_report.page(inner_report.recorded_comparisons(results)),
         ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
     }
     for path, text in pages.items():

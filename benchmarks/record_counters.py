@@ -3,7 +3,7 @@
     python benchmarks/record_counters.py --ladder sgemm --out tests/golden/nsight_sgemm_256.json
     python benchmarks/record_counters.py --ladder hgemm --out tests/golden/nsight_hgemm_256.json
 
-Runs ``launch_all.py`` under ``ncu``, which must be on the PATH and allowed to read the GPU's counters.
+Runs ``launches.py gemm`` under ``ncu``, which must be on the PATH and allowed to read the GPU's counters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LDGSTS = ("global_op_ldgsts", "shared_op_ldgsts")
 #: Where the emulator's counts differ from these, and why; kept in the golden file beside the counts.
 WHY = {
     "shared wavefronts and bank conflicts listed under 'varying'": "They change from run to run of the same binary on "
-    "the same data, so the excess is contention between a multiprocessor's warps and not a property of the accesses: "
+    "the same data, so the excess is contention between an SM's warps and not a property of the accesses: "
     "a warp by itself counts exactly what the emulator does (h200_warp_counters.json). The emulator counts the passes "
     "that the accesses need, which is never more than any run counted.",
     "smsp__inst_executed_op_{global_ld,global_st,shared_ld}": "Instructions of the machine code, those counted too "
@@ -51,8 +51,8 @@ def metrics(ncu: str) -> list[str]:
 def profile(ncu: str, ladder: str, names: str, order: Path) -> list[dict[str, object]]:
     """Every rung with what ncu counts for it."""
     command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", names]
-    script = Path(__file__).with_name("launch_all.py")
-    command += [sys.executable, str(script), "--ladder", ladder, "--out", str(order)]
+    script = Path(__file__).with_name("launches.py")
+    command += [sys.executable, str(script), "gemm", "--ladder", ladder, "--workers", "0", "--out", str(order)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"ncu failed with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -88,7 +88,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *ar
     """The code with which that script of benchmarks/ ends on that GPU, where no other process compiles."""
     path = str(BENCHMARKS / script)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
-    monkeypatch.setattr(sys, "argv", [path, "--workers", "0", *map(str, arguments)])
+    monkeypatch.setattr(sys, "argv", [path, *map(str, arguments), "--workers", "0"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(path, run_name="__main__")
     return int(ended.value.code or 0)

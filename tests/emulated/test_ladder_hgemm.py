@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from emulated.launched_script import BENCHMARKS, ScriptGPU
+from emulated.launched_script import ScriptGPU, run_script
 from matmill import cli, registry
 from matmill.bench.halves import EMULATED
 from matmill.bench.results import Outcome
@@ -170,13 +168,10 @@ def test_sanitizers_are_given_the_rungs(
     gpu = ScriptGPU("A")
     if damaged:
         gpu.damage = lambda found: found.fill(7)
-    path, order = str(BENCHMARKS / "launch_all.py"), tmp_path / "order.json"
-    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
-    monkeypatch.setattr("matmill.ladder.hgemm.HGEMM", (HGEMM[0], HGEMM[-1]))
-    monkeypatch.setattr(sys, "argv", [path, "--ladder", "hgemm", "--out", str(order)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(path, run_name="__main__")
-    assert ended.value.code == int(damaged)
+    order = tmp_path / "order.json"
+    monkeypatch.setattr("lab.gemm.launches.HGEMM_LADDER", (HGEMM[0], HGEMM[-1]))
+    ended = run_script(monkeypatch, gpu, "launches.py", "gemm", "--ladder", "hgemm", "--out", order)
+    assert ended == int(damaged)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"2 launches, {2 * damaged} wrong"
     sizes = {"m": 256, "n": 256, "k": 256, "dtype": "float16"}

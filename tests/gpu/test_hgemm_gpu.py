@@ -14,8 +14,7 @@ import matmill
 from matmill import errors
 from matmill.choose import choose
 from matmill.dtypes import ALL
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
+from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM, space
 from matmill.problem import Gemm
@@ -112,8 +111,7 @@ def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, 
                     da.pointer("A"), db.pointer("B"), dd.pointer("D"), dd.pointer("D"),
                     workspace=room.pointer("workspace"),
                 )  # fmt: skip
-                binary = compile_source(generate(kernel, problem.dtype), device.arch.target)
-                for launch in kernel.launches(problem, operands):
+                for binary, launch in binaries(kernel, problem, operands, device.arch.target):
                     device.launch(binary, launch)
                 device.synchronize()
             verdict = check(dd.download((m, n), a.dtype), a, b)

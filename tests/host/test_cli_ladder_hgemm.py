@@ -20,11 +20,11 @@ from rich.console import Console
 
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from host.test_cli_ladder import measured, outcome
+from lab.hgemm_page import hgemm_page
 from matmill import cli
 from matmill.arch import get
 from matmill.bench import measure, peers, units
 from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.half_report import hgemm_page
 from matmill.bench.halves import HALVES, HalfInputs, half_product
 from matmill.bench.peers import NARROW, WIDE, half_peers
 from matmill.bench.plots import draw

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.model_fit import Found, Samples, Verdict, fit, judge
+from lab.models import MODELS
 from matmill.arch import get
-from matmill.bench.model_fit import Found, Samples, Verdict, fit, judge
-from matmill.bench.models import MODELS
 from matmill.bench.transposed import ARTICLE, transposed_sum
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType

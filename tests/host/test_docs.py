@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from matmill.bench.half_report import hgemm_page, recorded_pictures
-from matmill.bench.inner_report import page, recorded_groups
-from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.hgemm_page import hgemm_page, recorded_pictures
+from lab.inner import report as inner_report
+from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.transpose_add.report import recorded_comparisons
 from matmill.bench.production import rows_of
-from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
@@ -103,7 +103,7 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
 
 def test_the_page_of_inner_products_is_up_to_date() -> None:
     committed = (ROOT / "docs" / "inner-results.md").read_text(encoding="utf-8")
-    assert committed == page(recorded_groups(RESULTS)), "run `make docs`"
+    assert committed == inner_report.page(inner_report.recorded_comparisons(RESULTS)), "run `make docs`"
 
 
 @pytest.mark.parametrize("ladder", ["sgemm", "hgemm", "inner", "transpose_add"])

@@ -39,7 +39,7 @@ def narrow(made: HalfInputs, step: int = 8) -> Array:
 
 
 def cut_off(made: HalfInputs) -> Array:
-    """The product with float32 sums that are cut off, not rounded, after every 8 terms, as matrix units do."""
+    """The product with float32 sums that are cut off, not rounded, after every 8 terms, as tensor cores do."""
     a, b = made.a.astype(np.float32), made.b.astype(np.float32)
     total = np.zeros((made.problem.m, made.problem.n), np.float32)
     for start in range(0, made.problem.k, 8):
@@ -95,7 +95,7 @@ def test_a_kernel_that_computes_nothing_or_half_does_not_pass(k: int, acc16: boo
     wrongs = {
         "nothing": np.zeros_like(right),
         "half of k": wide(made, k // 2),
-        "two fragments in each other's place": swapped,
+        "two fragments swapped": swapped,
         "nothing in one column": np.where(np.arange(300) == np.abs(right[0]).argmax(), np.float16(0), right),
         "not a number": np.where(np.arange(300) == 7, np.float16(np.nan), right),
     }

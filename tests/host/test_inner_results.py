@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -16,19 +15,20 @@ import pytest
 
 from host.test_cli_gpu import MILLISECONDS
 from host.test_inner_search import SearchGPU
+from lab import tensors
+from lab.clean_clock import Reading
+from lab.inner import compare as inner_compare
+from lab.inner.groups import GROUPS, must_beat_library, problems, wanted
+from lab.inner.report import FORMAT, LIBRARY, OURS, Entry, cells, entries, page, recorded_comparisons, rows_of, said
 from matmill.arch import get
-from matmill.bench import inner_compare, probe_runs
-from matmill.bench.clean_clock import Reading
+from matmill.bench import probe_runs
 from matmill.bench.clock import Clock
-from matmill.bench.inner_entry import LIBRARY, OURS, Entry
-from matmill.bench.inner_groups import GROUPS, must_beat_library, problems, wanted
-from matmill.bench.inner_report import KIND, cells, entries, lines, page, recorded_groups, said
 from matmill.bench.products import CASES, described, gram_of, inner_product
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm
+from support.scripts import run_script
 from torch_stand_in import Tensor, product, stand_in
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner.py"
 UNMEASURED = "No run on a GPU is recorded yet."
 H200 = get("h200")
 
@@ -107,7 +107,7 @@ def _record(group: str, products: list[dict[str, Any]]) -> dict[str, Any]:
         "packages": {"torch": "2.11.0", "rich": "15"},
         "gpus": [{"name": "NVIDIA H200", "driver_version": "580"}],
     }
-    head = {"record": KIND, "group": group, "arch": "h200", "environment": environment, "asked": len(products)}
+    head = {"record": FORMAT.kind, "group": group, "arch": "h200", "environment": environment, "asked": len(products)}
     return {**head, "products": products}
 
 
@@ -139,7 +139,7 @@ def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library
         _at(inner_product(3, 3, 10**8, F16), 0.8),
         _at(inner_product(16, 16, 10**8, F16), 0.4),
     ]
-    narrow, half = lines(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
+    narrow, half = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
     assert (narrow.name, narrow.products, narrow.met, narrow.asked, narrow.must) == ("float32", 3, 2, 3, 3)
     assert narrow.least == pytest.approx(0.85)
     assert narrow.median == pytest.approx(0.95)
@@ -147,7 +147,7 @@ def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library
     assert (half.met, half.asked, half.must) == (0, 1, 2)
     assert cells(narrow)[1:7] == ["3", "85.0%", "95.0%", "-", "2 of 3", "1 of 3"]
     made = [{**one, "read_seconds": 0.97 * one["rows"][0]["median"]} for one in made[:2]]
-    (narrow,) = lines(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
+    (narrow,) = rows_of(GROUPS["bandwidth"], entries(_record("bandwidth", made)))
     assert cells(narrow)[4] == "97.0%"
 
 
@@ -157,7 +157,7 @@ def test_a_line_counts_what_reaches_its_goal_and_what_is_slower_than_the_library
 def test_the_page_without_a_record_says_so() -> None:
     made = page({})
     assert UNMEASURED in made
-    assert "python benchmarks/inner.py" in made
+    assert "python benchmarks/compare.py inner" in made
 
 
 def test_the_page_tells_every_group(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_page_tells_every_group(tmp_path: Path) -> None:
     for name, products in records.items():
         (tmp_path / f"inner_h200_{name}.json").write_text(json.dumps(_record(name, products)), encoding="utf-8")
     (tmp_path / "inner_emulated_100.json").write_text('{"ladder": "inner"}', encoding="utf-8")
-    found = recorded_groups(tmp_path)
+    found = recorded_comparisons(tmp_path)
     assert set(found) == set(GROUPS)
     made = page(found)
     assert UNMEASURED not in made
@@ -188,7 +188,7 @@ def test_the_page_tells_every_group(tmp_path: Path) -> None:
     assert all(f"## {group.title}" in text for group in GROUPS.values())
     assert "| 3x3x64000000 | 95.0%, 4.00x | 95.0%, 4.00x | 95.0%, 4.00x | 95.0%, 4.00x |" in text
     assert "| 8x8x10000000 | 91.0%, 4.00x |" in text
-    assert "Multiply-adds are the nearer limit of square products from m = n = 128 (float32) on." in text
+    assert "FMAs are the nearer limit of square products from m = n = 128 (float32) on." in text
     assert any(line.startswith("| 128x128x1000000 |") and "% FMA, 1.43x" in line for line in text)
     assert any(line.startswith("| 3x3x50000000 float32, F row-major |") and "93.0%" in line for line in text)
     assert any("torch einsum" in line for line in text)
@@ -205,11 +205,11 @@ def test_what_a_run_has_no_time_for_is_taken_from_an_earlier_one(tmp_path: Path)
     late["products"] = [_at(inner_product(2, 2, 10**7), 0.95)]
     for name, record in {"bandwidth": late, "bandwidth_rest": early}.items():
         (tmp_path / f"inner_h200_{name}.json").write_text(json.dumps(record), encoding="utf-8")
-    found = recorded_groups(tmp_path)["bandwidth"]
+    found = recorded_comparisons(tmp_path)["bandwidth"]
     assert [(one.problem.m, round(one.read_share(), 2)) for one in entries(found)] == [(2, 0.95), (3, 0.9)]
     assert found["others"] == [(1, "2026-11-20T08:15:30+00:00")]
     said = "Products of an earlier run, of 2026-11-20 08:15, that this one left out: 1."
-    assert said in page(recorded_groups(tmp_path))
+    assert said in page(recorded_comparisons(tmp_path))
 
 
 # Measuring
@@ -222,6 +222,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     plain = FakeTime(fake)
     monkeypatch.setattr(fake, "call", plain.call)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr(tensors, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "inner", _inner)
     monkeypatch.setattr(probe_runs, "flush_bytes", lambda _arch, *, cold: 1024 * cold)
@@ -247,9 +248,8 @@ def _inner(e: Tensor, f: Tensor, *, out: Tensor) -> Tensor:
     return out
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    return run_script(monkeypatch, "compare.py", "inner", *arguments)
 
 
 def test_the_script_measures_every_group_and_gives_its_memory_back(
@@ -258,10 +258,11 @@ def test_the_script_measures_every_group_and_gives_its_memory_back(
     few = [inner_product(3, 3, 20_000), inner_product(2, 5, 10_001, BF16, "column"), gram_of(inner_product(2, 2, 9999))]
     for name, group in GROUPS.items():
         monkeypatch.setitem(GROUPS, name, replace(group, problems=lambda: few))
-    _run(monkeypatch, "--out", tmp_path, "--workers", 0, "--limit", 3, "--seed", 4, "--seconds-each", 0.01)
+    arguments = ("--out", tmp_path, "--workers", 0, "--limit", 3, "--seed", 4, "--seconds-each", 0.01)
+    assert _run(monkeypatch, *arguments) == 0
     printed = capsys.readouterr().out
-    assert "Short sums: k from 1e4 to 1e6: 3 of 3 products on h200" in printed
-    found = recorded_groups(tmp_path)
+    assert "Short k, from 1e4 to 1e6: 3 of 3 products on h200" in printed
+    found = recorded_comparisons(tmp_path)
     assert set(found) == set(GROUPS)
     long = entries(found["bandwidth"])
     assert [entry.problem for entry in long] == few
@@ -289,27 +290,28 @@ def test_wrong_results_are_recorded_as_such(
         return out
 
     monkeypatch.setattr(inner_compare, "inner", wrong)
-    _run(monkeypatch, "--out", tmp_path, "--workers", 0, "--limit", 2, "--group", "small")
-    small = entries(recorded_groups(tmp_path)["small"])
+    assert _run(monkeypatch, "--out", tmp_path, "--workers", 0, "--limit", 2, "--group", "small") == 1
+    small = entries(recorded_comparisons(tmp_path)["small"])
     assert [entry.ok for entry in small] == [False, False]
     assert all(entry.rows[LIBRARY]["ok"] for entry in small)
     assert small[0].record["rows"][0]["excess"] is None  # infinite, which JSON cannot say
     assert all(isinf(entry.error_ratio()) for entry in small)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("float32, plain calls"))
     assert row.split()[-1] == "1"
-    assert "| 1 |" in page(recorded_groups(tmp_path))
+    assert "| 1 |" in page(recorded_comparisons(tmp_path))
 
 
 def test_time_that_is_up_ends_the_run_with_what_there_is(
     gpu: SearchGPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gpu.live == {}
-    _run(monkeypatch, "--out", tmp_path, "--workers", 0, "--limit", 2, "--group", "small", "--seconds", -1)
-    assert recorded_groups(tmp_path) == {}
+    arguments = ("--out", tmp_path, "--workers", 0, "--limit", 2, "--group", "small", "--seconds", -1)
+    assert _run(monkeypatch, *arguments) == 0
+    assert recorded_comparisons(tmp_path) == {}
     assert "0 of 2 products" in capsys.readouterr().out
 
 
 def test_without_torch_the_script_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(inner_compare, "installed", tuple)
+    monkeypatch.setattr(tensors, "installed", tuple)
     with pytest.raises(Exception, match="torch: got not installed"):
         _run(monkeypatch, "--out", tmp_path)

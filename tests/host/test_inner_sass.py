@@ -1,18 +1,17 @@
-"""Counting in machine code: the way through a loop, and the script that does so for the inner kernel."""
+"""Counting in machine code: the path through a loop, and the script that does so for the inner kernel."""
 
 from __future__ import annotations
 
 import runpy
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from matmill.bench.machine_code import code, disassembler, main_way
+from lab.machine_code import code, disassembler, main_path
 from matmill.errors import MatmillError
+from support.scripts import BENCHMARKS, run_script
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_sass.py"
+SCRIPT = "inner_sass.py"
 LISTING = """
 .text.other:
         /*0000*/                   FADD R0, R1, R2 ;
@@ -40,7 +39,7 @@ LISTING = """
 """
 
 
-def test_a_side_way_is_left_out_and_loops_inside_count_as_often_as_they_run() -> None:
+def test_a_side_path_is_left_out_and_loops_inside_count_as_often_as_they_run() -> None:
     found = code(LISTING, "f")
     assert found.lines[0] == "MOV R0, R1"
     assert sorted(found.loops()) == [(1, 9), (2, 3), (7, 8)]
@@ -48,9 +47,9 @@ def test_a_side_way_is_left_out_and_loops_inside_count_as_often_as_they_run() ->
     def times(body: Counter[str]) -> float:
         return 5.0 if body["FFMA"] else 3.0
 
-    whole = main_way(found, (1, 9), lambda line: -1e9 if "ZFILL" in line else -1.0, times)
+    whole = main_path(found, (1, 9), lambda line: -1e9 if "ZFILL" in line else -1.0, times)
     assert whole == {"BRA": 7, "LDGSTS": 1, "IADD3": 1, "FFMA": 5}
-    short = main_way(found, (1, 9), lambda line: 1e9 if "ZFILL" in line else -1.0, times)
+    short = main_path(found, (1, 9), lambda line: 1e9 if "ZFILL" in line else -1.0, times)
     assert short == {"BRA": 1 + 3 + 1 + 5 + 1, "LDGSTS": 3, "IADD3": 1, "FFMA": 5}
 
 
@@ -62,8 +61,7 @@ def test_the_script_counts_what_the_kernel_must_do(
     except MatmillError as error:
         pytest.skip(str(error))
     arguments = ["--dtypes", "float32", "--layouts", "column", "gram", "--sizes", "3x3", "16x16"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    run_script(monkeypatch, SCRIPT, *arguments)
     lines = capsys.readouterr().out.splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     head, rows = table[0], [dict(zip(table[0], cells, strict=True)) for cells in table[2:]]
@@ -79,7 +77,7 @@ def test_the_script_counts_what_the_kernel_must_do(
 
 
 def test_copies_of_zeros_are_known_by_name_or_by_their_predicate() -> None:
-    fills = runpy.run_path(str(SCRIPT))["fills"]
+    fills = runpy.run_path(str(BENCHMARKS / SCRIPT))["fills"]
     assert fills("LDGSTS.E.BYPASS.128.ZFILL [R13], desc[UR14][R4.64]")
     assert fills("LDGSTS.E.BYPASS.128 [R13], desc[UR14][R4.64], P1")
     assert not fills("@!P1 LDGSTS.E.128 [R17+0x1000], desc[UR14][R14.64]")

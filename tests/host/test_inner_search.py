@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import runpy
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,20 @@ import numpy as np
 import pytest
 
 from host.test_cli_gpu import FakeGPU
+from lab.compiler import KernelCompiler
+from lab.contest import Rules, contest
+from lab.inner.grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
+from lab.inner.matrices import InnerMatrices
+from lab.inner.report import LIBRARY
+from lab.inner.search import SEARCH, Task, candidates, mma_tasks, numbers, read, tasks
+from lab.records import append
+from lab.search import Candidate, Search, Tools
 from matmill.arch import get
-from matmill.bench import inner_search
 from matmill.bench.clock import Clock, Competitor, StreamHandle
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules, contest
-from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
-from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
 from matmill.bench.phvm_curve import read_measured
-from matmill.bench.products import described, gram_of, inner_product, layout_of
+from matmill.bench.products import gram_of, inner_product, layout_of
 from matmill.bench.sums import random_sum
-from matmill.bench.torch_matrices import TorchMatrices
+from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import ArgumentError
@@ -32,11 +35,18 @@ from matmill.jit.compile import Binary
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.launch import Launch
+from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
+from support.scripts import run_script
 from torch_stand_in import product, stand_in
 
 H200 = get("h200")
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_search.py"
+SCRIPT = "search.py"
+
+
+def configs(found: Sequence[Candidate]) -> list[Config]:
+    """Those of candidates."""
+    return [one.kernel.config for one in found]
 
 
 # Grids
@@ -77,36 +87,38 @@ def test_a_part_of_the_fit_grid_is_searched_exhaustively_and_all_judges_come_bef
 
 def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> None:
     problem = inner_product(3, 3, 10**7)
-    everything = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
+    found = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
+    everything = configs(found)
     predicted = [cost.predict(problem, config, H200) for config in everything]
+    assert [one.predicted for one in found] == predicted
     assert predicted == sorted(predicted)
     assert predicted[0] == min(cost.predict(problem, config, H200) for config in space(problem, H200))
     assert predicted[-1] <= 5 * predicted[0]
     assert not any(config["GS"] == 1 for config in everything)
-    some = candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 1)
+    some = configs(candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 1))
     assert some[:10] == everything[:10]
     assert len(some) == 10 + round(0.25 * (len(everything) - 10))
     assert len(candidates(Task(problem, "judge", exhaustive=False), H200, 1)) == 10
-    assert candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 2) != some
+    assert configs(candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 2)) != some
 
 
-def test_products_that_matrix_units_can_multiply_are_searched_among_those_configurations() -> None:
+def test_products_that_tensor_cores_can_multiply_are_searched_among_those_configurations() -> None:
     small, wide, halves = inner_product(3, 3, 10**6), inner_product(64, 64, 10**6), inner_product(4, 4, 10**6, F16)
     column = inner_product(32, 32, 10**6, layout="column")
-    todo = unit_tasks([small, wide], [halves, column, small], H200)
-    assert [(task.problem, task.part, task.exhaustive, task.units) for task in todo] == [
+    todo = mma_tasks([small, wide], [halves, column, small], H200)
+    assert [(task.problem, task.part, task.exhaustive, task.mma) for task in todo] == [
         (wide, "fit", False, True),
         (column, "judge", False, False),
         (column, "judge", True, False),
     ]
-    everything = candidates(Task(wide, "fit", exhaustive=True), H200, 1)
-    some = candidates(todo[0], H200, 1)
+    everything = configs(candidates(Task(wide, "fit", exhaustive=True), H200, 1))
+    some = configs(candidates(todo[0], H200, 1))
     assert some[:10] == everything[:10]
     assert len(some) > 10
     assert all(config["UNITS"] for config in some[10:])
     others = sum(config["UNITS"] for config in everything[10:])
     assert len(some) == 10 + round(todo[0].share * others) < 10 + others
-    mixed = candidates(Task(wide, "fit", exhaustive=False, share=todo[0].share), H200, 1)
+    mixed = configs(candidates(Task(wide, "fit", exhaustive=False, share=todo[0].share), H200, 1))
     assert not all(config["UNITS"] for config in mixed[10:])
 
 
@@ -139,9 +151,9 @@ def test_what_is_slow_is_timed_once_and_others_in_every_round() -> None:
     samples = contest(times.once, times.competitors(), Rules(rounds=5), 1, always={"library"})
     assert {name: len(found) for name, found in samples.items()} == {"best": 5, "near": 5, "far": 1, "library": 5}
     assert samples["near"] == [1.4e-3] * 5
-    turns = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
-    assert all(sorted(turn) == ["best", "library", "near"] for turn in turns)
-    assert len({tuple(turn) for turn in turns}) > 1
+    rounds = [times.ran[4 + 3 * i : 7 + 3 * i] for i in range(4)]
+    assert all(sorted(one) == ["best", "library", "near"] for one in rounds)
+    assert len({tuple(one) for one in rounds}) > 1
 
 
 def test_long_runs_get_few_rounds_and_none_begins_after_the_deadline() -> None:
@@ -168,10 +180,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_answers_are_made_in_pieces_and_leave_the_matrices_alone(
     dtype: Any, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("matmill.bench.torch_matrices._BLOCK", 1 << 14)
+    monkeypatch.setattr("lab.inner.matrices._BLOCK", 1 << 14)
     plain = inner_product(3, 5, 2001, dtype, "row" if layout == "gram" else layout)
     problem = gram_of(plain) if layout == "gram" else plain
-    matrices = TorchMatrices(problem, 7)
+    matrices = InnerMatrices(problem, 7)
     e, f = matrices.e.array.copy(), matrices.f.array.copy()
     assert (e.shape, f.shape) == ((problem.m, problem.k), (problem.k, problem.n))
     assert np.shares_memory(matrices.e.array, matrices.f.array) == (layout == "gram")
@@ -193,7 +205,7 @@ def test_answers_are_made_in_pieces_and_leave_the_matrices_alone(
 
 @pytest.mark.usefixtures("torch")
 def test_a_gram_matrix_beyond_float16_must_be_infinite_there() -> None:
-    matrices = TorchMatrices(gram_of(inner_product(2, 2, 400_000, F16)), 1)
+    matrices = InnerMatrices(gram_of(inner_product(2, 2, 400_000, F16)), 1)
     made = product(matrices.e.array, matrices.f.array)
     assert np.isinf(np.diag(made)).all()
     found = matrices.errors(made)
@@ -211,7 +223,7 @@ class SearchGPU(FakeGPU):
 
     def __init__(self) -> None:
         super().__init__()
-        self.matrices: Any = None
+        self.matrices: InnerMatrices | None = None
         self.blocks = 0
         self.names: list[str] = []
 
@@ -225,7 +237,8 @@ class SearchGPU(FakeGPU):
             self.names.append(launch.entry)
             if launch.entry == "inner":
                 self.blocks = launch.grid[0]
-            self.matrices.d.array[...] = product(self.matrices.e.array, self.matrices.f.array)
+            assert self.matrices is not None
+            self.matrices.out.array[...] = product(self.matrices.e.array, self.matrices.f.array)
 
         return run
 
@@ -238,73 +251,73 @@ class SearchGPU(FakeGPU):
 def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
     assert torch is sys.modules["torch"]
     fake = SearchGPU()
+    make = InnerMatrices.__init__
 
-    class Registered(TorchMatrices):
+    def registered(matrices: InnerMatrices, *args: Any) -> None:
         """Matrices that the fake GPU knows of."""
+        make(matrices, *args)
+        fake.matrices = matrices
 
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            fake.matrices = self
-
-    monkeypatch.setattr(inner_search, "TorchMatrices", Registered)
+    monkeypatch.setattr(InnerMatrices, "__init__", registered)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("lab.tensors.installed", lambda: ("torch",))
     return fake
 
 
 def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: Path) -> None:
     problem = inner_product(2, 3, 20_001, F64, "column")
     task = Task(problem, "judge", exhaustive=False)
-    configs = candidates(task, H200, 1)[:4]
-    record = Record(tmp_path / "record.jsonl", 5, {"date": "today"})
+    found = candidates(task, H200, 1)[:4]
+    path = tmp_path / "record.jsonl"
+    assert SEARCH.left([task], path, 5, {"date": "today"}) == [task]
     with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:  # type: ignore[arg-type]  # a stand-in
-        tools = inner_search.Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
-        line = inner_search.search(tools, task, configs)
-        assert compiler.ordered == len({config.constants for config in configs})
+        tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)  # type: ignore[arg-type]  # as above
+        with SEARCH.trials(tools) as make:
+            line = SEARCH.measure(tools, make, task, found)
+        assert compiler.ordered == len({config.constants for config in configs(found)})
         assert compiler.waited > 0
-    record.add(line)
+    append(path, line)
     assert line["errors"]["chosen"]["ok"]
     assert line["errors"][LIBRARY]["ok"]
-    (found,) = read([record.path])
-    assert found.problem == problem
-    assert found.configs == tuple(configs)
-    assert found.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs])
-    assert (found.part, found.exhaustive) == ("judge", False)
-    assert found.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
+    (back,) = read([path])
+    assert back.problem == problem
+    assert back.configs == tuple(configs(found))
+    assert back.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs(found)])
+    assert (back.part, back.exhaustive) == ("judge", False)
+    assert back.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
     assert set(gpu.names) == {"inner"}  # few partial sums, which the last block adds
 
 
 def _line(problem: Any, part: str, *, exhaustive: bool, seconds: float) -> dict[str, Any]:
-    config = space(problem, H200)[0]
-    numbers = [value for _, value in (*config.constants, *config.launch)]
-    said = described(problem)
     return {
-        "problem": said,
-        "part": part,
-        "exhaustive": exhaustive,
+        **Task(problem, part, exhaustive).described(),
         "errors": {"chosen": {"ok": True, "excess": float("inf")}},
         LIBRARY: 1.0,
-        "configs": [[*numbers, seconds, 3]],
+        "configs": [[*numbers(space(problem, H200)[0]), seconds, 3]],
     }
+
+
+def _left(path: Path, tasks: list[Task], seed: int = 5) -> list[Task]:
+    return SEARCH.left(tasks, path, seed, {})
 
 
 def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     first, second = inner_product(2, 2, 30_000), inner_product(3, 2, 30_000, BF16)
-    record = Record(path, 5, {})
-    record.add(_line(first, "fit", exhaustive=False, seconds=1.0))
-    record.add(_line(second, "judge", exhaustive=True, seconds=2.0))
+    assert _left(path, [Task(first, "fit", exhaustive=False)])
+    append(path, _line(first, "fit", exhaustive=False, seconds=1.0))
+    append(path, _line(second, "judge", exhaustive=True, seconds=2.0))
     with path.open("a", encoding="utf-8") as file:
         file.write('{"problem": {"m": 2')
-    again = Record(path, 5, {})
-    assert Task(first, "fit", exhaustive=False).key in again.done
-    assert Task(first, "fit", exhaustive=True).key not in again.done
-    again.add(_line(first, "judge", exhaustive=True, seconds=3.0))
+    todo = [Task(first, "fit", exhaustive=exhaustive) for exhaustive in (False, True)]
+    assert _left(path, todo) == todo[1:]
+    append(path, _line(first, "judge", exhaustive=True, seconds=3.0))
     found = {one.problem: one for one in read([path])}
     assert {p: one.seconds for p, one in found.items()} == {first: (3.0,), second: (2.0,)}
     assert found[first].part == "fit"  # whichever run met it again
     assert "Infinity" not in path.read_text(encoding="utf-8")
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
-        Record(path, 6, {})
+        _left(path, [], 6)
     other = tmp_path / "other.jsonl"
     other.write_text("{}\n", encoding="utf-8")
     with pytest.raises(ArgumentError, match="no header"):
@@ -314,9 +327,16 @@ def test_a_record_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
         read([other])
 
 
+def _search(monkeypatch: pytest.MonkeyPatch, most: int, fit: list[Gemm], judge: Sequence[Gemm] = ()) -> None:
+    """Replaces the grids, and leaves so many configurations of a task, to have less to compile."""
+    some: Search[Task] = replace(SEARCH, candidates=lambda *asked: candidates(*asked)[:most])
+    monkeypatch.setattr("lab.inner.search.SEARCH", some)
+    monkeypatch.setattr("lab.inner.search.fit_grid", lambda _seed: fit)
+    monkeypatch.setattr("lab.inner.search.judge_grid", lambda _seed, _others: list(judge))
+
+
 def _run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert run_script(monkeypatch, SCRIPT, "inner", *arguments) == 0
 
 
 @pytest.mark.usefixtures("gpu")
@@ -325,9 +345,7 @@ def test_the_script_measures_writes_and_resumes(
 ) -> None:
     path = tmp_path / "record.jsonl"
     small = [inner_product(1, 1, 10_000, F32), inner_product(2, 1, 10_001, F16)]
-    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: small)
-    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [inner_product(1, 2, 10_000)])
-    monkeypatch.setattr("matmill.bench.inner_search.candidates", lambda *asked: candidates(*asked)[:2])  # to compile
+    _search(monkeypatch, 2, small, [inner_product(1, 2, 10_000)])
     arguments = ("--out", path, "--workers", 0, "--rounds", 1, "--seed", 3)
     _run(monkeypatch, *arguments, "--part", "judge", "--limit", 1)
     said = capsys.readouterr().out
@@ -351,9 +369,7 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("matmill.bench.inner_grids.fit_grid", lambda _seed: [inner_product(1, 1, 10_000, F32)])
-    monkeypatch.setattr("matmill.bench.inner_grids.judge_grid", lambda _seed, _others: [])
-    monkeypatch.setattr("matmill.bench.inner_search.candidates", lambda *asked: candidates(*asked)[:6])
+    _search(monkeypatch, 6, [inner_product(1, 1, 10_000, F32)])
     _run(monkeypatch, "--compile-only", "--arch", "a100", "--workers", 1)
     said = capsys.readouterr().out
     assert "kernels for sm_80 in" in said
@@ -363,20 +379,9 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
 def test_the_curve_of_phvm_is_measured_over_its_launches(
     gpu: SearchGPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Registered(TorchMatrices):
-        """Matrices that the fake GPU knows of."""
-
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            gpu.matrices = self
-
-    monkeypatch.setattr("matmill.bench.torch_matrices.TorchMatrices", Registered)
     monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
-    monkeypatch.setattr("matmill.bench.inner_compare.needs_torch", lambda: None)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
-    script = SCRIPT.with_name("inner_phvm.py")
-    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path), "--cases", "MTX1", "--k", "5000"])
-    runpy.run_path(str(script), run_name="__main__")
+    assert run_script(monkeypatch, "inner_phvm.py", "--out", tmp_path, "--cases", "MTX1", "--k", 5000) == 0
     curve = read_measured(tmp_path / "phvm_h200_MTX1.json")
     resident = H200.sms * H200.threads_per_sm
     assert {(resident // bs, bs) for bs in (32, 64, 128, 256, 512, 1024)} < set(curve)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -12,23 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.fitting import least
+from lab.inner.grids import fit_grid, judge_grid
+from lab.inner.search import SEARCH, Task, candidates, numbers
+from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
+from lab.models import MODELS
+from lab.records import append
 from matmill.arch import get
-from matmill.bench.fitting import least
-from matmill.bench.inner_grids import fit_grid, judge_grid
-from matmill.bench.inner_search import Record, Task, candidates
-from matmill.bench.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
-from matmill.bench.models import MODELS
-from matmill.bench.products import described, gram_of, inner_product
+from matmill.bench.products import gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants
 from matmill.dtypes import BF16, F64
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
+from support.scripts import run_script
 
 H200 = get("h200")
 INNER = MODELS["inner"].model
 NAMES = INNER.names
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fit_model.py"
+SCRIPT = "fit_model.py"
 #: A GPU unlike the one that the estimates are for.
 TRUTH = replace(
     Constants(),
@@ -52,7 +52,7 @@ def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
     found = []
     for problem in problems:
         task = Task(problem, part, exhaustive=True)
-        configs = candidates(task, H200, 1)
+        configs = [one.kernel.config for one in candidates(task, H200, 1)]
         factors = np.exp(noise.normal(0, _NOISE, len(configs)))[::every].tolist()
         configs = configs[::every]
         seconds = [cost.predict(problem, c, H200, TRUTH) * x for c, x in zip(configs, factors, strict=True)]
@@ -80,9 +80,9 @@ def test_long_products_of_few_outputs_are_bound_by_memory_at_nearly_its_rate() -
 def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes_on_top() -> None:
     wide = inner_product(128, 128, 1_000_000)
     assert _best(wide).bound in {"arithmetic", "issue"}
-    # A product is three on the matrix units.
-    on_units = cost.DEFAULT.unit_share * H200.matrix_flops["tf32"] / 3
-    assert wide.flops / _best(wide).seconds < max(cost.DEFAULT.fma_share * H200.fp32_flops, on_units)
+    # A product is three on the tensor cores.
+    by_mma = cost.DEFAULT.unit_share * H200.matrix_flops["tf32"] / 3
+    assert wide.flops / _best(wide).seconds < max(cost.DEFAULT.fma_share * H200.fp32_flops, by_mma)
     assert _best(inner_product(3, 3, 10_000)).bound == "overhead"
     # 16-bit elements are half the bytes, and widening them costs instructions.
     narrow, plain = (_best(inner_product(16, 16, 10**7, dtype)) for dtype in (BF16, F64))
@@ -115,7 +115,7 @@ def test_every_constant_matters_to_some_configuration_in_the_direction_it_should
 def test_runs_that_begin_within_a_line_of_l1_leave_room_for_less() -> None:
     odd, even = inner_product(5, 6, 10**6 + 1, layout="column"), inner_product(5, 6, 10**6, layout="column")
     config = next(config for config in space(odd, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
-    # 10**6 floats are a multiple of 128 bytes; 512 bytes of others lie in five lines, but for one in 32.
+    # 10**6 floats are a multiple of 128 bytes; 512 bytes of others span five cache lines, but for one in 32.
     assert cost.demand(even, config, H200).l1 / cost.demand(odd, config, H200).l1 == pytest.approx(1 + 124 / 512)
     row = inner_product(5, 6, 10**6 + 1)
     packed = next(config for config in space(row, H200) if config["BK"] == 128 and config["E_WIDTH"] == 1)
@@ -143,9 +143,9 @@ def test_steps_along_axes_find_a_crooked_valley_s_end_and_keep_to_bounds() -> No
         return float(abs(x[0] - 2) + abs(x[1] - x[0]) + 0.1 * abs(x[2]))
 
     low, high = np.full(3, -5.0), np.array([5.0, 1.5, 5.0])
-    place, value = least(crooked, np.array([-4.0, 4.0, 4.0]), (low, high), shortest=1e-4)
-    assert place[1:] == pytest.approx([1.5, 0], abs=0.01)
-    assert 1.49 < place[0] < 2.01  # all of these are as low
+    point, value = least(crooked, np.array([-4.0, 4.0, 4.0]), (low, high), shortest=1e-4)
+    assert point[1:] == pytest.approx([1.5, 0], abs=0.01)
+    assert 1.49 < point[0] < 2.01  # all of these are as low
     assert value == pytest.approx(0.5, abs=0.01)
 
 
@@ -184,7 +184,7 @@ def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> N
 
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
     problem = inner_product(3, 3, 10**6)
-    configs = tuple(candidates(Task(problem, "judge", exhaustive=True), H200, 1)[:3])
+    configs = tuple(one.kernel.config for one in candidates(Task(problem, "judge", exhaustive=True), H200, 1)[:3])
     predicted = [cost.predict(problem, config, H200) for config in configs]
     seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
     whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
@@ -213,29 +213,25 @@ def test_constants_are_written_where_they_stand() -> None:
 def test_the_script_fits_prints_and_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = Record(tmp_path / "record.jsonl", 1, {})
+    path = tmp_path / "record.jsonl"
+    SEARCH.left([], path, 1, {})
     grid = fit_grid(1)
     for found in [*_measured(grid[:8], "fit", 8), *_measured(judge_grid(1, grid)[:6], "judge", 8)]:
-        rows = [
-            [*(value for _, value in (*config.constants, *config.launch)), seconds, 3]
-            for config, seconds in zip(found.configs, found.seconds, strict=True)
-        ]
-        record.add(
+        rows = [[*numbers(config), seconds, 3] for config, seconds in zip(found.configs, found.seconds, strict=True)]
+        append(
+            path,
             {
-                "problem": described(found.problem),
-                "part": found.part,
-                "exhaustive": True,
+                **Task(found.problem, found.part, exhaustive=True).described(),
                 "torch.mm": 1,
                 "configs": rows,
-            }
+            },
         )
     model = tmp_path / "inner.py"
     model.write_text(Path(cost.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     entry = replace(MODELS["inner"], model=replace(INNER, path=model))
     monkeypatch.setitem(MODELS, "inner", entry)
     unlike = [name for name in NAMES if getattr(TRUTH, name) != getattr(cost.DEFAULT, name)]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), "--write", "--only", *unlike])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    run_script(monkeypatch, SCRIPT, "inner", path, "--write", "--only", *unlike)
     said = capsys.readouterr().out
     lines = said.splitlines()
     assert any(line.startswith("fit grid") for line in lines)
@@ -246,15 +242,12 @@ def test_the_script_fits_prints_and_writes(
     assert shown[0] in model.read_text(encoding="utf-8").splitlines()
     before, after = (float(word) for word in (lines[0].split()[1], lines[0].split()[3]))
     assert after < 0.3 * before
-    json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1])
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), "--judge-only"])
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    run_script(monkeypatch, SCRIPT, "inner", path, "--judge-only")
     assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
     for options, said in (
         (["--only", "lunch"], "has no lunch; it has read_share, "),
         (["--within", "1"], "no constant any room"),
     ):
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), "inner", str(record.path), *options])
-        with pytest.raises(SystemExit):
-            runpy.run_path(str(SCRIPT), run_name="__main__")
+        assert run_script(monkeypatch, SCRIPT, "inner", path, *options) == 2
         assert said in capsys.readouterr().err

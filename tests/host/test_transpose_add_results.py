@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from lab.pages import transpose_add_page
+from lab.records import MEDIAN
+from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
+from lab.transpose_add.shapes import CASE, LONG, SHAPES, Shape
 from matmill.arch import get
-from matmill.bench.pages import transpose_add_page
 from matmill.bench.results import BaselineRow, Outcome, Row
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.sum_report import KIND, MEDIAN, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
-from matmill.bench.sum_shapes import CASE, LONG, SHAPES, Shape
 from matmill.bench.transposed import ARTICLE, transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
@@ -44,7 +45,14 @@ def _sum(shape: Shape, **seconds: float) -> dict[str, Any]:
 
 def _record(group: str, *sums: dict[str, Any]) -> dict[str, Any]:
     host = [{"dtype": "float32", "size": 64, "seconds": {OURS: 8.1e-6, "x.t() + y": 6.2e-6}}]
-    return {"record": KIND, "group": group, "arch": "h200", "host": host if group == "article" else [], "sums": sums}
+    return {
+        "record": FORMAT.kind,
+        "group": group,
+        "arch": "h200",
+        "environment": {"date": "2026-11-20T00:00:00"},
+        "host": host if group == "article" else [],
+        "sums": sums,
+    }
 
 
 def test_the_published_shapes_are_forty_of_every_kind_and_type() -> None:
@@ -88,7 +96,7 @@ def test_what_is_slower_than_others_is_said_beyond_noise_alone() -> None:
     assert "Slower than others by more than noise" in said[-1]
 
 
-def test_results_that_lie_alike_are_compared_besides() -> None:
+def test_results_in_one_layout_are_compared_besides() -> None:
     tall = _sum(Shape("tall", 1000, 8, F32), ours=1.1e-5, as_x=1e-5, eager=3e-5, compiled=1e-5, as_y=1.2e-5)
     assert cells(Entry(tall))[6:9] == ["0.91", "1.00", "1.09"]
     assert list(Entry(tall).slower_alike()) == []
@@ -99,16 +107,16 @@ def test_results_that_lie_alike_are_compared_besides() -> None:
         "1000x8 float32 as y: 95.0% of our time (graph)",
     ]
     said = summary(entries(_record("shapes", tall)))
-    assert any("where both results lie alike: 1000x8 float32 as x" in sentence for sentence in said)
+    assert any("both results in one layout: 1000x8 float32 as x" in sentence for sentence in said)
 
 
 def test_a_wrong_result_stands_out() -> None:
     one = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, eager=2e-3)
     one["rows"][0]["same"] = False
     assert cells(Entry(one))[-2:] == ["-", "NO"]
-    turned = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, as_x=1e-3, eager=2e-3)
-    turned["rows"][1]["same"] = False
-    assert not Entry(turned).ok
+    wrong = _sum(Shape("odd", 8191, 8191, BF16), ours=1e-3, as_x=1e-3, eager=2e-3)
+    wrong["rows"][1]["same"] = False
+    assert not Entry(wrong).ok
     assert summary(entries(_record("shapes", one)))[0] == "0 of 1 equal eager torch's to the bit."
 
 
@@ -136,7 +144,7 @@ def test_the_page_shows_rates_beside_a_copy_and_the_comparisons() -> None:
     seconds = CASE.nbytes / (0.98 * COPY)
     case = _sum(CASE, ours=seconds, eager=5.2 * seconds, compiled=1.2 * seconds, tuned=1.01 * seconds)
     shapes = [_sum(shape, ours=shape.nbytes / (0.93 * COPY), eager=1e-2) for shape in SHAPES[:3]]
-    comparisons = [_record("article", case), _record("shapes", *shapes)]
+    comparisons = {"article": _record("article", case), "shapes": _record("shapes", *shapes)}
     page = transpose_add_page(TRANSPOSE_ADD, [_measured()], comparisons)
     assert "| x | v1 | v2 | wide | shifted | production | torch eager |" in page
     assert "| 24300x11520 bfloat16 | 4.20 TB/s, 100.0% |" in page
@@ -155,4 +163,4 @@ def test_comparisons_are_found_beside_other_records(tmp_path: Path) -> None:
         "emulated_604x512": {"ladder": "transpose_add"},
     }.items():
         (tmp_path / f"transpose_add_{name}.json").write_text(json.dumps(record), encoding="utf-8")
-    assert [record["group"] for record in recorded_comparisons(tmp_path)] == ["article", "shapes"]
+    assert list(recorded_comparisons(tmp_path)) == ["article", "shapes"]

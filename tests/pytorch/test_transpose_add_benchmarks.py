@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -16,27 +14,34 @@ import pytest
 
 from host.test_cli_gpu import MILLISECONDS
 from host.test_cli_ladder_transpose_add import SumGPU
+from lab import calls, tensors
+from lab.compiler import KernelCompiler
+from lab.contest import Rules
+from lab.enqueue import enqueuer
+from lab.records import append
+from lab.search import Tools
+from lab.transpose_add import compare as comparing
+from lab.transpose_add import search, shapes
+from lab.transpose_add.compare import TORCH_COPY, Copies, compare, host_costs
+from lab.transpose_add.matrices import TransposeAddMatrices
+from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
+from lab.transpose_add.search import SEARCH, candidates, grid, named, problem_of, read, slim_grid
+from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import get
-from matmill.bench import calls, copying, sum_compare, sum_peers, sum_search, sum_shapes
+from matmill.bench import copying, sum_peers
 from matmill.bench.clock import Clock
-from matmill.bench.compiler import KernelCompiler
-from matmill.bench.contest import Rules
 from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.enqueue import enqueuer
-from matmill.bench.sum_compare import TORCH_COPY, Copies, Matrices, compare, host_costs
 from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.sum_report import KIND, OURS, OURS_AS_X, entries, page_part, recorded_comparisons
-from matmill.bench.sum_search import Tools, candidates, grid, problem_of, read, search, slim_grid
-from matmill.bench.sum_shapes import CASE, Shape
 from matmill.bench.transposed import transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
+from matmill.layout import lower_sum
+from matmill.problem import Geam
 from matmill.runtime.gpu import GPU
 from matmill.tiling import transpose as turns
+from support.scripts import run_script
 
 torch: Any = pytest.importorskip("torch")
-
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     """Torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
     fake = SumGPU(F32)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(sum_compare, "DEVICE", "cpu")
+    monkeypatch.setattr(tensors, "DEVICE", "cpu")
     monkeypatch.setattr(copying, "LEAST", 4096)
     monkeypatch.setattr(copying, "MOST", 4096)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
@@ -57,7 +62,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
-    monkeypatch.setattr(sum_compare, "_TIMERS", {"graph": calls.loop_timer, "plain": calls.loop_timer})
+    monkeypatch.setattr(calls, "TIMERS", {"graph": calls.loop_timer, "plain": calls.loop_timer})
     monkeypatch.setattr(calls, "_LOOP", 3)
     monkeypatch.setattr(calls, "_WARM", 2)
     monkeypatch.setattr(calls, "_HOST_CALLS", 2)
@@ -75,9 +80,9 @@ def _compare(
 @pytest.mark.parametrize("dtype", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_matrices_are_views_of_longer_rows_and_random(dtype: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sum_compare, "DEVICE", "cpu")
-        made = Matrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
-        again = Matrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
+        patch.setattr(tensors, "DEVICE", "cpu")
+        made = TransposeAddMatrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
+        again = TransposeAddMatrices(Shape("pitch", 30, 20, dtype, batch=2, x_pad=3, y_pad=1), 5)
     assert made.x.shape == (2, 30, 20)
     assert made.x.stride() == (30 * 23, 23, 1)
     assert made.y.stride() == (20 * 31, 31, 1)
@@ -102,7 +107,7 @@ def test_matrices_are_views_of_longer_rows_and_random(dtype: Any) -> None:
     ],
     ids=str,
 )
-def test_every_library_is_timed_in_turns_with_copies(shape: Shape, gpu: SumGPU) -> None:
+def test_every_library_is_interleaved_with_copies(shape: Shape, gpu: SumGPU) -> None:
     found = _compare(gpu, shape)
     assert Shape.restored(found["shape"]) == shape
     assert found["bytes"] == 3 * shape.batch * shape.m * shape.n * shape.dtype.itemsize
@@ -120,7 +125,7 @@ def test_every_library_is_timed_in_turns_with_copies(shape: Shape, gpu: SumGPU) 
 
 
 def test_a_result_that_differs_from_eager_torch_s_is_seen(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sum_compare, "transpose_add", lambda x, y, out: torch.sub(y, x.t(), out=out))
+    monkeypatch.setattr(comparing, "transpose_add", lambda x, y, out: torch.sub(y, x.t(), out=out))
     found = _compare(gpu, Shape("odd", 33, 21, F32))
     assert [row["same"] for row in found["rows"]] == [False, False, True, True, True]
     assert not entries({"sums": [found]})[0].ok
@@ -159,18 +164,11 @@ def test_the_host_s_cost_is_told_for_every_way(gpu: SumGPU) -> None:
         assert all(0 < seconds < 1 for seconds in one["seconds"].values())
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: object) -> int:
-    path = SCRIPTS / script
-    monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(path), run_name="__main__")
-    return int(ended.value.code or 0)
-
-
 @pytest.fixture
 def any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that flushes nothing: what flushes is a kernel that is not emulated."""
-    monkeypatch.setattr("matmill.bench.clean_clock.clean_clock", lambda gpu: Clock(gpu, 0))
+    for module in ("lab.search", "lab.transpose_add.compare"):
+        monkeypatch.setattr(f"{module}.clean_clock", lambda gpu: Clock(gpu, 0))
 
 
 @pytest.mark.usefixtures("gpu", "any_clock")
@@ -178,24 +176,24 @@ def test_the_script_writes_records_that_the_page_shows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = Shape(CASE.kind, 96, 40, BF16)
-    monkeypatch.setattr(sum_shapes, "CASE", case)
-    shapes = (Shape("tiny", 8, 12, F32), Shape("pitch", 30, 40, I8, y_pad=1), Shape("odd", 3, 5, F16))
-    for name, group in {CASE.kind: (case,), "shapes": shapes}.items():
-        monkeypatch.setitem(sum_shapes.GROUPS, name, group)
-    assert _run(monkeypatch, "transpose_add.py", "--out", tmp_path, "--limit", 2) == 0
+    monkeypatch.setattr(comparing, "CASE", case)
+    few = (Shape("tiny", 8, 12, F32), Shape("pitch", 30, 40, I8, y_pad=1), Shape("odd", 3, 5, F16))
+    for name, group in {CASE.kind: (case,), "shapes": few}.items():
+        monkeypatch.setitem(shapes.GROUPS, name, group)
+    assert run_script(monkeypatch, "compare.py", "transpose_add", "--out", tmp_path, "--limit", 2) == 0
     said = capsys.readouterr().out
-    assert "article: 1 of 1 sums on h200" in said
-    assert "shapes: 2 of 2 sums on h200" in said
+    assert "article: 1 of 1 shapes on h200" in said
+    assert "shapes: 2 of 2 shapes on h200" in said
     assert "host, 64x64 bfloat16: matmill.transpose_add" in said
     records = recorded_comparisons(tmp_path)
-    assert [(record["record"], record["group"], len(record["sums"])) for record in records] == [
-        (KIND, "article", 1),
-        (KIND, "shapes", 2),
+    assert [(record["record"], record["group"], len(record["sums"])) for record in records.values()] == [
+        (FORMAT.kind, "article", 1),
+        (FORMAT.kind, "shapes", 2),
     ]
     page = page_part(records)
     assert all(word in page for word in (f"| {OURS} |", EAGER, TUNED, "30x40 int8", "What a call costs the host"))
-    assert _run(monkeypatch, "transpose_add.py", "--out", tmp_path / "late", "--seconds", 0) == 0
-    assert "0 of 1 sums" in capsys.readouterr().out
+    assert run_script(monkeypatch, "compare.py", "transpose_add", "--out", tmp_path / "late", "--seconds", 0) == 0
+    assert "0 of 1 shapes" in capsys.readouterr().out
 
 
 # The search
@@ -207,7 +205,7 @@ class SearchGPU(SumGPU):
     frame = GPU.frame
 
     def prepare(self, binary: Any, launch: Any) -> Any:
-        """What enqueues the launch, whatever memory it is told that its parameters lie in."""
+        """What enqueues the launch, whatever the address of its parameters."""
         return lambda _config, _parameters: self.launch(binary, launch)
 
 
@@ -232,7 +230,7 @@ def test_the_grid_has_every_type_and_alignment() -> None:
         assert any(shape.batch > 1 for shape in own)
 
 
-def test_the_slim_grid_has_every_type_with_either_side_short_and_lines_that_start_anywhere() -> None:
+def test_the_slim_grid_has_every_type_with_either_side_short_and_rows_that_start_anywhere() -> None:
     shapes = [shape for shape in slim_grid() if shape.kind == "slim"]
     assert len(set(shapes)) == len(shapes)
     for dtype, wide in product(ELEMENTWISE.values(), (False, True)):
@@ -261,30 +259,36 @@ def test_the_slim_grid_has_batches_of_small_matrices_of_every_type() -> None:
 )
 def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_path: Path, shape: Shape) -> None:
     gpu: Any = search_gpu
-    record = sum_search.Record(tmp_path / "search.jsonl", 5, {"date": "today"})
-    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock, Copying(gpu, 8192) as copied:
-        tools = Tools(gpu, clock, compiler, copied, Rules(rounds=2), 5)
-        line = search(tools, shape)
-        record.add(line)
-        gpu.wrong = "transpose_add"
-        wrong = search(tools, shape)
-    found = candidates(problem_of(Matrices(shape, 5)), get("h200"))
+    path = tmp_path / "search.jsonl"
+    assert SEARCH.left([shape], path, 5, {"date": "today"}) == [shape]
+    found = candidates(problem_of(shape), get("h200"))
+    with KernelCompiler("sm_90a", 0) as compiler, Clock(gpu, 0) as clock:
+        tools = Tools(gpu, clock, compiler, Rules(rounds=2), 5)
+        with SEARCH.trials(tools) as make:
+            line = SEARCH.measure(tools, make, shape, found)
+            append(path, line)
+            gpu.wrong = "transpose_add"
+            wrong = SEARCH.measure(tools, make, shape, found)
     assert len(line["rows"]) == len(found) > 5
     assert [row["predicted"] for row in line["rows"]] == [one.predicted for one in found]
     assert {row["config"].get("SHIFTED") for row in line["rows"]} >= {0, 1}
     assert line["wrong"] == []
     assert all(row["seconds"] == MILLISECONDS / 1e3 and row["rounds"] == 2 for row in line["rows"])
     assert wrong["wrong"]
-    assert json.loads(record.path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
-    (back,) = read([record.path, record.path])
+    assert json.loads(path.read_text(encoding="utf-8").splitlines()[-1]) == json.loads(json.dumps(line))
+    (back,) = read([path, path])
     assert back.configs == tuple(one.kernel.config for one in found)
     assert back.seconds == (MILLISECONDS / 1e3,) * len(found)
-    # The problem is made anew from the shape, and a model must see in it what the search saw.
-    assert turns.space(back.problem, get("h200")) == turns.space(problem_of(Matrices(shape, 5)), get("h200"))
-    again = sum_search.Record(record.path, 5, {})
-    assert list(again.left([shape, CASE])) == [CASE]
+    # The problem is made from the shape, and a model must see in it what is to be seen of the tensors.
+    assert turns.space(back.problem, get("h200")) == turns.space(_of_tensors(shape), get("h200"))
+    assert SEARCH.left([shape, CASE], path, 5, {}) == [CASE]
     with pytest.raises(ArgumentError, match="seed 5, and 6"):
-        sum_search.Record(record.path, 6, {})
+        SEARCH.left([], path, 6, {})
+
+
+def _of_tensors(shape: Shape) -> Geam:
+    (stage,) = lower_sum(*TransposeAddMatrices(shape, 5).inspected())
+    return stage.problem
 
 
 @pytest.mark.usefixtures("search_gpu")
@@ -298,18 +302,16 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
     ids=str,
 )
 def test_a_record_is_read_as_what_was_searched(tmp_path: Path, shape: Shape) -> None:
-    record = sum_search.Record(tmp_path / "search.jsonl", 5, {})
-    found = candidates(problem_of(Matrices(shape, 5)), get("h200"))
-    rows = [
-        {"config": dict((*one.kernel.config.constants, *one.kernel.config.launch)), "seconds": float(place)}
-        for place, one in enumerate(found)
-    ]
-    record.add({"shape": shape.record(), "rows": rows, EAGER: 1.0})
-    (back,) = read([record.path])
-    assert back.problem == problem_of(Matrices(shape, 5))
+    path = tmp_path / "search.jsonl"
+    SEARCH.left([], path, 5, {})
+    found = candidates(_of_tensors(shape), get("h200"))
+    rows = [{"config": named(one.kernel.config), "seconds": float(index)} for index, one in enumerate(found)]
+    append(path, {"shape": shape.record(), "rows": rows, EAGER: 1.0})
+    (back,) = read([path])
+    assert back.problem == _of_tensors(shape)
     assert (
         dict(zip(back.configs, back.seconds, strict=True)).items()
-        <= {one.kernel.config: float(place) for place, one in enumerate(found)}.items()
+        <= {one.kernel.config: float(index) for index, one in enumerate(found)}.items()
     )
     assert set(back.configs) >= set(turns.space(back.problem, get("h200")))
 
@@ -319,15 +321,15 @@ def test_the_search_goes_on_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = [Shape("grid", 40, 24, F32), Shape("grid", 33, 24, F32)]
-    monkeypatch.setattr(sum_search, "grid", lambda: small)
-    monkeypatch.setattr(sum_search, "candidates", lambda problem, arch: candidates(problem, arch)[:2])
+    monkeypatch.setattr(search, "grid", lambda: small)
+    monkeypatch.setattr(search, "candidates", lambda problem, arch: candidates(problem, arch)[:2])
     path = tmp_path / "search.jsonl"
     arguments = ("--out", path, "--workers", 0, "--rounds", 1)
-    assert _run(monkeypatch, "transpose_add_search.py", *arguments, "--limit", 1) == 0
-    assert "1 of 1 sums" in capsys.readouterr().out
-    assert _run(monkeypatch, "transpose_add_search.py", *arguments) == 0
+    assert run_script(monkeypatch, "search.py", "transpose_add", *arguments, "--limit", 1) == 0
+    assert "1 of 1 shapes" in capsys.readouterr().out
+    assert run_script(monkeypatch, "search.py", "transpose_add", *arguments) == 0
     said = capsys.readouterr().out
-    assert "1 of 1 sums" in said
+    assert "1 of 1 shapes" in said
     assert "chosen/best 1.000" in said
     found = [(one.problem.n, one.problem.m, one.problem.dtype) for one in read([path])]
     assert found == [(shape.m, shape.n, shape.dtype) for shape in small]
@@ -336,6 +338,6 @@ def test_the_search_goes_on_where_it_stopped(
 def test_launches_prepared_beforehand_are_what_is_timed(search_gpu: SearchGPU) -> None:
     gpu: Any = search_gpu
     with Copying(gpu, 8192) as copied:
-        run = enqueuer(gpu, copied._binary, [copied._launch])
+        run = enqueuer(gpu, [(copied._binary, copied._launch)])
         run(SimpleNamespace(address=1))  # type: ignore[arg-type]  # a stream by its address is all that is asked
     assert gpu.copied == 4096

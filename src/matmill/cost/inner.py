@@ -8,7 +8,7 @@ short. Launching, the first loads' latency, the code that comes from memory, the
 anywhere, the block's own sum and, with more than one block, the last one's work or the second launch come on top.
 
 What a product demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/inner_search.py``
+:class:`Constants`. The defaults were fitted by ``benchmarks/fit_model.py`` to times that ``benchmarks/search.py inner``
 measured on an H200: 152 products, of which 53 can go to matrix units, in the files ``inner_search_h200_fit.jsonl`` and
 ``..._units_fit.jsonl`` of ``benchmarks/results``. They are what fits together, not what each would be measured alone:
 those that hardly matter beside others lie anywhere.

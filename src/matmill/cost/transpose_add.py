@@ -7,7 +7,7 @@ under way. Lines of a tile that are short cost more than their bytes: the memory
 pages are opened for less. So do those that start inside 128 bytes, which two blocks then share.
 
 What a sum demands with a configuration (:class:`Demand`) is counted; what that costs is a matter of
-:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/transpose_add_search.py``.
+:class:`Constants`, which ``benchmarks/fit_model.py`` fits to times measured by ``benchmarks/search.py transpose_add``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""GEMM: the records of its tiles, and its launches."""

@@ -1,0 +1,54 @@
+"""The records of ``benchmarks/gemm_tiles.py``, read back: every configuration of 16-bit products with its seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.model_fit import Found
+from matmill.bench.halves import HALVES, restored
+from matmill.config import Config
+from matmill.kernels.hgemm import HGEMM
+from matmill.problem import Gemm
+
+#: The entry of a record's seconds that is no configuration.
+LIBRARY = "torch.mm"
+
+
+def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
+    """The 16-bit products of records; those of float32 and float64, which have another model, are left out."""
+    records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
+    return [_found(record) for record in records if record["dtype"] in HALVES]
+
+
+def alignment_of(problem: Gemm) -> str:
+    """Bytes that the rows of A and of B start on.
+
+    >>> from matmill.bench.halves import half_product
+    >>> alignment_of(half_product(1000, 1002, 1000))
+    'on 16, 4'
+    """
+    return f"on {problem.a_align}, {problem.b_align}"
+
+
+def _found(record: Mapping[str, Any]) -> Found[Gemm]:
+    seconds = dict(record["seconds"])
+    library = seconds.pop(LIBRARY)
+    configs = tuple(config_of(name) for name in seconds)
+    part = "fit" if record["fit"] else "judge"
+    return Found(
+        restored(record), part, exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library
+    )
+
+
+def config_of(name: str) -> Config:
+    """The configuration that a record names.
+
+    >>> config_of(str(HGEMM.config)) == HGEMM.config
+    True
+    """
+    values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split())}
+    launched = {key: values.pop(key) for key, _ in HGEMM.config.launch}
+    return Config.of(**values).launched(**launched)

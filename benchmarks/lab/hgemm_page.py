@@ -1,0 +1,123 @@
+"""``docs/ladder-hgemm.md``: rungs, what the emulator counted of them, and their rates over the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from lab.markdown import markdown
+from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
+from matmill.bench import units
+from matmill.bench.traffic import said, sectors_per_load
+
+_UNITS = (
+    "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"
+    "in float32. Every element is compared with the product in float64, within a bound for the type of its sums.\n"
+    "Percentages refer to the data sheet's rate of the tensor cores with float32 sums: with float16 sums, GeForce\n"
+    "multiplies at up to twice that. Last in the tables stands `production`, which is no rung: what `matmill.matmul`\n"
+    "runs, as the cost model chooses it, with float32 sums.\n"
+)
+
+
+def hgemm_page(
+    rungs: Sequence[Step], records: Sequence[Record], pictures: Sequence[str] = (), remarked: str = ""
+) -> str:
+    """``docs/ladder-hgemm.md``.
+
+    ``pictures`` are names of files beside the records, see :func:`recorded_pictures`, ``remarked`` is Markdown that
+    follows the counters, see :func:`lab.pages.remarks`.
+    """
+    # float16 before bfloat16.
+    emulated, measured = (
+        [r for r in sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True) if r["on"] == on]
+        for on in ("emulator", "gpu")
+    )
+    parts = [
+        head("hgemm", "C = alpha * A @ B + beta * C of 16-bit floats on the tensor cores, from tiles to any size."),
+        _UNITS,
+        *(_measured(measured) if measured else [UNMEASURED]),
+        *(f"![TFLOP/s over the size](../benchmarks/results/{name})\n" for name in pictures),
+        *([_counted(emulated)] if emulated else []),
+        *([remarked] if remarked else []),
+        "## The rungs\n",
+        *(family([rung], _largest(measured), emulated[0] if emulated else None) for rung in rungs),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def recorded_pictures(folder: Path) -> list[str]:
+    """Names of the plots of sweeps in ``folder``."""
+    return sorted(path.name for path in folder.glob("hgemm_*.png"))
+
+
+def _largest(measured: Sequence[Record]) -> list[Record]:
+    """The largest product of the first element type."""
+    first = [r for r in measured if r["problem"]["dtype"] == measured[0]["problem"]["dtype"]]
+    return first[-1:]
+
+
+def _measured(measured: Sequence[Record]) -> Iterator[str]:
+    """Rates and fractions of the libraries' at every size, a pair of tables for each element type."""
+    yield f"## Measured\n\n{environment_of(measured[-1])} A rung marked * ran at the nearest size that it takes.\n"
+    for dtype, group in groupby(measured, key=lambda record: record["problem"]["dtype"]):
+        runs = list(group)
+        yield f"TFLOP/s in {dtype}:\n\n{_table(runs, _rate)}"
+        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the tensor cores' peak:\n\n{_table(runs, _parts)}"
+
+
+def _table(runs: Sequence[Record], cell: Callable[[Record], str]) -> str:
+    """A row for each rung and library, a column for each size."""
+    found = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
+    names = dict.fromkeys(name for at_size in found for name in at_size)
+    # Libraries after the rungs, which may be more at a larger size.
+    libraries = {base["name"] for run in runs for base in run["baselines"]}
+    rows = [
+        [name, *(cell(at_size[name]) if name in at_size else "-" for at_size in found)]
+        for name in sorted(names, key=libraries.__contains__)
+    ]
+    return markdown(["rung", *(size_of(run).removesuffix(f" {run['problem']['dtype']}") for run in runs)], rows)
+
+
+def _rate(row: Record) -> str:
+    if not row["tflops"]:
+        return "-"
+    return units.digits(row["tflops"]) + (" *" if row.get("note") else "")
+
+
+def _parts(row: Record) -> str:
+    fractions = (row.get("library_fraction"), row["peak_fraction"])
+    return ", ".join("-" if fraction is None else units.percent(fraction) for fraction in fractions)
+
+
+def _counted(emulated: Sequence[Record]) -> str:
+    """What the emulator counted, a table for each element type."""
+    headings = ["rung", "registers", "shared bytes", "occupancy", "HMMA", "ldmatrix", "loads", "sectors/load", "stores"]
+    headings += ["sectors/store", "shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
+    tables = []
+    for record in emulated:
+        rows = []
+        for row in record["rows"]:
+            c = row["counters"]
+            rows.append(
+                [
+                    *needs(row),
+                    str(c["hmma"]),
+                    str(c["ldmatrix_requests"]),
+                    str(c["global_load_requests"] + c["cp_async_global_requests"]),
+                    said(sectors_per_load(c)),
+                    str(c["global_store_requests"]),
+                    units.ratio(c["global_store_sectors"], c["global_store_requests"]),
+                    *shared(c),
+                    str(c["barriers"]),
+                    str(len(row["hazards"])),
+                ]
+            )
+        tables.append(f"{size_of(record)}:\n\n{markdown(headings, rows)}")
+    return (
+        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the tensor "
+        "cores (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
+        "each touches, cp.async among the loads, and\npasses over the banks of shared memory (wavefronts) beside the "
+        "fewest that would do, without what cp.async writes there.\nBarriers count once per warp.\n\n"
+        + "\n".join(tables)
+    )

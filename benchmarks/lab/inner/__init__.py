@@ -1,0 +1,1 @@
+"""Inner products: their grids, and what differs in their search, comparison, report and launches."""

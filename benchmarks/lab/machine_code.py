@@ -1,0 +1,138 @@
+"""A kernel's machine code: disassembled by CUDA's nvdisasm, its loops found and their instructions counted.
+
+What a loop issues is counted along one path from its head to the branch back: side paths, such as that of a short last
+stage, are left out (:func:`main_path`). Loops inside count as often as the caller says.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from matmill.dtypes import DType
+from matmill.errors import MatmillError
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import generate
+from matmill.kernel import Kernel
+
+_LINE = re.compile(r"^(\.L\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", re.MULTILINE)
+_BRANCH = re.compile(r"^(@!?U?P\w+ )?BRA\b.*`\((\.L\w+)\)")
+_OPCODE = re.compile(r"(?:@!?U?P\w+ )?(\w+)")
+
+
+def disassembler() -> str:
+    """The path of nvdisasm. Raises :class:`~matmill.errors.MatmillError` where there is none."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    packaged = [str(file.locate()) for file in files if file.name == "nvdisasm"]
+    found = packaged[0] if packaged else shutil.which("nvdisasm")
+    if found is None:
+        raise MatmillError(
+            argument="nvdisasm", got="no such program", wanted="CUDA's disassembler", fix="pip install 'matmill[sass]'"
+        )
+    return found
+
+
+def listing(cubin: bytes, tool: str) -> str:
+    """The machine code of a cubin, disassembled."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = [tool, "-c", str(path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@dataclass(frozen=True)
+class Code:
+    """The instructions of one kernel in order, and where each branch's target stands among them."""
+
+    lines: tuple[str, ...]
+    targets: dict[int, int]
+
+    def loops(self) -> list[tuple[int, int]]:
+        """Where loops begin and end: a branch back, and what it goes back to. A lone branch to itself is none."""
+        return [(to, at) for at, to in self.targets.items() if to < at]
+
+
+def code(sass: str, entry: str) -> Code:
+    r"""The kernel ``entry`` of a :func:`listing`.
+
+    >>> text = ".text.f:\n.L_x_0:\n /*0000*/ FFMA R0, R1, R2, R0 ;\n /*0010*/ @P0 BRA `(.L_x_0) ;\n"
+    >>> code(text, "f").loops()
+    [(0, 1)]
+    """
+    own = sass[sass.index(f".text.{entry}:") :]
+    lines: list[str] = []
+    labels: dict[str, int] = {}
+    for label, instruction in _LINE.findall(own.split("\n//--")[0]):
+        if label:
+            labels[label] = len(lines)
+        else:
+            lines.append(instruction)
+    branches = ((at, _BRANCH.match(line)) for at, line in enumerate(lines))
+    return Code(tuple(lines), {at: labels[found[2]] for at, found in branches if found and found[2] in labels})
+
+
+def compiled(kernel: Kernel[Any], dtype: DType, target: str, tool: str) -> tuple[Binary, Code]:
+    """A kernel's binary for ``target``, and the code of its entry point, disassembled by ``tool``."""
+    binary = compile_source(generate(kernel, dtype), target)
+    return binary, code(listing(binary.cubin, tool), kernel.entry)
+
+
+def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
+    """How often each opcode occurs, modifiers and predicates left out.
+
+    >>> opcodes(["@!P0 LDG.E.128 R0, [R2.64]", "FFMA R0, R1, R2, R0", "FFMA R1, R1, R2, R0"])
+    Counter({'FFMA': 2, 'LDG': 1})
+    """
+    return Counter(found[1] for line in lines if (found := _OPCODE.match(line)))
+
+
+def main_path(
+    found: Code, loop: tuple[int, int], worth: Callable[[str], float], times: Callable[[Counter[str]], float]
+) -> Counter[str]:
+    """Opcodes along the path through ``loop`` that is worth most, by ``worth`` of each instruction, added up.
+
+    A loop inside counts ``times(its opcodes)`` times.
+    """
+    start, end = loop
+    inner = {back: head for head, back in found.loops() if start <= head and back < end}
+
+    @cache
+    def best(at: int) -> tuple[float, tuple[tuple[int, int], ...]]:
+        """The worth of the best path from ``at`` on, and the runs of instructions that it consists of."""
+        here = at
+        while here != end:
+            to = found.targets.get(here)
+            if to is not None and to > here:
+                paths = [best(to)] if to <= end else []
+                if _BRANCH.match(found.lines[here])[1]:  # type: ignore[index]  # it is a branch, as targets says
+                    paths.append(best(here + 1))
+                rest, runs = max(paths, default=(float("-inf"), ()))
+                return _worth(at, here) + rest, ((at, here), *runs)
+            here += 1
+        return _worth(at, end), ((at, end),)
+
+    def _worth(first: int, last: int) -> float:
+        return sum(map(worth, found.lines[first : last + 1]))
+
+    count: Counter[str] = Counter()
+    for first, last in best(start)[1]:
+        count += opcodes(found.lines[first : last + 1])
+        for back, head in inner.items():
+            if first <= back <= last:
+                body = opcodes(found.lines[head : back + 1])
+                more = times(body) - 1
+                count += Counter({name: round(number * more) for name, number in body.items()})
+    return count

@@ -1,0 +1,81 @@
+"""The cost models that are fitted to records of searches, and what reads the records of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.gemm import tiles
+from lab.inner.search import read as read_inner
+from lab.model_fit import Found, Model
+from lab.transpose_add.search import read as read_transpose_add
+from matmill.bench.products import layout_of
+from matmill.cost import hgemm, inner, transpose_add
+from matmill.problem import Geam
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model, the reader of its records, and what a problem is besides its sizes and type, in a word or two."""
+
+    model: Model[Any]
+    read: Callable[[Sequence[Path]], list[Found[Any]]]
+    layout: Callable[[Any], str]
+
+
+def alignment_of(problem: Geam) -> str:
+    """Bytes that the rows of the result start on."""
+    return f"on {problem.d.align}"
+
+
+MODELS: dict[str, Fitted] = {
+    "hgemm": Fitted(
+        Model(
+            hgemm.DEFAULT,
+            hgemm.demand,
+            hgemm.times,
+            Path(hgemm.__file__),
+            {
+                "read_share": (0.5, 1.0),
+                "copy_share": (0.5, 1.0),
+                "mma_share": (0.3, 1.0),
+                "line_cycles": (0.25, 8.0),
+                "pace_overlap": (1.0, 32.0),
+                "overlap": (1.0, 16.0),
+            },
+        ),
+        tiles.read,
+        tiles.alignment_of,
+    ),
+    "inner": Fitted(
+        Model(
+            inner.DEFAULT,
+            inner.demand,
+            inner.times,
+            Path(inner.__file__),
+            {
+                "read_share": (0.5, 1.05),
+                "fma_share": (0.3, 1.0),
+                "overlap": (1.0, 16.0),
+                "line_cycles": (0.25, 8.0),
+                "unit_share": (0.25, 0.65),
+                "unit_overlap": (1.0, 16.0),
+            },
+        ),
+        read_inner,
+        layout_of,
+    ),
+    "transpose_add": Fitted(
+        Model(
+            transpose_add.DEFAULT,
+            transpose_add.demand,
+            transpose_add.times,
+            Path(transpose_add.__file__),
+            {"copy_share": (0.5, 1.0), "issue_share": (0.3, 1.0), "overlap": (1.0, 16.0)},
+        ),
+        read_transpose_add,
+        alignment_of,
+    ),
+}
