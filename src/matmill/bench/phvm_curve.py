@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matmill.arch import Arch
+from matmill.bench.plot_style import BLUE, ORANGE, VERMILLION
 from matmill.cost.phvm import Prediction
 from matmill.errors import ArgumentError
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 Curve = Mapping[tuple[int, int], float]
 
 _LABELS = {"corrected": "model, corrected", "printed": "model, printed", "measured": "measured"}
-#: Lines and marks that black-and-white print tells apart.
+#: Lines and marks that differ in more than colour.
 _STYLES: dict[str, dict[str, Any]] = {
-    "corrected": {"color": "black", "linestyle": "-", "marker": "o", "markersize": 5},
-    "printed": {"color": "0.45", "linestyle": "--", "marker": "s", "markersize": 9, "markerfacecolor": "white"},
-    "measured": {"color": "black", "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
+    "corrected": {"color": BLUE, "linestyle": "-", "marker": "o", "markersize": 5},
+    "printed": {"color": ORANGE, "linestyle": "--", "marker": "s", "markersize": 9, "markerfacecolor": "white"},
+    "measured": {"color": VERMILLION, "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
 }
 
 
