@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.front_page import OUTPUT, with_output, with_speeds
 from matmill.bench.half_report import hgemm_page, recorded_pictures
 from matmill.bench.inner_report import page, recorded_groups
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from matmill.bench.production import rows_of
 from matmill.bench.sum_report import recorded_comparisons
-from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
@@ -27,6 +27,7 @@ from matmill.registry import LADDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+START = ROOT / "docs" / "getting-started.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -35,7 +36,12 @@ def _fenced(text: str, language: str) -> list[str]:
 
 
 def _commands() -> list[str]:
-    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    text = START.read_text(encoding="utf-8")
+    before, after = (
+        text.partition(OUTPUT[0])[0],
+        text.partition(OUTPUT[1])[2],
+    )  # samples of output hold no command to run
+    text = before + after
     return [line.removeprefix("$ ") for block in _fenced(text, "console") for line in block.splitlines()]
 
 
@@ -74,15 +80,38 @@ def test_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_readme_opens_with_purpose_commands_and_example() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    places = [text.index(part) for part in ("matmill is for", "make run", "make test", "```python", "```console")]
-    assert places == sorted(places)
+    opening = (
+        "matmill is a",
+        "pip install",
+        "make run",
+        "make test",
+        "```python",
+        "## What to use it for",
+        "Do not use it",
+    )
+    offsets = [text.index(part) for part in opening]
+    assert offsets == sorted(offsets)
     example = _fenced(text, "python")[0]
     assert len([line for line in example.splitlines() if line.strip()]) == 5
 
 
-def test_the_readme_shows_recorded_output() -> None:
+def test_the_readme_is_short_and_has_one_table_and_one_picture() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 80
+    assert sum(line.startswith("|---") for line in lines) == 1
+    assert sum(line.startswith("![") for line in lines) == 1
+
+
+def test_the_readme_s_speeds_are_those_recorded() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == with_output(text, recorded(RESULTS, "sgemm"))
+    assert text == with_speeds(text, RESULTS), "run `make docs`"
+    assert "| theirs |" in text
+
+
+def test_getting_started_shows_recorded_output() -> None:
+    text = START.read_text(encoding="utf-8")
+    assert text == with_output(text, recorded(RESULTS, "sgemm")), "run `make docs`"
+    assert text.count("```console\n$ matmill ladder sgemm --n ") == 2
 
 
 @pytest.mark.parametrize("ladder", list(LADDERS))

@@ -41,7 +41,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     most = max(low, high - gap * (len(wanted) - 1))
     found = [0.0] * len(wanted)
     for rank, index in enumerate(order):
-        found[index] = min(max(flat[rank], low), most) + rank * gap
+        found[index] = min(max(flat[rank], float(low)), most) + rank * gap
     return found
 
 
