@@ -14,9 +14,9 @@ from matmill.bench.traffic import said, sectors_per_load
 _UNITS = (
     "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"
     "in float32. Every element is compared with the product in float64, within a bound for the type of its sums.\n"
-    "Percentages refer to the data sheet's rate of the matrix units with float32 sums: with float16 sums, GeForce\n"
-    "multiplies at up to twice that. Last in the tables stands `production`, which is no rung: what `matmill.matmul`\n"
-    "runs, as the cost model chooses it, with float32 sums.\n"
+    "Percentages refer to the data sheet's rate of the tensor cores with float32 sums: with float16 sums, GeForce\n"
+    "multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` runs, as the\n"
+    "cost model chooses it, with float32 sums.\n"
 )
 
 
@@ -63,7 +63,7 @@ def _measured(measured: Sequence[Record]) -> Iterator[str]:
     for dtype, group in groupby(measured, key=lambda record: record["problem"]["dtype"]):
         runs = list(group)
         yield f"TFLOP/s in {dtype}:\n\n{_table(runs, _rate)}"
-        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the matrix units' peak:\n\n{_table(runs, _parts)}"
+        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the tensor cores' peak:\n\n{_table(runs, _parts)}"
 
 
 def _table(runs: Sequence[Record], cell: Callable[[Record], str]) -> str:
@@ -115,9 +115,9 @@ def _counted(emulated: Sequence[Record]) -> str:
             )
         tables.append(f"{size_of(record)}:\n\n{markdown(headings, rows)}")
     return (
-        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the matrix "
-        "units (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
-        "each touches, cp.async among the loads, and\npasses over the banks of shared memory (wavefronts) beside the "
+        f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the tensor "
+        "cores (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
+        "each touches, cp.async among the loads, and\nwavefronts of shared memory beside the "
         "fewest that would do, without what cp.async writes there.\nBarriers count once per warp.\n\n"
         + "\n".join(tables)
     )
