@@ -28,6 +28,7 @@ from matmill.registry import LADDERS
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 START = ROOT / "docs" / "getting-started.md"
+RECIPES = ("A kernel", "A rung", "An emulator instruction", "A dtype", "An array library")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -112,6 +113,19 @@ def test_getting_started_shows_recorded_output() -> None:
     text = START.read_text(encoding="utf-8")
     assert text == with_output(text, recorded(RESULTS, "sgemm")), "run `make docs`"
     assert text.count("```console\n$ matmill ladder sgemm --n ") == 2
+
+
+def test_every_recipe_names_a_commit_that_did_it() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", page.partition("## Recipes")[2], re.MULTILINE | re.DOTALL)
+    cited = [re.findall(r'^\*"(.*)"\*', recipe, re.MULTILINE) for _, recipe in recipes]
+    assert [title for title, _ in recipes] == list(RECIPES)
+    assert all(len(commits) == 1 for commits in cited)
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists() or (ROOT / ".git" / "shallow").exists():
+        pytest.skip("no history here")
+    log = subprocess.run([git, "log", "--format=%s"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert [commit for (commit,) in cited if not any(line.startswith(commit) for line in log.splitlines())] == []
 
 
 @pytest.mark.parametrize("ladder", list(LADDERS))
