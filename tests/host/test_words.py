@@ -71,7 +71,9 @@ RETIRED = (
     Retired("matrix units", r"matrix[- ]units?\b", "tensor core"),
     Retired("the units", r"\bthe units\b|\b(?:on|of) (?:its|the) units\b", "tensor core", under=MATRICES),
     Retired("multiply-add", r"multipl(?:y|ies)[- ]adds?\b", "FMA", allowed=r"fused multiply-add"),
-    Retired("multiprocessor", r"\bmulti-?processors?\b", "SM", allowed=r"streaming multiprocessor"),
+    Retired(
+        "multiprocessor", r"\bmulti-?processors?\b", "SM", allowed=r"streaming multiprocessor|Multiprocessor Level"
+    ),
     Retired("under way", r"\bunder[- ]way\b", "in flight"),
     Retired("in turns", r"\bin turns\b|\btak(?:e|es|ing) turns\b", "interleaved"),
     Retired("lies", r"\b(?:lies?|lying|lain)\b|\blays?\b(?! out)", "layout"),
@@ -80,7 +82,7 @@ RETIRED = (
     Retired("units of a warp", r"\bunits(?:' | multiply| take| have)\b", "tensor core", under=MATRICES),
     Retired("askew", r"\baskew\b", "layout"),
     # Words of the kernels.
-    Retired("portion", r"(?<!pro)portions?", "chunk"),
+    Retired("portion", r"(?<!pro)portions?", "chunk", allowed=r"_portions\.jsonl"),
     Retired("slab", r"\bslabs?\b|_slab|SLAB_", "epilogue staging buffer", under=("src",)),
     Retired("team", r"(?<![a-z])teams?(?![a-z])", "k-group"),
     Retired("border", r"(?<![a-z])borders?(?![a-z])", "remainder"),

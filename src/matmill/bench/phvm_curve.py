@@ -50,8 +50,8 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
     if not isinstance(rows, list) or not rows:
         raise _malformed(argument, f"{str(path)!r}, which holds no list of rows")
     found: dict[tuple[int, int], float] = {}
-    for place, row in enumerate(rows):
-        key, seconds = _row(row, argument, f"row {place} of {str(path)!r}")
+    for index, row in enumerate(rows):
+        key, seconds = _row(row, argument, f"row {index} of {str(path)!r}")
         if key in found:
             raise _malformed(argument, f"{str(path)!r} with GS {key[0]}, BS {key[1]} twice")
         found[key] = seconds
@@ -114,7 +114,7 @@ def _finish_absolute(axes: Axes, arch: Arch) -> None:
     for axis in (axes.yaxis, right.yaxis):
         # 200M rather than 2 x 10^8: a curve may span less than one power of ten.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _place: _short(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _position: _short(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("cycles")
     right.set_ylabel(f"ms at {hz / 1e9:.4g} GHz")

@@ -85,7 +85,7 @@ def _phases(axes: Axes, rows: list[Row]) -> None:
     axes.set_xlim(0, 1.12 * max([*left, 1e-9]))
     axes.set_xlabel("wall time, ms" if timed else "bytes moved")
     if not timed:
-        axes.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+        axes.xaxis.set_major_formatter(lambda value, _position: units.count(value))
     _legend(axes)
 
 
@@ -112,7 +112,7 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
     shared.bar_label(bars, [_excess(i, a) for i, a in zip(ideal, actual, strict=True)], padding=3, fontsize=8)
     shared.set_xlabel("shared-memory wavefronts, loads and stores")
     shared.set_xlim(0, 1.18 * max([1.0, *actual]))
-    shared.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+    shared.xaxis.set_major_formatter(lambda value, _position: units.count(value))
     _legend(shared)
     each = [_per_request(row) for row in rows]
     bars = sectors.barh(slots, each, 0.7, color=ORANGE)
