@@ -20,11 +20,13 @@ from matmill.bench.sweep_plot import draw_sweep
 from matmill.cli import main
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 pytest.importorskip("matplotlib")
 import matplotlib.figure
-import matplotlib.text
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 #: Pixels by which the boxes of two texts may meet: boxes are higher than what is drawn in them.
@@ -39,12 +41,24 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return figures
 
 
+def texts(figure: Figure) -> Iterator[Text]:
+    """Every text that is drawn and not along a line."""
+    yield from figure.texts
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        yield from (text for text in (*axes.texts, axes.title) if not text.get_rotation())
+        yield from legend.get_texts() if legend else ()
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            yield axis.label
+            yield from (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+
+
 def covered(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of texts of which one covers a part of the other."""
     figure.draw_without_rendering()
-    texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_visible() and text.get_text().strip()]
-    # A label along a line is as long as its box is wide: of those the box says nothing.
-    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if not text.get_rotation() % 90]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure) if text.get_text()]
+    assert len(boxes) > 10
     return [
         (one, other)
         for (one, a), (other, b) in combinations(boxes, 2)
