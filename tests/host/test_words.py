@@ -83,7 +83,12 @@ RETIRED = (
     Retired("askew", r"\baskew\b", "layout"),
     # Words of the kernels.
     Retired("portion", r"(?<!pro)portions?", "chunk", allowed=r"_portions\.jsonl"),
-    Retired("slab", r"\bslabs?\b|_slab|SLAB_", "epilogue staging buffer", under=("src",)),
+    Retired(
+        "slab",
+        r"\bslabs?\b|_slab|SLAB_",
+        "epilogue staging buffer",
+        under=(*DEVICE, "src/matmill/tiling", "src/matmill/mma_tiles"),
+    ),
     Retired("team", r"(?<![a-z])teams?(?![a-z])", "k-group"),
     Retired("border", r"(?<![a-z])borders?(?![a-z])", "remainder"),
     Retired("beyond", r"\bbeyond(?=[(<]| = |\))", "remainder", under=DEVICE),
@@ -105,10 +110,12 @@ RETIRED = (
     Retired("turns over", r"\bturns? (?:its|it|them|a tile|tiles|the tile|over)\b|\bturning\b", "transpose_add"),
     Retired("band", r"(?<![a-z])bands?(?![a-z])", "raster order"),
     Retired("sheet", r"(?-i:\bSheets?\b)", "shared-memory tile"),
-    Retired("piece", r"(?-i:\bPiece\b)|\bpiece\.cuh\b", "chunk"),
     # Names in CUDA C++ and in configurations.
     Retired(
-        "SUMS", r"(?-i:\bSUMS\b)|\b(?:any|choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b", "transpose_add"
+        "SUMS",
+        r"(?-i:\bSUMS\b)|\b(?:choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b",
+        "transpose_add",
+        suffixes=PYTHON,
     ),
     Retired("sum modules", r"\bsum_(?:compare|peers|report|search|shapes)\b", "transpose_add"),
     Retired("UNITS", r"(?-i:\bUNITS\b|\bUnitProduct\b)|\bunits\.cuh\b|inner[/.]units\b", "tensor core"),
@@ -121,11 +128,10 @@ RETIRED = (
     ),
     Retired(
         "join",
-        r"\b(?:join|joined|finish)\b(?= *\()|\b(?:finish|share|join) (?:and|are|is|does)\b",
+        r"\b(?:join|finish)\(const|\bfinish(?:,| with| \(or)|\b(?:finish|share|join) (?:and|are|is|does)\b",
         "splitk_reduce",
         under=DEVICE,
         suffixes=CUDA,
-        allowed=r"Packed::joined|Word joined",
     ),
     Retired("JOINED", r"(?-i:\bJOINED\b)|\"(?:join|joined|share|finish)\"", "splitk_reduce"),
     Retired("share", r"\bshare\(const", "splitk_reduce", suffixes=CUDA),
@@ -169,16 +175,20 @@ RETIRED = (
         suffixes=PYTHON,
         under=("src",),
         allowed=r"in[-_ ](?:one|its|their|that|the|another)?[-_ ]?place|in_place|tak(?:e|es|ing) place|decimal place"
-        r"|the (?:one|only) place|first place|places? where|no place",
+        r"|the (?:one|only) place|into place|_place\(|first place|places? where|no place",
     ),
     Retired("against", r"\bagainst (?:is|=)|\bagainst\(|\bagainst\.append|import against", "why_not"),
-    Retired("legality", r"\b(?:_?no_unit|_?uncounted|_unpadded|_?legality)\b", "why_not"),
+    Retired(
+        "legality",
+        r"\b(?:_?no_unit|_?uncounted|_unpadded)\b|\b_?legality(?=[=:,(])|[.]legality\b|``legality``",
+        "why_not",
+    ),
     Retired("aim", r"\baim(?:s|ed)?\b", "bind"),
     Retired("alone", r"\balone=(?:lambda|None)|\bself\.alone\b|\balone: Callable", "last block reduction"),
     Retired("seen", r"[.]seen\b|\bseen[=:]|``seen``", "repack", under=("src/matmill/kernel", "src/matmill/plan")),
     Retired(
         "scratch",
-        r"[.]scratch\(|\bscratch[=:]|``scratch``",
+        r"(?-i:[.]scratch\(|\bscratch[=:]|``scratch``)",
         "workspace",
         suffixes=PYTHON,
         under=("src",),
@@ -188,7 +198,7 @@ RETIRED = (
     Retired(
         "old modules",
         r"\bmatmill\.(?:requests|products|sums|routes|shortcuts|turns|portions|partials|gaps|frame|scratch|allocation"
-        r"|mma_tiles|tiles|layout|swizzle|source|compile|cache|gpu|driver)\b",
+        r"|mma_tiles|tiles|layout|swizzle|source|compile|cache|gpu)\b",
         "plan",
         suffixes=PYTHON,
     ),
@@ -222,7 +232,6 @@ NOT_YET: tuple[str, ...] = (
     "turns over",
     "band",
     "sheet",
-    "piece",
     "SUMS",
     "sum modules",
     "UNITS",
