@@ -1,14 +1,14 @@
-"""Writes the generated pages of ``docs/`` and the README's sample output anew, from descriptors and records."""
+"""Writes the generated pages of ``docs/``, sample output and the README's speeds anew, from descriptors and records."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from lab.front_page import with_output, with_speeds
 from lab.hgemm_page import hgemm_page, recorded_pictures
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.transpose_add.report import recorded_comparisons
-from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
@@ -29,6 +29,7 @@ def main() -> None:
         recorded_comparisons(results),
         remarks(results, "transpose_add"),
     )
+    start = ROOT / "docs" / "getting-started.md"
     pages = {
         ROOT / "docs" / "ladder-sgemm.md": sgemm_page(SGEMM, runs, remarks(results, "sgemm")),
         ROOT / "docs" / "ladder-hgemm.md": halves,
@@ -36,7 +37,8 @@ def main() -> None:
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "docs" / "ladder-transpose_add.md": transpose_add,
         ROOT / "docs" / "inner-results.md": inner_report.page(inner_report.recorded_comparisons(results)),
-        ROOT / "README.md": with_output((ROOT / "README.md").read_text(encoding="utf-8"), runs),
+        start: with_output(start.read_text(encoding="utf-8"), runs),
+        ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 The images of scikit-learn's digits (8 x 8 pixels) are rows of a 1797 x 64 matrix X. The Gram matrix X^T X of the
 centred pixels, a sum over all images for each of 64 x 64 outputs and so one for matmill.inner, gives the principal
-axes; projected on the first of them, digits of one kind lie together.
+axes; projected on the first of them, digits of one kind form a cluster.
 
 Run it: python examples/digits.py
 """

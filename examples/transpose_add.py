@@ -1,7 +1,7 @@
 """x.transpose(0, 1) + y, by torch's eager operators and by matmill: the same bits, and on a GPU how long each takes.
 
-On a GPU the matrices are bfloat16, x 24300 x 11520 and y 11520 x 24300, and times are medians of runs in turns, taken
-by CUDA events; what a call costs the host is shown on 32 x 32. On the CPU the matrices are small and only the bits are
+On a GPU the matrices are bfloat16, x 24300 x 11520 and y 11520 x 24300, and times are medians of interleaved runs, by
+CUDA events; what a call costs the host is shown on 32 x 32. On the CPU the matrices are small and only the bits are
 compared.
 
 Run it: python examples/transpose_add.py [--rows 24300] [--columns 11520] [--dtype bfloat16] [--runs 50]

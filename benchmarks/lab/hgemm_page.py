@@ -15,8 +15,8 @@ _UNITS = (
     "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"
     "in float32. Every element is compared with the product in float64, within a bound for the type of its sums.\n"
     "Percentages refer to the data sheet's rate of the tensor cores with float32 sums: with float16 sums, GeForce\n"
-    "multiplies at up to twice that. Last in the tables stands `production`, which is no rung: what `matmill.matmul`\n"
-    "runs, as the cost model chooses it, with float32 sums.\n"
+    "multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` runs, as the\n"
+    "cost model chooses it, with float32 sums.\n"
 )
 
 
@@ -117,7 +117,7 @@ def _counted(emulated: Sequence[Record]) -> str:
     return (
         f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the tensor "
         "cores (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
-        "each touches, cp.async among the loads, and\npasses over the banks of shared memory (wavefronts) beside the "
+        "each touches, cp.async among the loads, and\nwavefronts of shared memory beside the "
         "fewest that would do, without what cp.async writes there.\nBarriers count once per warp.\n\n"
         + "\n".join(tables)
     )

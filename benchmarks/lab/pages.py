@@ -42,14 +42,14 @@ _FORUM_PRINTED = {
 
 _INNER_UNITS = (
     "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
-    "percentages refer to the memory bandwidth of the GPU's data sheet. Last in the tables stands `production`, which\n"
-    "is no rung: what `matmill.inner` runs, as the cost model chooses it for the product.\n"
+    "percentages refer to the memory bandwidth of the GPU's data sheet. The last row, `production`, is no rung: it is\n"
+    "what `matmill.inner` runs, as the cost model chooses it for the product.\n"
 )
 _SUM_UNITS = (
     "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and\n"
-    "y read once and the result written once, over the time; percentages refer to a copy timed in turns with them.\n"
-    "Every element is compared bit by bit. Last in the tables stands `production`, which is no rung: what\n"
-    "`matmill.transpose_add` runs, as the cost model chooses it for the sum.\n"
+    "y read once and the result written once, over the time; percentages refer to a copy in the same interleaved run.\n"
+    "Every element is compared bit by bit. The last row, `production`, is no rung: it is what `matmill.transpose_add`\n"
+    "runs, as the cost model chooses it.\n"
 )
 
 
@@ -65,7 +65,7 @@ def _order(problem: Record) -> tuple[int, int, str, str]:
 
 
 def remarks(folder: Path, ladder: str) -> str:
-    """What whoever measured wrote beside the results of ``ladder``, in ``<ladder>_remarks.md``; empty where nothing."""
+    """The remarks on the results of ``ladder``, from ``<ladder>_remarks.md``; empty where there are none."""
     path = folder / f"{ladder}_remarks.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
@@ -161,9 +161,8 @@ def _warps(emulated: Sequence[Record]) -> str:
         tables.append(f"x {size_of(record)}:\n\n{markdown(headings, rows)}")
     return (
         f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: requests of warps to global memory "
-        "and the 32-byte sectors\nthat each touches, passes over the banks of shared memory (wavefronts) beside the "
-        "fewest that would do, barriers once\nper warp. Tiles are those for matrices as small as these.\n\n"
-        + "\n".join(tables)
+        "and the 32-byte sectors\nthat each touches, wavefronts of shared memory beside the fewest that would do, "
+        "barriers once\nper warp. Tiles are those for matrices as small as these.\n\n" + "\n".join(tables)
     )
 
 
@@ -277,7 +276,7 @@ def _errata() -> str:
     share = _FORUM_MS["CUTLASS"] / _FORUM_MS["conflict-free"]
     return (
         "## Errata of the sources\n\n"
-        '**S0** prints "TFlops" that count a fused multiply-add once, and compares them with a peak that counts it '
+        '**S0** prints "TFlops" that count an FMA once, and compares them with a peak that counts it '
         "twice.\nIn the usual unit, 2·M·N·K operations over its own times:\n\n"
         + markdown(["rung", "time", "printed", "TFLOP/s"], rows)
         + f'\nIts "over 70% of CUTLASS" is {units.percent(share)} by its own times. Its 32-way bank conflict on the '

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from lab.front_page import OUTPUT, with_output, with_speeds
 from lab.hgemm_page import hgemm_page, recorded_pictures
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.transpose_add.report import recorded_comparisons
 from matmill.bench.production import rows_of
-from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
@@ -27,6 +27,8 @@ from matmill.registry import LADDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+START = ROOT / "docs" / "getting-started.md"
+RECIPES = ("A kernel", "A rung", "An emulator instruction", "A dtype", "An array library")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -35,7 +37,12 @@ def _fenced(text: str, language: str) -> list[str]:
 
 
 def _commands() -> list[str]:
-    text = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    text = START.read_text(encoding="utf-8")
+    before, after = (
+        text.partition(OUTPUT[0])[0],
+        text.partition(OUTPUT[1])[2],
+    )  # samples of output hold no command to run
+    text = before + after
     return [line.removeprefix("$ ") for block in _fenced(text, "console") for line in block.splitlines()]
 
 
@@ -74,15 +81,51 @@ def test_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_readme_opens_with_purpose_commands_and_example() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    places = [text.index(part) for part in ("matmill is for", "make run", "make test", "```python", "```console")]
-    assert places == sorted(places)
+    opening = (
+        "matmill is a",
+        "pip install",
+        "make run",
+        "make test",
+        "```python",
+        "## What to use it for",
+        "Do not use it",
+    )
+    offsets = [text.index(part) for part in opening]
+    assert offsets == sorted(offsets)
     example = _fenced(text, "python")[0]
     assert len([line for line in example.splitlines() if line.strip()]) == 5
 
 
-def test_the_readme_shows_recorded_output() -> None:
+def test_the_readme_is_short_and_has_one_table_and_one_picture() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 80
+    assert sum(line.startswith("|---") for line in lines) == 1
+    assert sum(line.startswith("![") for line in lines) == 1
+
+
+def test_the_readme_s_speeds_are_those_recorded() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == with_output(text, recorded(RESULTS, "sgemm"))
+    assert text == with_speeds(text, RESULTS), "run `make docs`"
+    assert "| theirs |" in text
+
+
+def test_getting_started_shows_recorded_output() -> None:
+    text = START.read_text(encoding="utf-8")
+    assert text == with_output(text, recorded(RESULTS, "sgemm")), "run `make docs`"
+    assert text.count("```console\n$ matmill ladder sgemm --n ") == 2
+
+
+def test_every_recipe_names_a_commit_that_did_it() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"^### (.*?)\n(.*?)(?=^### |\Z)", page.partition("## Recipes")[2], re.MULTILINE | re.DOTALL)
+    cited = [re.findall(r'^\*"(.*)"\*', recipe, re.MULTILINE) for _, recipe in recipes]
+    assert [title for title, _ in recipes] == list(RECIPES)
+    assert all(len(commits) == 1 for commits in cited)
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists() or (ROOT / ".git" / "shallow").exists():
+        pytest.skip("no history here")
+    log = subprocess.run([git, "log", "--format=%s"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert [commit for (commit,) in cited if not any(line.startswith(commit) for line in log.splitlines())] == []
 
 
 @pytest.mark.parametrize("ladder", list(LADDERS))

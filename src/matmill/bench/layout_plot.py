@@ -1,7 +1,7 @@
-"""A layout of shared memory as a picture: which column of the matrix lies in which bank, and what one access wants.
+"""A layout of shared memory as a picture: which column of the matrix is in which bank, and what one access wants.
 
-One panel per layout, a plain one first, so that the eye compares them. Greys tell pieces of 16 bytes apart, figures
-name the columns, and a thick frame marks the words of the access with the most conflicts: a printer loses nothing.
+One panel per layout, a plain one first, so that the eye compares them. Tints tell vectors of 16 bytes apart, figures
+name the columns, and a thick frame marks the words of the access with the most conflicts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matmill.analysis.swizzle import BANKS, VECTOR_BYTES, Layout, cost, touched, words
+from matmill.bench.plot_style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Lines of 128 bytes that are shown of each layout.
 LINES = 16
-#: Light enough for black figures; neighbours differ most.
-_GREYS = ("0.98", "0.74", "0.92", "0.68", "0.86", "0.62", "0.80", "0.56")
+#: How much of a colour is left in a tint that black figures can be read on; the second round of vectors is darker.
+_TINTS = (0.3, 0.55)
 _CELL_INCHES = 0.27
 
 
@@ -49,13 +50,13 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
     rows, columns = words(made)
     wanted = touched(made, access, found.worst)
     start = first_line(wanted, lines)
-    piece = max(1, VECTOR_BYTES // made.dtype.itemsize)
+    vector = max(1, VECTOR_BYTES // made.dtype.itemsize)
     for line in range(lines):
         for bank in range(BANKS):
             column = int(columns[start + line, bank])
-            grey = "white" if column < 0 else _GREYS[column // piece % len(_GREYS)]
+            tint = "white" if column < 0 else _tint(column // vector)
             hatch = "xxxx" if column < 0 else None
-            axes.add_patch(Rectangle((bank, line), 1, 1, facecolor=grey, edgecolor="0.5", linewidth=0.3, hatch=hatch))
+            axes.add_patch(Rectangle((bank, line), 1, 1, facecolor=tint, edgecolor="0.5", linewidth=0.3, hatch=hatch))
             if column >= 0:
                 axes.text(bank + 0.5, line + 0.55, str(column), fontsize=6.5, ha="center", va="center")
     for line, bank in zip(*np.nonzero(wanted[start : start + lines]), strict=True):
@@ -82,13 +83,21 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
     axes.set_title(f"{name}: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}{part}", fontsize=10, loc="left")
 
 
+def _tint(vector: int) -> tuple[float, float, float]:
+    """The background of a vector of 16 bytes, by its number in the row."""
+    turn, index = divmod(vector, len(COLOURS))
+    left = _TINTS[turn % len(_TINTS)]
+    red, green, blue = (1 - left * (1 - int(COLOURS[index][at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return red, green, blue
+
+
 def first_line(wanted: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], lines: int) -> int:
     """The first line to show of a layout, so that the access's first word is among ``lines``."""
     return min(int(wanted.any(axis=1).argmax()), len(wanted) - lines)
 
 
 def line_name(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> str:
-    """The rows of the matrix that lie in a line of shared memory.
+    """The rows of the matrix that a line of shared memory holds.
 
     >>> line_name(np.array([3, 3, -1])), line_name(np.array([2, 3])), line_name(np.array([-1]))
     ('row 3', 'rows 2-3', 'padding')

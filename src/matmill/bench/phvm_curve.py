@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matmill.arch import Arch
+from matmill.bench.plot_style import BLUE, ORANGE, VERMILLION
 from matmill.cost.phvm import Prediction
 from matmill.errors import ArgumentError
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 Curve = Mapping[tuple[int, int], float]
 
 _LABELS = {"corrected": "model, corrected", "printed": "model, printed", "measured": "measured"}
-#: Lines and marks that black-and-white print tells apart.
+#: Lines and marks that differ in more than colour.
 _STYLES: dict[str, dict[str, Any]] = {
-    "corrected": {"color": "black", "linestyle": "-", "marker": "o", "markersize": 5},
-    "printed": {"color": "0.45", "linestyle": "--", "marker": "s", "markersize": 9, "markerfacecolor": "white"},
-    "measured": {"color": "black", "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
+    "corrected": {"color": BLUE, "linestyle": "-", "marker": "o", "markersize": 5},
+    "printed": {"color": ORANGE, "linestyle": "--", "marker": "s", "markersize": 9, "markerfacecolor": "white"},
+    "measured": {"color": VERMILLION, "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
 }
 
 
@@ -49,8 +50,8 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
     if not isinstance(rows, list) or not rows:
         raise _malformed(argument, f"{str(path)!r}, which holds no list of rows")
     found: dict[tuple[int, int], float] = {}
-    for place, row in enumerate(rows):
-        key, seconds = _row(row, argument, f"row {place} of {str(path)!r}")
+    for index, row in enumerate(rows):
+        key, seconds = _row(row, argument, f"row {index} of {str(path)!r}")
         if key in found:
             raise _malformed(argument, f"{str(path)!r} with GS {key[0]}, BS {key[1]} twice")
         found[key] = seconds
@@ -113,7 +114,7 @@ def _finish_absolute(axes: Axes, arch: Arch) -> None:
     for axis in (axes.yaxis, right.yaxis):
         # 200M rather than 2 x 10^8: a curve may span less than one power of ten.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _place: _short(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _position: _short(value)))
         axis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("cycles")
     right.set_ylabel(f"ms at {hz / 1e9:.4g} GHz")

@@ -1,12 +1,14 @@
-"""A ladder's result as a picture that survives a black-and-white printer: greys, hatches, and figures at the bars."""
+"""A ladder's result as a picture: a bar per rung with its figure, libraries in grey below the rungs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matmill.bench import units
+from matmill.bench.plot_style import BLUE, COLOURS, GREY, ON_WHITE, ORANGE, SKY
 from matmill.bench.results import Outcome, Row
 from matmill.bench.subject import TRAFFIC, subject_of
 from matmill.bench.traffic import read_over_least, sectors_per_load
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROW_INCHES = 0.34
-_PHASE_HATCHES = ("", "///", "...", "xx")
-_PHASE_GREYS = ("0.85", "0.65", "0.4", "0.95")
+#: Rows between the rungs and the libraries.
+_APART = 0.4
+#: Of rungs whose results are wrong.
+_WRONG = "white"
 
 
 def draw(outcome: Outcome, path: Path) -> None:
@@ -26,7 +30,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
     rows = [row for row in outcome.rows if row.ok is not None]
-    height = 1.6 + _ROW_INCHES * (len(rows) + 1)
+    height = 1.6 + _ROW_INCHES * (len(rows) + (len(outcome.baselines) if outcome.on == "gpu" else 0) + 1)
     if any(row.phases for row in rows):
         figure = Figure(figsize=(8, height), layout="constrained")
         _phases(figure.add_subplot(), rows)
@@ -46,92 +50,99 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
-    """The rate of every rung, with lines at the GPU's peak or bandwidth and at the libraries' rates."""
+    """The rate of every rung and, in grey, library, with lines at the GPU's peak or bandwidth and the best library."""
     subject = outcome.subject
-    places = _names(axes, rows)
-    rates = [getattr(row, subject.rate) or 0.0 for row in rows]
+    slots = _names(axes, rows, [base.name for base in outcome.baselines])
     theirs = [getattr(base, subject.rate) for base in outcome.baselines]
-    bars = axes.barh(places, rates, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
-    # On white, above the lines: a figure that a library's line runs through cannot be read.
-    white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=white, zorder=3)
+    rates = [*(getattr(row, subject.rate) or 0.0 for row in rows), *theirs]
+    colours = [*_colours(rows), *(GREY for _ in theirs)]
+    bars = axes.barh(slots, rates, color=colours, edgecolor=[*(BLUE for _ in rows), *(GREY for _ in theirs)])
+    axes.bar_label(bars, [units.digits(rate) for rate in rates], padding=4, fontsize=8, bbox=ON_WHITE, zorder=3)
+    if theirs:
+        axes.axvline(max(theirs), color=GREY, linestyle="--", linewidth=1.2, zorder=0)
     peak = (subject.peak(outcome.problem, outcome.arch) or 0.0) / 1e12
     if peak:
-        axes.axvline(peak, color="black", linewidth=1.2, label=f"{subject.limit_name} {units.digits(peak)}")
-    styles = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-    for base, rate, style in zip(outcome.baselines, theirs, styles, strict=False):
-        axes.axvline(rate, color="black", linestyle=style, label=f"{base.name} {units.digits(rate)}")
-    axes.set_xlim(0, 1.1 * max([peak, *rates, *theirs]))
+        _named_line(axes, peak, f"{subject.limit_name} {units.digits(peak)}")
+    axes.set_xlim(0, 1.1 * max([peak, *rates]))
     axes.set_xlabel(subject.unit)
-    _legend(axes)
 
 
 def _phases(axes: Axes, rows: list[Row]) -> None:
     """Wall time of every rung, split into its phases; where no time was taken, the bytes that each phase moves."""
     timed = any(row.seconds for row in rows)
     measure, scale = ("seconds", 1e3) if timed else ("bytes", 1.0)
-    places = _names(axes, rows)
+    slots = _names(axes, rows)
     left = [0.0] * len(rows)
     phases = [row.phases or {} for row in rows]
-    for name, hatch, grey in zip(dict.fromkeys(chain(*phases)), _PHASE_HATCHES, _PHASE_GREYS, strict=False):
+    for name, colour in zip(dict.fromkeys(chain(*phases)), (BLUE, SKY, ORANGE, *COLOURS[2:]), strict=False):
         taken = [(of_row.get(name, {}).get(measure) or 0.0) * scale for of_row in phases]
         if any(taken):
-            axes.barh(places, taken, left=left, label=name, color=grey, hatch=hatch, edgecolor="black")
+            axes.barh(slots, taken, left=left, label=name, color=colour)
         left = [before + more for before, more in zip(left, taken, strict=True)]
     totals = [units.seconds(total / scale) if timed else f"{units.count(total)}B" for total in left]
-    for place, total, label in zip(places, left, totals, strict=True):
-        axes.annotate(label, (total, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    for slot, total, label in zip(slots, left, totals, strict=True):
+        axes.annotate(label, (total, slot), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xlim(0, 1.12 * max([*left, 1e-9]))
     axes.set_xlabel("wall time, ms" if timed else "bytes moved")
     if not timed:
-        axes.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+        axes.xaxis.set_major_formatter(lambda value, _position: units.count(value))
     _legend(axes)
 
 
 def _reads(axes: Axes, rows: list[Row]) -> None:
     """Bytes that every rung reads over the least that must move, with a line at 1."""
-    places = _names(axes, rows)
+    slots = _names(axes, rows)
     ratios = [read_over_least(row.counters, row.bytes) if row.counters else 0.0 for row in rows]
-    bars = axes.barh(places, ratios, color=["0.55" if row.ok else "white" for row in rows], edgecolor="black")
-    white = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    axes.bar_label(bars, [units.digits(ratio) for ratio in ratios], padding=4, fontsize=8, bbox=white, zorder=3)
-    axes.axvline(1.0, color="black", linewidth=1.2, label="the least")
+    bars = axes.barh(slots, ratios, color=_colours(rows), edgecolor=BLUE)
+    axes.bar_label(bars, [units.digits(ratio) for ratio in ratios], padding=4, fontsize=8, bbox=ON_WHITE, zorder=3)
+    _named_line(axes, 1.0, "the least")
     axes.set_xlim(0, 1.15 * max([1.0, *ratios]))
     axes.set_xlabel("global bytes read over the least that must move")
-    _legend(axes)
 
 
 def _traffic(figure: Figure, rows: list[Row]) -> None:
     """Shared-memory wavefronts, ideal and actual, and sectors per global request, of every rung."""
     shared, sectors = figure.subplots(1, 2, sharey=True)
-    places = _names(shared, rows)
+    slots = _names(shared, rows)
     thick = 0.38
     ideal = [_both(row, "_ideal") for row in rows]
     actual = [_both(row, "") for row in rows]
-    shared.barh([p - thick / 2 for p in places], ideal, thick, label="ideal", color="0.9", edgecolor="black")
-    bars = shared.barh(
-        [p + thick / 2 for p in places], actual, thick, label="actual", color="0.45", edgecolor="black", hatch="///"
-    )
+    shared.barh([slot - thick / 2 for slot in slots], ideal, thick, label="ideal", color=SKY)
+    bars = shared.barh([slot + thick / 2 for slot in slots], actual, thick, label="actual", color=BLUE)
     shared.bar_label(bars, [_excess(i, a) for i, a in zip(ideal, actual, strict=True)], padding=3, fontsize=8)
     shared.set_xlabel("shared-memory wavefronts, loads and stores")
     shared.set_xlim(0, 1.18 * max([1.0, *actual]))
-    shared.xaxis.set_major_formatter(lambda value, _place: units.count(value))
+    shared.xaxis.set_major_formatter(lambda value, _position: units.count(value))
     _legend(shared)
     each = [_per_request(row) for row in rows]
-    bars = sectors.barh(places, each, 0.7, color="0.7", edgecolor="black")
+    bars = sectors.barh(slots, each, 0.7, color=ORANGE)
     sectors.bar_label(bars, [units.digits(value) for value in each], padding=3, fontsize=8)
     sectors.set_xlabel("32-byte sectors per global load request")
     sectors.set_xlim(0, 1.15 * max([1.0, *each]))
     sectors.spines[["top", "right"]].set_visible(False)
 
 
-def _names(axes: Axes, rows: list[Row]) -> list[float]:
-    """Puts the rungs' names on the vertical axis, the first at the top, and gives their places."""
-    places = [float(i) for i in range(len(rows))]
-    axes.set_yticks(places, [row.rung if row.ok else f"{row.rung}: WRONG" for row in rows], fontsize=9)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[float]:
+    """Puts the names of rungs and, below them, libraries on the vertical axis; gives the height of each."""
+    names = [*(row.rung if row.ok else f"{row.rung}: WRONG" for row in rows), *libraries]
+    slots = [float(index) + (_APART if index >= len(rows) else 0.0) for index in range(len(names))]
+    axes.set_yticks(slots, names, fontsize=9)
+    axes.set_ylim(slots[-1] + 0.6, -0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    return places
+    return slots
+
+
+def _colours(rows: Sequence[Row]) -> list[str]:
+    """The fill of every rung's bar."""
+    return [BLUE if row.ok else _WRONG for row in rows]
+
+
+def _named_line(axes: Axes, at: float, name: str) -> None:
+    """A line that bounds the bars, with its name at its upper end."""
+    axes.axvline(at, color="black", linewidth=1.0)
+    axes.annotate(
+        name, (at, 1), (0, 2), xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="center", fontsize=8
+    )
 
 
 def _legend(axes: Axes) -> None:

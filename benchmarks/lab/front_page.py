@@ -1,0 +1,177 @@
+"""What the README and the first page of the docs show of the records: a table of speeds, and a ladder's output."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from matmill.bench.markdown import markdown
+
+from matmill.bench import units
+from matmill.bench.results import Outcome
+from matmill.cli.console import show
+from matmill.cli.tables import report
+
+OUTPUT = ("<!-- output: written by `make docs` -->\n", "<!-- end of output -->\n")
+SPEEDS = ("<!-- speeds: written by `make docs` -->\n", "<!-- end of speeds -->\n")
+#: Few enough to read at a glance, far enough apart to tell a story.
+RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free")
+
+_MEASURED_SIZE = 4096
+#: Speeds closer to 1 than this are called equal.
+_EQUAL = 0.03
+#: Sides of the odd squares of the table.
+_ODD = (4095, 8191)
+_HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
+
+
+def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """``text`` with what is between the marks of ``OUTPUT`` replaced by the ladder's output, emulated and measured."""
+    emulated = next(r for r in records if r["on"] == "emulator")
+    parts = [f"On a machine without a GPU:\n\n{sample_output(Outcome.from_dict(emulated))}"]
+    measured = [Outcome.from_dict(r) for r in records if r["on"] == "gpu" and r["problem"]["n"] == _MEASURED_SIZE]
+    parts += [f"On an {outcome.arch.title}:\n\n{sample_output(outcome)}" for outcome in measured]
+    return _between(text, OUTPUT, "\n".join(parts))
+
+
+def with_speeds(text: str, results: Path) -> str:
+    """``text`` with what is between the marks of ``SPEEDS`` replaced by the table of the records in ``results``."""
+    return _between(text, SPEEDS, speeds(results))
+
+
+def sample_output(outcome: Outcome) -> str:
+    """A console block: the command, and what it prints for the rungs shown."""
+    names = [row.rung for row in outcome.rows if row.rung in RUNGS or row is outcome.rows[-1]]
+    shown = replace(outcome, rows=tuple(row for row in outcome.rows if row.rung in names))
+    file = io.StringIO()
+    show(report(shown), file)
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    command = f"$ matmill ladder {outcome.ladder} --n {outcome.problem.n} --rungs '{','.join(names)}'"
+    return "\n".join(["```console", command, *lines, "```", ""])
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the table: their time over ours, shown as its range and who is faster, or as ``said`` and ``faster``."""
+
+    what: str
+    beside: str
+    ratios: Sequence[float]
+    said: str = ""
+    faster: str = ""
+
+    def cells(self) -> list[str]:
+        return [self.what, self.beside, self.said or _said(self.ratios), self.faster or _verdict(self.ratios)]
+
+
+def speeds(results: Path) -> str:
+    """The table of speeds beside cuBLAS and torch, fastest first, and what the emulator takes."""
+    rows = [
+        *_inner(results),
+        *_transpose_add(results),
+        *_odd_squares(results),
+        *_half_squares(results),
+        *_kinds(results),
+    ]
+    rows.sort(key=lambda row: -max(row.ratios))
+    return f"{markdown(_HEADINGS, (row.cells() for row in rows))}\n{_emulator(results)}"
+
+
+def _kinds(results: Path) -> Iterator[_Row]:
+    """Random products, and those kinds of products that other records do not have."""
+    found = json.loads((results / "matmul_random_h200.json").read_text(encoding="utf-8"))
+    random, long = found["random"], found["kinds"][0]
+    for what, mean in (
+        (f"{long['products']} random products, {long['kind']}", long["geometric_mean"]),
+        (
+            f"{random['products']} random products, {random['slower_by_more_than_3_percent']} of them over 3% slower",
+            random["geometric_mean"],
+        ),
+    ):
+        faster = "" if mean > 1 + _EQUAL else "it depends"
+        yield _Row(f"`matmul`: {what}", "torch.matmul", [mean], f"{mean:.2f} (mean)", faster)
+    for of in found["classes"]:
+        types = {name: of[name] for name in ("bfloat16", "float32") if name in of}
+        said = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items()) if len(types) > 1 else ""
+        yield _Row(f"`matmul`: {of['class']}", "torch.matmul", list(types.values()) or of["float64"], said)
+
+
+def _inner(results: Path) -> list[_Row]:
+    """The paper's products."""
+    found = json.loads((results / "inner_h200_cases.json").read_text(encoding="utf-8"))["products"]
+    times = [{row["name"]: row["median"] for row in product["rows"]} for product in found]
+    ratios = [of["torch.mm"] / of["matmill.inner"] for of in times]
+    sides, ks = ({product["problem"][name] for product in found} for name in ("m", "k"))
+    what = f"`inner`: {min(sides)} to {max(sides)} rows and columns, k from {min(ks):.0e} to {max(ks):.0e}, float32"
+    return [_Row(what.replace("e+0", "e"), "torch.mm", ratios)]
+
+
+def _transpose_add(results: Path) -> list[_Row]:
+    """The article's sum, beside eager torch and the fastest kernel that torch compiles."""
+    found = json.loads((results / "transpose_add_h200_article.json").read_text(encoding="utf-8"))["sums"][0]
+    times = {row["name"]: row["median"] for row in found["rows"]}
+    what = "`transpose_add`: {m} x {n} {dtype}".format(**found["shape"])
+    theirs = {"torch": "torch eager", "torch.compile, max-autotune": "max-autotune"}
+    return [_Row(what, shown, [times[name] / times["matmill.transpose_add"]]) for shown, name in theirs.items()]
+
+
+def _odd_squares(results: Path) -> list[_Row]:
+    """16-bit squares whose rows start on no boundary, by the fastest configuration of the search."""
+    found = json.loads((results / "hgemm_tiles_h200.json").read_text(encoding="utf-8"))["records"]
+    odd = [dict(of["seconds"]) for of in found if of["m"] == of["n"] == of["k"] and of["m"] in _ODD]
+    ratios = [seconds.pop("torch.mm") / min(seconds.values()) for seconds in odd]
+    return [
+        _Row(f"`matmul`: 16-bit squares of {' and '.join(map(str, _ODD))}, the fastest tiles timed", "torch.mm", ratios)
+    ]
+
+
+def _half_squares(results: Path) -> list[_Row]:
+    """16-bit squares of even sizes, as the ladder's last row has them."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("hgemm_h200_*_*.json"))]
+    ratios = [row["library_fraction"] for run in runs for row in run["rows"] if row["rung"] == "production"]
+    sizes = [run["problem"]["n"] for run in runs]
+    return [_Row(f"`matmul`: 16-bit squares of {min(sizes)} to {max(sizes)}", "cuBLAS", ratios)]
+
+
+def _emulator(results: Path) -> str:
+    """What the emulator takes, as a sentence."""
+    found = json.loads((results / "emulator_speed.json").read_text(encoding="utf-8"))
+    counted, raced = (units.seconds(found[name]["median_s"]) for name in ("counters_only", "with_races"))
+    n = found["size"]
+    return (
+        f"The emulator runs a float32 product of {n} x {n} x {n} in {counted}, and in {raced} with the search for data "
+        f"races, on {found['cores']} CPU cores.\n"
+    )
+
+
+def _said(ratios: Sequence[float]) -> str:
+    """The least and the greatest, which may be one.
+
+    >>> _said([0.514, 0.8]), _said([1.0])
+    ('0.51 to 0.80', '1.00')
+    """
+    return " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios))))
+
+
+def _verdict(ratios: Sequence[float]) -> str:
+    """Who is faster.
+
+    >>> _verdict([1.2, 2.0]), _verdict([1.01]), _verdict([0.5, 1.1]), _verdict([0.5])
+    ('matmill', 'equal', 'it depends', 'theirs')
+    """
+    if min(ratios) > 1 + _EQUAL:
+        return "matmill"
+    if max(ratios) < 1 - _EQUAL:
+        return "theirs"
+    return "equal" if min(ratios) > 1 - _EQUAL and max(ratios) < 1 + _EQUAL else "it depends"
+
+
+def _between(text: str, marks: tuple[str, str], new: str) -> str:
+    """``text`` with what is between two marks replaced."""
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    return f"{before}{begin}\n{new}\n{end}{after}"

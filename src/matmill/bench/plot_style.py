@@ -1,0 +1,69 @@
+"""How matmill's pictures look: colours for the colour-blind too, libraries in grey, names at lines' ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Okabe and Ito, "Color Universal Design" (2008), without its yellow, which is too pale for a line.
+BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
+COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY)
+#: Of libraries, whose lines are dashed.
+GREY = "0.45"
+LIBRARY_DASHES = ("--", ":", "-.")
+#: Behind text that a line may run through.
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+#: Points of an inch: the size of labels, and the distance between two that stand one above the other.
+LABEL_SIZE, LABEL_GAP = 8, 10.5
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions for labels, at least ``gap`` apart and between ``low`` and ``high``, as near as can be to ``wanted``.
+
+    Near is meant in the least squares: the positions less what the gaps take are an isotonic regression of the wanted
+    ones. Where there is no room for all, the last ones are beyond ``high``.
+
+    >>> spread([10, 0, 9], 4, 0, 100), spread([1, 1], 4, 0, 100)
+    ([11.5, 0.0, 7.5], [0.0, 4.0])
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    groups: list[tuple[float, int]] = []  # the sum of positions that have met, and how many
+    for rank, index in enumerate(order):
+        total, count = wanted[index] - rank * gap, 1
+        while groups and groups[-1][0] / groups[-1][1] >= total / count:
+            more, further = groups.pop()
+            total, count = total + more, count + further
+        groups.append((total, count))
+    flat = [total / count for total, count in groups for _ in range(count)]
+    most = max(low, high - gap * (len(wanted) - 1))
+    found = [0.0] * len(wanted)
+    for rank, index in enumerate(order):
+        found[index] = min(max(flat[rank], float(low)), most) + rank * gap
+    return found
+
+
+def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], column: float) -> None:
+    """Names lines at their right ends: ``ends`` are x, y, name and colour, ``column`` is the x where names stand.
+
+    Names that would cover each other are moved up or down, and a thin line leads to each. The limits and the size of
+    ``axes`` have to be final.
+    """
+    pixels = axes.figure.dpi / 72  # of a point
+    heights = [float(axes.transData.transform((x, y))[1]) / pixels for x, y, _, _ in ends]
+    low, high = (float(value) / pixels for value in axes.transAxes.transform([(0, 0), (0, 1)])[:, 1])
+    for (x, y, name, colour), moved in zip(ends, spread(heights, LABEL_GAP, low, high), strict=True):
+        to = axes.transData.inverted().transform((0, moved * pixels))[1]
+        axes.plot([x, column], [y, to], color=colour, linewidth=0.5, clip_on=False)
+        axes.annotate(
+            name,
+            (column, to),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=LABEL_SIZE,
+            annotation_clip=False,
+        )

@@ -1,0 +1,120 @@
+"""Pictures can be read: no label covers another, whatever the figures are."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from matmill import cli
+from matmill.bench.plot_style import COLOURS, spread
+from matmill.bench.plots import draw
+from matmill.bench.results import Outcome
+from matmill.bench.sweep import Sweep
+from matmill.bench.sweep_plot import draw_sweep
+from matmill.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+pytest.importorskip("matplotlib")
+import matplotlib.figure
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+#: Pixels by which the boxes of two texts may meet: boxes are higher than what is drawn in them.
+TOUCH = 3.0
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that would be saved."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    return figures
+
+
+def texts(figure: Figure) -> Iterator[Text]:
+    """Every text that is drawn and not along a line."""
+    yield from figure.texts
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        yield from (text for text in (*axes.texts, axes.title) if not text.get_rotation())
+        yield from legend.get_texts() if legend else ()
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            yield axis.label
+            yield from (tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high)
+
+
+def covered(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts of which one covers a part of the other."""
+    figure.draw_without_rendering()
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure) if text.get_text()]
+    assert len(boxes) > 10
+    return [
+        (one, other)
+        for (one, a), (other, b) in combinations(boxes, 2)
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > TOUCH and min(a.y1, b.y1) - max(a.y0, b.y0) > TOUCH
+    ]
+
+
+def record(name: str) -> Outcome:
+    return Outcome.from_dict(json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("arch", "asked"),
+    [("h200", ["--dtype", "f16", "--n", "4096"]), ("t4", ["--dtype", "f32"]), ("k40", ["--dtype", "f32", "--n", "64"])],
+)
+def test_rooflines(arch: str, asked: list[str], drawn: list[Figure], tmp_path: Path) -> None:
+    assert main(["roofline", "--arch", arch, *asked, "--plot", str(tmp_path / "roofline.svg")]) == cli.OK
+    assert [covered(figure) for figure in drawn] == [[]]
+
+
+@pytest.mark.parametrize("ladder", ["hgemm_h200_{}_float16", "sgemm_h200_{}"])
+def test_sweeps(ladder: str, drawn: list[Figure], tmp_path: Path) -> None:
+    sweep = Sweep(tuple(record(ladder.format(n)) for n in (1024, 2048, 4096, 8192)))
+    draw_sweep(sweep, tmp_path / "sweep.svg")
+    assert [covered(figure) for figure in drawn] == [[]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hgemm_emulated_256x256x128_float16",
+        "memory_h200_1024",
+        "inner_h200_5x5x30000000_float32_row",
+        "transpose_add_h200_24300x11520_bfloat16",
+    ],
+)
+def test_ladders(name: str, drawn: list[Figure], tmp_path: Path) -> None:
+    draw(record(name), tmp_path / "ladder.svg")
+    assert [covered(figure) for figure in drawn] == [[]]
+
+
+def test_colours_differ_where_colour_is_not_seen() -> None:
+    # How light each is, after ITU-R BT.709: what is left of a colour on a grey printer.
+    light = [sum(w * int(c[i : i + 2], 16) for w, i in ((0.2126, 1), (0.7152, 3), (0.0722, 5))) for c in COLOURS]
+    assert len({round(value / 8) for value in light}) >= len(COLOURS) - 1
+
+
+@given(st.lists(st.floats(0, 100), max_size=8), st.floats(0.1, 12))
+def test_labels_keep_their_distance_their_order_and_their_bounds(wanted: list[float], gap: float) -> None:
+    found = spread(wanted, gap, 0, 100)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    ranked = [found[index] for index in order]
+    assert all(after - before >= gap - 1e-9 for before, after in pairwise(ranked))
+    assert all(value >= -1e-9 for value in found)
+    if gap * (len(wanted) - 1) <= 100:
+        assert all(value <= 100 + 1e-6 for value in found)
+    if all(b - a >= gap for a, b in pairwise(sorted(wanted))) and ranked:
+        assert ranked[-1] <= 100 + 1e-6
+        assert found == pytest.approx(wanted)
