@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.allocation import Allocation
-from matmill.bench.baselines import torch_product
-from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
 from matmill.bench.gemm_tiles import LIBRARY
-from matmill.bench.halves import half_product
-from matmill.bench.randoms import uniform
+from matmill.bench.libraries.blas import torch_product
+from matmill.bench.problems.hgemm import half_product
+from matmill.bench.problems.random_numbers import uniform
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType

@@ -23,7 +23,7 @@ from matmill.bench.inner_compare import compare_long, compare_short, needs_torch
 from matmill.bench.inner_entry import LIBRARY
 from matmill.bench.inner_groups import GROUPS, Group
 from matmill.bench.inner_report import HEADINGS, KIND, NOISE, cells, entries, lines, said
-from matmill.bench.probe_runs import Runs
+from matmill.bench.probe.samples import Runs
 from matmill.bench.records import by_line
 from matmill.choose import choose
 from matmill.cli.console import output, table

@@ -22,11 +22,11 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.compiler import KernelCompiler
-from matmill.bench.inputs import Inputs
-from matmill.bench.products import LAYOUTS, gram_of, inner_product, layout_of
-from matmill.bench.selection import for_emulator, nearest
-from matmill.bench.subject import TRAFFIC
-from matmill.bench.sums import random_sum
+from matmill.bench.ladder.selection import for_emulator, nearest
+from matmill.bench.ladder.subject import TRAFFIC
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inner import LAYOUTS, gram_of, inner_product, layout_of
+from matmill.bench.problems.inputs import Inputs
 from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL

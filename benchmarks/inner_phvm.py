@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 
 from matmill.arch import Arch
-from matmill.bench.clock import Clock, Competitor, flush_bytes
 from matmill.bench.enqueue import enqueuer
 from matmill.bench.inner_compare import needs_torch
-from matmill.bench.products import CASES, LAYOUTS, case, inner_product
-from matmill.bench.selection import launched
+from matmill.bench.ladder.selection import launched
+from matmill.bench.problems.inner import CASES, LAYOUTS, case, inner_product
+from matmill.bench.timing.clock import Clock, Competitor, flush_bytes
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.compile import compile_source
 from matmill.dtypes import F32

@@ -22,7 +22,7 @@ import numpy as np
 from matmill.arch import Arch, get
 from matmill.bench.machine_code import Code, code, disassembler, listing, main_way
 from matmill.bench.markdown import markdown
-from matmill.bench.products import gram_of, inner_product
+from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.compile import compile_source
 from matmill.config import Config

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import get
-from matmill.bench import halves
-from matmill.bench.halves import HALVES, half_product
-from matmill.bench.ladder import emulate
-from matmill.bench.measure import measure
+from matmill.bench.ladder.emulated import emulate
+from matmill.bench.ladder.measured import measure
+from matmill.bench.ladder.measured_transfers import measure_transfers
+from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import for_emulator, pick
+from matmill.bench.ladder.sweep import Sweep
 from matmill.bench.pages import recorded
-from matmill.bench.production import rows_of
-from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
-from matmill.bench.results import Outcome
-from matmill.bench.selection import for_emulator, pick
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
-from matmill.bench.transfers import measure_transfers
-from matmill.bench.transposed import ARTICLE, EMULATED, transposed_sum
+from matmill.bench.plots.sweep import draw_sweep
+from matmill.bench.problems import hgemm
+from matmill.bench.problems.hgemm import HALVES, half_product
+from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
+from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transposed_sum
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, DType
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -119,7 +119,7 @@ def emulated_sgemm() -> Iterator[Outcome]:
 def emulated_halves() -> Iterator[Outcome]:
     """The hgemm ladder and the production kernel in both element types."""
     for dtype in HALVES.values():
-        yield emulate("hgemm", rows_of("hgemm"), half_product(*halves.EMULATED, dtype), get("h200"), seed=SEED)
+        yield emulate("hgemm", rows_of("hgemm"), half_product(*hgemm.EMULATED, dtype), get("h200"), seed=SEED)
 
 
 def emulated_sums() -> Iterator[Outcome]:

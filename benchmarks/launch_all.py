@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from matmill.bench.compiler import KernelCompiler
-from matmill.bench.halves import HALVES, HalfInputs, half_product
-from matmill.bench.inputs import Array, Inputs
-from matmill.bench.products import alignment
-from matmill.bench.selection import nearest
-from matmill.bench.subject import MATRIX, Subject, subject_of
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import MATRIX, Subject, subject_of
+from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
+from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.inputs import Array, Inputs
 from matmill.compile import compile_source
 from matmill.dtypes import ALL
 from matmill.gpu import GPU

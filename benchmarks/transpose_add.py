@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from matmill.bench.clean_clock import clean_clock
-from matmill.bench.clock import Clock
-from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import needs_torch
 from matmill.bench.records import by_line
 from matmill.bench.sum_compare import Copies, compare, host_costs
 from matmill.bench.sum_report import HEADINGS, KIND, LIBRARY_HEADINGS, cells, entries, library_cells, summary
 from matmill.bench.sum_shapes import CASE, GROUPS
+from matmill.bench.timing.clock import Clock
+from matmill.bench.timing.device_copy import Copying
 from matmill.cli.console import output, table
 from matmill.gpu import GPU
 

@@ -20,11 +20,11 @@ from typing import Any
 from matmill.bench.clean_clock import clean_clock
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules
-from matmill.bench.copying import Copying
 from matmill.bench.environment import describe
 from matmill.bench.inner_compare import needs_torch
 from matmill.bench.sum_search import Record, Tools, grid, search, slim_grid
 from matmill.bench.sum_shapes import CASE, Shape
+from matmill.bench.timing.device_copy import Copying
 from matmill.gpu import GPU
 
 #: The longest that the last sum may take after the time is over.

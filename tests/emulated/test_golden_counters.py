@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from matmill.arch import get
-from matmill.bench.subject import subject_of
+from matmill.bench.ladder.subject import subject_of
 from matmill.compile import compile_source
 from matmill.emulator import Memory, run
 from matmill.kernel import GemmOperands, Rung

@@ -15,8 +15,8 @@ import pytest
 
 from emulated.launched_script import BENCHMARKS, ScriptGPU
 from matmill import cli, registry
-from matmill.bench.halves import EMULATED
-from matmill.bench.results import Outcome
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from matmill import cli, registry
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.traffic import read_over_least
+from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.traffic import read_over_least
 from matmill.cli import main
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.inner import INNER

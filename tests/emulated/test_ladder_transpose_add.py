@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from matmill import cli, registry
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.transposed import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
+from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.problems.transpose_add import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from matmill import cli
 from matmill.allocation import Allocation
 from matmill.arch import get
-from matmill.bench import measure, transfers
-from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.ladder import measured, measured_transfers
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.compile import Binary
 from matmill.errors import LaunchError
@@ -132,7 +132,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "cublas", FakeLibrary)
+    monkeypatch.setattr(measured, "cublas", FakeLibrary)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
@@ -190,7 +190,7 @@ def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, caps
 def test_without_a_library_the_fraction_is_null_and_the_run_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure, "cublas", lambda _a, _b: None)
+    monkeypatch.setattr(measured, "cublas", lambda _a, _b: None)
     code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.OK
     assert found["rows"][0]["library_fraction"] is None
@@ -245,7 +245,7 @@ def test_memory_is_given_back_where_there_is_not_enough(
     monkeypatch.setattr(gpu, "call", scarce)
     rungs = [rung for rung in MEMORY if rung.name == "pinned"]
     with pytest.raises(LaunchError, match="out of memory"):
-        transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1)
+        measured_transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1)
     assert gpu.live == {}
 
 
@@ -285,7 +285,7 @@ def test_a_copy_that_does_not_arrive_is_wrong(gpu: FakeGPU, monkeypatch: pytest.
 
     monkeypatch.setattr(gpu, "call", lossy)
     rungs = [rung for rung in MEMORY if rung.name == "pinned"]
-    outcome = transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1, rounds=1)
+    outcome = measured_transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1, rounds=1)
     assert outcome.rows[0].ok is False
     assert "not what the host had sent" in outcome.rows[0].note
 

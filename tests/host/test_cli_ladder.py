@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from matmill.arch import get
-from matmill.bench.plots import draw
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.selection import nearest, pick
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.selection import nearest, pick
+from matmill.bench.plots.ladder import draw
 from matmill.cli import tables
 from matmill.kernel import multiples
 from matmill.ladder.sgemm import SGEMM

@@ -22,15 +22,17 @@ from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from host.test_cli_ladder import measured, outcome
 from matmill import cli
 from matmill.arch import get
-from matmill.bench import measure, peers, units
-from matmill.bench.clock import Clock, StreamHandle
+from matmill.bench import units
 from matmill.bench.half_report import hgemm_page
-from matmill.bench.halves import HALVES, HalfInputs, half_product
-from matmill.bench.peers import NARROW, WIDE, half_peers
-from matmill.bench.plots import draw
-from matmill.bench.results import Outcome
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
+from matmill.bench.ladder import measured
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.libraries import gemm
+from matmill.bench.libraries.gemm import NARROW, WIDE, half_peers
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.sweep import draw_sweep
+from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
+from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import ladder_sweep, main, tables
 from matmill.compile import Binary
 from matmill.dtypes import BF16, F16, DType
@@ -154,7 +156,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
     fake = HalfGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "half_peers", _peers)
+    monkeypatch.setattr(measured, "half_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -212,7 +214,7 @@ def test_a_library_s_error_is_judged_by_its_sums(
         peer.acc16 = False
         return [peer], []
 
-    monkeypatch.setattr(measure, "half_peers", honest)
+    monkeypatch.setattr(measured, "half_peers", honest)
     code, found = _json(["--n", "256"], capsys, "any-size")
     assert code == cli.FAILED
     assert found["baselines"][0]["ok"] is False
@@ -361,7 +363,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = stand_in()
     made.as_tensor = _resident
     monkeypatch.setitem(sys.modules, "torch", made)
-    monkeypatch.setattr(peers, "installed", lambda: ("torch", "cupy"))
+    monkeypatch.setattr(gemm, "installed", lambda: ("torch", "cupy"))
     return made
 
 

@@ -17,17 +17,19 @@ from rich.console import Console
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
-from matmill.bench import measure, peers, sums
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.inputs import Inputs, InputsBySize
-from matmill.bench.plots import draw
-from matmill.bench.production import rows_of
-from matmill.bench.products import CASES, case, gram_of, inner_product
-from matmill.bench.randoms import uniform
-from matmill.bench.results import Outcome
-from matmill.bench.selection import nearest
-from matmill.bench.subject import TRAFFIC
-from matmill.bench.sums import random_sum
+from matmill.bench.ladder import measured
+from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import TRAFFIC
+from matmill.bench.libraries import gemm
+from matmill.bench.plots.ladder import draw
+from matmill.bench.problems import error_bounds
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inner import CASES, case, gram_of, inner_product
+from matmill.bench.problems.inputs import Inputs, InputsBySize
+from matmill.bench.problems.random_numbers import uniform
+from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main, tables
 from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F16, F32, F64
@@ -86,7 +88,7 @@ def test_a_gram_rung_gets_the_transpose_and_others_the_size_asked_for() -> None:
 @pytest.mark.parametrize("start", [0, 1, 6, 7])
 @pytest.mark.parametrize("dtype", [F32, F64], ids=lambda dtype: dtype.name)
 def test_threads_draw_what_one_generator_would(start: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.bench.randoms._CHUNK", 8)
+    monkeypatch.setattr("matmill.bench.problems.random_numbers._CHUNK", 8)
     generator = np.random.default_rng([3, 4])
     expected = 2 * generator.random(start + 60, dtype=dtype.numpy)[start:] - 1
     assert np.array_equal(uniform([3, 4], start, (6, 10), dtype), expected.reshape(6, 10))
@@ -136,7 +138,7 @@ def test_the_bound_holds_for_a_running_sum_and_not_for_a_wrong_one(dtype: Any) -
 def test_blocks_along_k_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Inputs.random(inner_product(2, 3, 5000, F64, "column"), 1, random_sum)
     whole, limit = random_sum(made.a, made.b)
-    monkeypatch.setattr(sums, "_BLOCK", 1)
+    monkeypatch.setattr(error_bounds, "_BLOCK", 1)
     parts, again = random_sum(made.a, made.b)
     assert np.allclose(parts, whole, rtol=1e-13, atol=1e-12)
     assert np.allclose(limit, again)
@@ -293,7 +295,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "peers", _peers)
+    monkeypatch.setattr(measured, "peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -369,7 +371,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
 def test_a_cpu_that_would_take_long_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.ladder.cpu_estimate", lambda _a, _b: 12.0)
+    monkeypatch.setattr("matmill.bench.ladder.emulated.cpu_estimate", lambda _a, _b: 12.0)
     _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
     assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
     assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]
@@ -415,15 +417,15 @@ def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys:
 
 
 def test_libraries_that_refuse_are_told_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "installed", lambda: ("cupy",))
-    found, absent = peers.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
+    monkeypatch.setattr(gemm, "installed", lambda: ("cupy",))
+    found, absent = gemm.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
     assert found == []
     assert absent == ["not compared with cupy (cupy_matmul): bfloat16 is not handed to it"]
 
 
 def test_matrices_reach_a_library_as_they_lie() -> None:
     problem = inner_product(2, 3, 100, BF16, "column")
-    e, f = (device.__cuda_array_interface__ for device in peers._operands(problem, 1024, 4096))
+    e, f = (device.__cuda_array_interface__ for device in gemm._operands(problem, 1024, 4096))
     assert (e["data"], e["shape"], e["strides"], e["typestr"]) == ((1024, False), (2, 100), (200, 2), "<i2")
     assert (f["data"], f["shape"], f["strides"]) == ((4096, False), (100, 3), (2, 200))
 

@@ -23,14 +23,17 @@ from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
 from matmill.arrays import inspect
-from matmill.bench import copying, measure, sum_peers, transposed
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.plots import draw
-from matmill.bench.results import Outcome
-from matmill.bench.selection import nearest
-from matmill.bench.subject import MOVING
-from matmill.bench.sum_peers import CUPY, EAGER, TUNED, CupySum
-from matmill.bench.transposed import ARTICLE, SumInputs, exact_sum, transposed_sum
+from matmill.bench.ladder import measured
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import MOVING
+from matmill.bench.libraries import transpose_add as libraries
+from matmill.bench.libraries.transpose_add import CUPY, EAGER, TUNED, CupySum
+from matmill.bench.plots.ladder import draw
+from matmill.bench.problems import transpose_add as problems
+from matmill.bench.problems.transpose_add import ARTICLE, SumInputs, exact_sum, transposed_sum
+from matmill.bench.timing import device_copy
+from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main, tables
 from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
@@ -191,8 +194,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(BF16)
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(copying, "LEAST", 4096)
-    monkeypatch.setattr(measure, "sum_peers", _peers)
+    monkeypatch.setattr(device_copy, "LEAST", 4096)
+    monkeypatch.setattr(measured, "sum_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -250,7 +253,7 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(measure, "sum_peers", lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], []))
+    monkeypatch.setattr(measured, "sum_peers", lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], []))
     assert main(["ladder", "transpose_add", "--m", "64", "--n", "64", "--rungs", "v2"]) == cli.FAILED
     assert "WRONG" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(EAGER))
 
@@ -260,7 +263,7 @@ def test_the_default_on_a_gpu_is_the_article_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("matmill.cli.ladder_transpose_add.ARTICLE", (84, 96))
-    monkeypatch.setitem(transposed.CASES, "article", (84, 96))
+    monkeypatch.setitem(problems.CASES, "article", (84, 96))
     for arguments in ([], ["--case", "article"]):
         _, found = _json([*arguments, "--rungs", "v1"], capsys)
         assert found["problem"] == {"m": 84, "n": 96, "dtype": "bfloat16"}
@@ -273,14 +276,14 @@ def test_another_gpu_s_percentages_are_its_data_sheet_s_or_its_arch_file_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--m", "64", "--n", "64", "--rungs", "v1", "--arch", "a100"]
-    monkeypatch.setattr(measure, "measured", lambda _arch: None)
+    monkeypatch.setattr(measured, "measured", lambda _arch: None)
     _, found = _json(arguments, capsys)
     assert "copy_bytes_per_s" not in found
     rate = 3 * 2 * 64 * 64 / 2e-3
     assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1555e9)
     assert any("refer to the data sheet of the A100" in note for note in found["notes"])
     known = SimpleNamespace(copy_bytes_per_s=1.3e12, date="2026-11-20")
-    monkeypatch.setattr(measure, "measured", lambda _arch: known)
+    monkeypatch.setattr(measured, "measured", lambda _arch: known)
     _, found = _json(arguments, capsys)
     assert found["copy_bytes_per_s"] == 1.3e12
     assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1.3e12)
@@ -359,7 +362,7 @@ def _resident(memory: Any) -> Array:
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
     fake = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(sum_peers, "find_spec", lambda name: object() if name == "cupy" else None)
+    monkeypatch.setattr(libraries, "find_spec", lambda name: object() if name == "cupy" else None)
     return fake
 
 
@@ -367,7 +370,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
 def test_cupy_gets_the_matrices_where_they_are(dtype: DType, cupy: FakeCupy) -> None:
     asked = SumInputs.random(transposed_sum(33, 20, dtype), 5)
     x = np.ascontiguousarray(asked.a.T)
-    found, absent = sum_peers.sum_peers(asked, x.ctypes.data, asked.b.ctypes.data)
+    found, absent = libraries.sum_peers(asked, x.ctypes.data, asked.b.ctypes.data)
     assert absent == ["not compared with torch, which is not installed"]
     (peer,) = found
     assert isinstance(peer, CupySum)
@@ -382,7 +385,7 @@ def test_what_refuses_is_told(cupy: FakeCupy) -> None:
 
     cupy.add = broken  # type: ignore[assignment]  # another callable
     asked = SumInputs.random(transposed_sum(8, 8, F32), 5)
-    found, absent = sum_peers.sum_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    found, absent = libraries.sum_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
     assert found == []
     assert absent[-1] == "not compared with CuPy: no kernel"
 

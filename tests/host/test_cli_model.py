@@ -11,7 +11,7 @@ import pytest
 
 from matmill import arch, cli
 from matmill.arch import Measured
-from matmill.bench.phvm_curve import read_measured
+from matmill.bench.plots.phvm import read_measured
 from matmill.choose import choose_from
 from matmill.cli import main, model
 from matmill.cost import gemm as gemm_cost

@@ -11,9 +11,9 @@ import pytest
 
 from matmill.arch import ARCHES, get
 from matmill.bench.gemm_tiles import read
-from matmill.bench.halves import half_product
 from matmill.bench.model_fit import Found, Samples, Verdict, fit, judge
 from matmill.bench.models import MODELS
+from matmill.bench.problems.hgemm import half_product
 from matmill.choose import choose
 from matmill.cost import hgemm as cost
 from matmill.dtypes import BF16, F16, F32, DType

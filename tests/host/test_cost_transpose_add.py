@@ -11,7 +11,7 @@ from matmill import turns
 from matmill.arch import get
 from matmill.bench.model_fit import Found, Samples, Verdict, fit, judge
 from matmill.bench.models import MODELS
-from matmill.bench.transposed import ARTICLE, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, transposed_sum
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small

@@ -14,8 +14,8 @@ import pytest
 
 from matmill.bench.half_report import hgemm_page, recorded_pictures
 from matmill.bench.inner_report import page, recorded_groups
+from matmill.bench.ladder.production import rows_of
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
-from matmill.bench.production import rows_of
 from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
 from matmill.ladder.hgemm import HGEMM

@@ -17,13 +17,14 @@ import pytest
 from host.test_cli_gpu import MILLISECONDS
 from host.test_inner_search import SearchGPU
 from matmill.arch import get
-from matmill.bench import inner_compare, probe_runs
+from matmill.bench import inner_compare
 from matmill.bench.clean_clock import Reading
-from matmill.bench.clock import Clock
 from matmill.bench.inner_entry import LIBRARY, OURS, Entry
 from matmill.bench.inner_groups import GROUPS, must_beat_library, problems, wanted
 from matmill.bench.inner_report import KIND, cells, entries, lines, page, recorded_groups, said
-from matmill.bench.products import CASES, described, gram_of, inner_product
+from matmill.bench.probe import samples
+from matmill.bench.problems.inner import CASES, described, gram_of, inner_product
+from matmill.bench.timing.clock import Clock
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm
 from torch_stand_in import Tensor, product, stand_in
@@ -224,7 +225,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(inner_compare, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "inner", _inner)
-    monkeypatch.setattr(probe_runs, "flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr(samples, "flush_bytes", lambda _arch, *, cold: 1024 * cold)
     monkeypatch.setattr(Reading, "nbytes", 1 << 16)
     monkeypatch.setattr(fake, "prepare", lambda _binary, _launch: lambda _config, _parameters: None)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

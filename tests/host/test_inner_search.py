@@ -16,14 +16,14 @@ import pytest
 from host.test_cli_gpu import FakeGPU
 from matmill.arch import get
 from matmill.bench import inner_search
-from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.inner_grids import LEAST_K, MOST_BYTES, MOST_K, fit_grid, judge_grid
 from matmill.bench.inner_search import LIBRARY, Record, Task, candidates, read, tasks, unit_tasks
-from matmill.bench.phvm_curve import read_measured
-from matmill.bench.products import described, gram_of, inner_product, layout_of
-from matmill.bench.sums import random_sum
+from matmill.bench.plots.phvm import read_measured
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inner import described, gram_of, inner_product, layout_of
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.compile import Binary
 from matmill.cost import inner as cost
@@ -371,7 +371,7 @@ def test_the_curve_of_phvm_is_measured_over_its_launches(
             gpu.matrices = self
 
     monkeypatch.setattr("matmill.bench.torch_matrices.TorchMatrices", Registered)
-    monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr("matmill.bench.timing.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
     monkeypatch.setattr("matmill.bench.inner_compare.needs_torch", lambda: None)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     script = SCRIPT.with_name("inner_phvm.py")

@@ -18,7 +18,7 @@ from matmill.bench.inner_grids import fit_grid, judge_grid
 from matmill.bench.inner_search import Record, Task, candidates
 from matmill.bench.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
 from matmill.bench.models import MODELS
-from matmill.bench.products import described, gram_of, inner_product
+from matmill.bench.problems.inner import described, gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants
 from matmill.dtypes import BF16, F64

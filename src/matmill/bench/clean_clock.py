@@ -1,6 +1,6 @@
 """A clock that finds L2 cold and clean, and the kernel that reads a long buffer, which leaves it so.
 
-A flush that writes, as that of :class:`~matmill.bench.clock.Clock`, leaves L2 full of bytes that are still to be
+A flush that writes, as that of :class:`~matmill.bench.timing.clock.Clock`, leaves L2 full of bytes that are still to be
 written back. Whatever runs next evicts them, and memory writes them meanwhile: 50 MB on an H200, 10 us. Products that
 only read, and sums, are timed after a flush that only reads.
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from matmill.allocation import Allocation
-from matmill.bench.clock import Clock, StreamHandle
 from matmill.bench.enqueue import enqueuer
-from matmill.bench.probe_runs import Runs
+from matmill.bench.probe.samples import Runs
+from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import ceil_div

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from matmill.bench.clock import StreamHandle
+from matmill.bench.timing.clock import StreamHandle
 from matmill.compile import Binary
 from matmill.execute import Launch
 from matmill.gpu import GPU

@@ -13,13 +13,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from matmill.arch import Arch
-from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
 from matmill.bench.calls import graph_timer, in_turns, loop_timer
 from matmill.bench.clean_clock import READ_NAME, CleanClock, Reading
-from matmill.bench.clock import Competitor, StreamHandle
 from matmill.bench.inner_entry import LIBRARY, OURS, WAYS
-from matmill.bench.probe_runs import Runs
-from matmill.bench.products import described
+from matmill.bench.libraries.blas import CupyProduct, LibraryProduct, TorchProduct, installed
+from matmill.bench.probe.samples import Runs
+from matmill.bench.problems.inner import described
+from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.choose import choose
 from matmill.errors import ArgumentError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from matmill.bench.products import restored
+from matmill.bench.problems.inner import restored
 from matmill.problem import Gemm
 
 OURS, LIBRARY = "matmill.inner", "torch.mm"

@@ -14,7 +14,7 @@ from matmill.bench.inner_entry import MEDIAN, OURS, WAYS, Entry
 from matmill.bench.inner_groups import GROUPS, Group, must_beat_library, wanted
 from matmill.bench.markdown import markdown
 from matmill.bench.page_parts import environment_of
-from matmill.bench.products import GRAM, LAYOUTS, layout_of
+from matmill.bench.problems.inner import GRAM, LAYOUTS, layout_of
 from matmill.dtypes import ALL
 
 #: What a record of such a comparison says it is.

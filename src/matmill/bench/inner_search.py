@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import DEFAULT, Arch, get
-from matmill.bench.baselines import TorchProduct
-from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
 from matmill.bench.enqueue import enqueuer
+from matmill.bench.libraries.blas import TorchProduct
 from matmill.bench.model_fit import Found
-from matmill.bench.products import described, restored
+from matmill.bench.problems.inner import described, restored
 from matmill.bench.records import Kind, append
+from matmill.bench.timing.clock import Clock, Competitor
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.config import Config
 from matmill.cost import inner as cost

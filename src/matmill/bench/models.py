@@ -9,7 +9,7 @@ from typing import Any
 
 from matmill.bench import gemm_tiles, inner_search, sum_search
 from matmill.bench.model_fit import Found, Model
-from matmill.bench.products import layout_of
+from matmill.bench.problems.inner import layout_of
 from matmill.cost import hgemm, inner, transpose_add
 from matmill.problem import Geam
 

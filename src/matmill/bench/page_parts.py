@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from matmill.bench import units
+from matmill.bench.ladder.subject import subject_of
 from matmill.bench.markdown import markdown
-from matmill.bench.subject import subject_of
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]

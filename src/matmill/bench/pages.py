@@ -12,6 +12,7 @@ from pathlib import Path
 
 from matmill.bench import sum_report, units
 from matmill.bench.findings import conflicts
+from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
 from matmill.bench.markdown import markdown
 from matmill.bench.page_parts import (
     UNMEASURED,
@@ -25,7 +26,6 @@ from matmill.bench.page_parts import (
     shared,
     size_of,
 )
-from matmill.bench.traffic import read_over_least, said, sectors_per_load
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}

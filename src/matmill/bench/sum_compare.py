@@ -16,10 +16,8 @@ from typing import Any
 from matmill.arch import Arch
 from matmill.arrays import inspect
 from matmill.bench.calls import graph_timer, host_seconds, in_turns, loop_timer
-from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing
-from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.peers import BFLOAT, tried
-from matmill.bench.sum_peers import (
+from matmill.bench.libraries.gemm import BFLOAT, tried
+from matmill.bench.libraries.transpose_add import (
     COMPILED,
     COMPILED_AS_Y,
     CUPY,
@@ -32,6 +30,8 @@ from matmill.bench.sum_peers import (
 )
 from matmill.bench.sum_report import OURS, OURS_AS_X, WAYS
 from matmill.bench.sum_shapes import SHORT, Shape
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError

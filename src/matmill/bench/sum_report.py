@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from matmill.bench import units
+from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER
 from matmill.bench.markdown import markdown
-from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER
 from matmill.bench.sum_shapes import CASE, GROUPS, LONG, Shape
 
 KIND = "transpose_add comparison"

@@ -16,16 +16,16 @@ from typing import Any
 
 from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import Operand, inspect
-from matmill.bench.clock import Clock, Competitor
 from matmill.bench.compiler import KernelCompiler
 from matmill.bench.contest import Rules, contest
-from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.enqueue import enqueuer
+from matmill.bench.libraries.transpose_add import EAGER, TorchSum
 from matmill.bench.model_fit import Found
 from matmill.bench.records import Kind, append
 from matmill.bench.sum_compare import Matrices
-from matmill.bench.sum_peers import EAGER, TorchSum
 from matmill.bench.sum_shapes import CASE, Shape
+from matmill.bench.timing.clock import Clock, Competitor
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE

@@ -11,16 +11,16 @@ from typing import Any
 
 from matmill import gpu
 from matmill.arch import DEFAULT, get
-from matmill.bench.ladder import emulate
-from matmill.bench.measure import measure
-from matmill.bench.memory import emulate_transfers
-from matmill.bench.plots import draw
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.selection import pick
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
-from matmill.bench.transfers import measure_transfers
+from matmill.bench.ladder.emulated import emulate
+from matmill.bench.ladder.emulated_transfers import emulate_transfers
+from matmill.bench.ladder.measured import measure
+from matmill.bench.ladder.measured_transfers import measure_transfers
+from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import pick
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.sweep import draw_sweep
 from matmill.cli import ladder_hgemm, ladder_inner, ladder_sweep, ladder_transpose_add, tables
 from matmill.cli.console import answer, output, progress
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size

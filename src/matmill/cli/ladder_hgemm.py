@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from matmill.bench.halves import EMULATED, HALVES, half_product
+from matmill.bench.problems.hgemm import EMULATED, HALVES, half_product
 from matmill.dtypes import F16
 from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import Gemm

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from matmill.bench import selection
-from matmill.bench.products import CASES, EMULATED_K, LAYOUTS, case, inner_product
-from matmill.bench.selection import for_emulator, of_paper
+from matmill.bench.ladder import selection
+from matmill.bench.ladder.selection import for_emulator, of_paper
+from matmill.bench.problems.inner import CASES, EMULATED_K, LAYOUTS, case, inner_product
 from matmill.cli.options import size
 from matmill.dtypes import ALL, F32
 from matmill.errors import ArgumentError, unknown_name

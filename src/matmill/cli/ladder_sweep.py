@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.results import BaselineRow, Row
-from matmill.bench.sweep import Curve, Sweep, doubling
+from matmill.bench.ladder.results import BaselineRow, Row
+from matmill.bench.ladder.sweep import Curve, Sweep, doubling
 from matmill.cli.console import table
 from matmill.cli.options import size
 from matmill.cli.tables import verdict

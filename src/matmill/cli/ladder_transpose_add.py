@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from matmill.bench.transposed import ARTICLE, CASES, EMULATED, case, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, CASES, EMULATED, case, transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE
 from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import Geam

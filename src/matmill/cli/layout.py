@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from matmill.bench.layout_plot import draw, first_line, line_name
+from matmill.bench.plots.layout import draw, first_line, line_name
 from matmill.cli.console import answer, output
 from matmill.cli.names import SHORT, element_type
 from matmill.cli.options import Subparsers, plot_file

@@ -17,7 +17,7 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.phvm_curve import Curve, draw_curve, read_measured
+from matmill.bench.plots.phvm import Curve, draw_curve, read_measured
 from matmill.choose import choose_from
 from matmill.cli.console import answer, show, show_json, table
 from matmill.cli.options import Subparsers, plot_file, size

@@ -13,8 +13,8 @@ from matmill import arch as arches
 from matmill import gpu
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.probe import Probed, data_sheet, probe
-from matmill.bench.probe_runs import Spread
+from matmill.bench.probe.run import Probed, data_sheet, probe
+from matmill.bench.probe.samples import Spread
 from matmill.cli.console import progress, show, show_json, table
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError, NoGPUError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from matmill.bench.results import Outcome
+from matmill.bench.ladder.results import Outcome
 from matmill.cli.console import show
 from matmill.cli.tables import report
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.roofline_plot import Point, draw, rate
+from matmill.bench.plots.roofline import Point, draw, rate
 from matmill.choose import choose
 from matmill.cli.console import answer, table
 from matmill.cli.names import SHORT

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.products import layout_of
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.subject import COPYING, MATRIX, MATRIX_PEAK, MOVING, TRAFFIC, Subject, subject_of
-from matmill.bench.traffic import read_over_least, said, sectors_per_load
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.subject import COPYING, MATRIX, MATRIX_PEAK, MOVING, TRAFFIC, Subject, subject_of
+from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
+from matmill.bench.problems.inner import layout_of
 from matmill.cli.console import table
 from matmill.problem import Gemm
 

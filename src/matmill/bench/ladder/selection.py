@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any, Protocol, TypeVar
 
 from matmill.arch import Arch
-from matmill.bench.products import EMULATED_LAUNCH
-from matmill.bench.subject import ARITHMETIC, S, Subject
+from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
+from matmill.bench.problems.inner import EMULATED_LAUNCH
 from matmill.config import Config
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Rung

@@ -17,11 +17,11 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.inputs import F32Array, Inputs
-from matmill.bench.ladder import cpu_row, facts
-from matmill.bench.memory import PHASES, expected, fills, phases, to_fill
+from matmill.bench.ladder.emulated import cpu_row, facts
+from matmill.bench.ladder.emulated_transfers import PHASES, expected, fills, phases, to_fill
+from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import Outcome, Row
 from matmill.compile import compile_source
 from matmill.execute import Pointer
 from matmill.gpu import GPU

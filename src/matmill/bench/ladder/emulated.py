@@ -15,14 +15,14 @@ import numpy as np
 
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench import units
-from matmill.bench.baselines import cpu_blas, cpu_estimate
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Array, Inputs, Matrices
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import ARITHMETIC, S, Subject, subject_of
+from matmill.bench.ladder.tally import together
+from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
+from matmill.bench.problems.inputs import Array, Inputs, Matrices
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.selection import nearest
-from matmill.bench.subject import ARITHMETIC, S, Subject, subject_of
-from matmill.bench.tally import together
 from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from matmill.bench.baselines import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, installed
-from matmill.bench.clock import StreamHandle
-from matmill.bench.inputs import Inputs
+from matmill.bench.libraries.blas import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, installed
+from matmill.bench.problems.inputs import Inputs
+from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F16, DType
 from matmill.problem import Gemm
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matmill.bench import units
-from matmill.bench.results import Outcome, Row
-from matmill.bench.subject import TRAFFIC, subject_of
-from matmill.bench.traffic import read_over_least, sectors_per_load
+from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.ladder.subject import TRAFFIC, subject_of
+from matmill.bench.ladder.traffic import read_over_least, sectors_per_load
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,18 +16,18 @@ import numpy as np
 from matmill.allocation import Allocation
 from matmill.arch import Arch, measured
 from matmill.bench import units
-from matmill.bench.baselines import LibraryProduct, cublas
-from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
-from matmill.bench.copying import COPY_NAME, Copying
 from matmill.bench.environment import describe
-from matmill.bench.inputs import Array, Matrices
-from matmill.bench.ladder import cpu_rows, facts, moved_to, promised, skipped
-from matmill.bench.peers import half_peers, peers
+from matmill.bench.ladder.emulated import cpu_rows, facts, moved_to, promised, skipped
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import ARITHMETIC, MATRIX, MOVING, S, Subject, beside_copy, subject_of
+from matmill.bench.libraries.blas import LibraryProduct, cublas
+from matmill.bench.libraries.gemm import half_peers, peers
+from matmill.bench.libraries.transpose_add import sum_peers
+from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.selection import nearest
-from matmill.bench.subject import ARITHMETIC, MATRIX, MOVING, S, Subject, beside_copy, subject_of
-from matmill.bench.sum_peers import sum_peers
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.compile import Binary, compile_source
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel, Rung

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matmill.bench import units
-from matmill.bench.sweep import Curve, Sweep
+from matmill.bench.ladder.sweep import Curve, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.array_libraries import CupyCalls, TorchCalls
-from matmill.bench.baselines import LibraryProduct
-from matmill.bench.clock import StreamHandle
-from matmill.bench.peers import BFLOAT, Device, as_tensor, tried
-from matmill.bench.transposed import SumInputs
+from matmill.bench.libraries.blas import LibraryProduct
+from matmill.bench.libraries.gemm import BFLOAT, Device, as_tensor, tried
+from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
+from matmill.bench.problems.transpose_add import SumInputs
+from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
 
 EAGER, COMPILED, TUNED, TRITON, CUPY = "torch eager", "torch.compile", "max-autotune", "Triton", "CuPy"
@@ -88,7 +88,7 @@ def _sum_as_y(x: Any, y: Any) -> Any:
 
 
 def _triton(x: Any, y: Any, dtype: DType) -> TorchSum:
-    written = importlib.import_module("matmill.bench.triton_tile").transpose_add
+    written = importlib.import_module("matmill.bench.libraries.triton_tile").transpose_add
     out = importlib.import_module("torch").empty_like(y)
 
     def add(left: Any, right: Any) -> Any:

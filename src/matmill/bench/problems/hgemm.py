@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from matmill.bench.inputs import Array, Inputs
-from matmill.bench.products import alignment
-from matmill.bench.sums import matrix_limit
+from matmill.bench.problems.error_bounds import matrix_limit
+from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.inputs import Array, Inputs
 from matmill.dtypes import BF16, F16, DType
 from matmill.problem import Gemm
 from matmill.reference import Check, answer, excess

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matmill.arch import Arch, get
-from matmill.bench.subject import Subject, beside_copy, subject_of
+from matmill.bench.ladder.subject import Subject, beside_copy, subject_of
 from matmill.problem import Geam, Gemm
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from matmill.allocation import Allocation
 from matmill.arch import Arch
-from matmill.bench.clock import Clock, flush_bytes
+from matmill.bench.timing.clock import Clock, flush_bytes
 from matmill.compile import Binary, compile_source
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError

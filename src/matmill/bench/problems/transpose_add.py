@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.products import alignment
-from matmill.bench.randoms import integers, uniform
+from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.random_numbers import integers, uniform
 from matmill.dtypes import BF16, ELEMENTWISE, DType
 from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import Geam, View

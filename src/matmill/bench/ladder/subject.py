@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from matmill.arch import Arch
-from matmill.bench import halves, products, transposed, units
-from matmill.bench.baselines import CupyProduct, TorchProduct
-from matmill.bench.halves import HalfInputs
-from matmill.bench.inputs import Array, InputsBySize, Matrices
-from matmill.bench.sums import any_sum, random_sum
+from matmill.bench import units
+from matmill.bench.libraries.blas import CupyProduct, TorchProduct
+from matmill.bench.problems import hgemm, inner, transpose_add
+from matmill.bench.problems.error_bounds import any_sum, random_sum
+from matmill.bench.problems.hgemm import HalfInputs
+from matmill.bench.problems.inputs import Array, InputsBySize, Matrices
 from matmill.kernel import Kernel
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
@@ -104,7 +105,7 @@ def _sizes(problem: Gemm) -> dict[str, int]:
 
 
 def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
-    return products.gram_of(problem), "its F is the transpose of E"
+    return inner.gram_of(problem), "its F is the transpose of E"
 
 
 def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyProduct, actual: Array) -> Check:
@@ -145,9 +146,9 @@ TRAFFIC: Subject[Gemm] = replace(
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
     say=_bytes_per_second,
     inputs=partial(InputsBySize, exact=random_sum),
-    resized=products.resized,
-    record=products.described,
-    problem=products.restored,
+    resized=inner.resized,
+    record=inner.described,
+    problem=inner.restored,
     instead=_gram_instead,
     same_bits=frozenset({"two-stage", "gram", "production"}),
     cpu_patience=2.0,
@@ -163,11 +164,11 @@ MOVING: Subject[Geam] = Subject(
     amount=lambda problem: problem.least_bytes,
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
     say=_bytes_per_second,
-    inputs=transposed.SumsBySize,
-    sizes=transposed.sizes,
-    resized=transposed.resized,
-    record=transposed.described,
-    problem=transposed.restored,
+    inputs=transpose_add.SumsBySize,
+    sizes=transpose_add.sizes,
+    resized=transpose_add.resized,
+    record=transpose_add.described,
+    problem=transpose_add.restored,
     cpu=False,
 )
 
@@ -176,10 +177,10 @@ MATRIX: Subject[Gemm] = replace(
     limit_name=MATRIX_PEAK,
     peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
     inputs=partial(InputsBySize, kind=HalfInputs),
-    resized=halves.resized,
+    resized=hgemm.resized,
     by_arch=True,
-    record=halves.described,
-    problem=halves.restored,
+    record=hgemm.described,
+    problem=hgemm.restored,
     check=_by_its_sums,
 )
 

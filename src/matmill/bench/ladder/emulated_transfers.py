@@ -16,10 +16,10 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.inputs import F32Array, Inputs
-from matmill.bench.ladder import counted, cpu_row, emulated_as, facts
+from matmill.bench.ladder.emulated import counted, cpu_row, emulated_as, facts
+from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
-from matmill.bench.results import Outcome, Row
 from matmill.compile import compile_source
 from matmill.emulator import KernelFault, Memory, run
 from matmill.errors import EmulationError

@@ -13,9 +13,9 @@ from typing import Any
 
 from matmill.arch import Arch, Measured
 from matmill.bench.environment import nvidia_smi
-from matmill.bench.probe_latency import LATENCIES
-from matmill.bench.probe_rates import MATRIX_RATES, RATES, multiply_adds
-from matmill.bench.probe_runs import Runs, Spread, nonsense
+from matmill.bench.probe.latency import LATENCIES
+from matmill.bench.probe.rates import MATRIX_RATES, RATES, multiply_adds
+from matmill.bench.probe.samples import Runs, Spread, nonsense
 from matmill.bench.progress import Progress, silent
 from matmill.gpu import GPU
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from matmill.bench.array_libraries import CupyCalls, TorchCalls
-from matmill.bench.clock import StreamHandle
-from matmill.bench.inputs import Array, F32Array
+from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
+from matmill.bench.problems.inputs import Array, F32Array
+from matmill.bench.timing.clock import StreamHandle
 
 
 class LibraryProduct(Protocol):

@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from matmill.allocation import Allocation
-from matmill.bench.clock import StreamHandle
-from matmill.bench.probe_runs import Runs, Spread, fitted, nonsense, per_difference, sampled
+from matmill.bench.probe.samples import Runs, Spread, fitted, nonsense, per_difference, sampled
+from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F32, F64, DType
 from matmill.kernel import Kernel
 from matmill.kernels.probe import buffers, lengths, per_lane

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from matmill.bench.clock import StreamHandle
+from matmill.bench.timing.clock import StreamHandle
 from matmill.compile import compile_source
 from matmill.dtypes import F32
 from matmill.gpu import GPU

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from matmill.allocation import Allocation
-from matmill.bench.probe_runs import Runs, Spread, nonsense, sampled
+from matmill.bench.probe.samples import Runs, Spread, nonsense, sampled
 from matmill.dtypes import F32, F64, DType
 from matmill.kernel import Kernel
 from matmill.kernels.probe import lengths, per_lane

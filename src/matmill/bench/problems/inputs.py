@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.randoms import uniform
-from matmill.bench.sums import Exact, any_sum
+from matmill.bench.problems.error_bounds import Exact, any_sum
+from matmill.bench.problems.random_numbers import uniform
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm
 from matmill.reference import Check, excess
