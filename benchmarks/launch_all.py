@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from matmill.bench.compiler import KernelCompiler
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import MATRIX, Subject, subject_of
+from matmill.bench.ladder.subject import MATRIX, Subject
 from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.bench.problems.inner import alignment
 from matmill.bench.problems.inputs import Array, Inputs
@@ -56,7 +57,7 @@ Task = tuple[str, Kernel[Gemm], Gemm, Checker]
 
 def rungs(gpu: GPU, ladder: str, asked: Gemm) -> Iterator[Task]:
     """Every rung of a ladder with the size it runs at."""
-    subject = subject_of(ladder)
+    subject = LADDERS[ladder].subject
     products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM_LADDER}[ladder]
     for rung in products:
         size, reason = nearest(rung, asked, gpu.arch, subject)
@@ -166,7 +167,7 @@ def main() -> None:
         ratio = launch(gpu, kernel, problem, checker)
         wrong += not ratio <= 1
         print(f"{name:28} {problem!s:24} error / allowed {ratio:.3f}{'' if ratio <= 1 else '  WRONG'}", flush=True)
-        described = subject_of(args.ladder or "hgemm").record(problem)
+        described = LADDERS[args.ladder or "hgemm"].subject.record(problem)
         launched.append({"rung": name, "entry": kernel.entry, "problem": described})
     if args.out:
         args.out.write_text(json.dumps(launched))

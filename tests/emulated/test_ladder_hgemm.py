@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from emulated.launched_script import BENCHMARKS, ScriptGPU
-from matmill import cli, registry
+from matmill import cli
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
@@ -68,7 +69,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
             legality=lambda _problem, _config, _arch: None,
         )
         rung: Rung[Gemm] = replace(ANY_SIZE, name="planted", kernel=kernel, tune=None)
-        monkeypatch.setitem(registry.LADDERS, "hgemm", (ANY_SIZE, rung))
+        monkeypatch.setitem(LADDERS, "hgemm", replace(LADDERS["hgemm"], rungs=(ANY_SIZE, rung)))
 
     return put
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill import cli, registry
-from matmill.bench.ladder.production import rows_of
+from matmill import cli
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.problems.transpose_add import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
 from matmill.cli import main
@@ -59,7 +59,11 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         (folder / "__init__.py").write_text("", encoding="utf-8")
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel: Kernel[Geam] = replace(V1.kernel, package=package, entry="planted")
-        monkeypatch.setitem(registry.LADDERS, "transpose_add", (V1, replace(V1, name="planted", kernel=kernel)))
+        monkeypatch.setitem(
+            LADDERS,
+            "transpose_add",
+            replace(LADDERS["transpose_add"], rungs=(V1, replace(V1, name="planted", kernel=kernel))),
+        )
 
     return put
 
@@ -196,8 +200,8 @@ def test_records_and_the_production_row() -> None:
     asked = transposed_sum(24300, 11520)
     assert described(asked) == {"m": 24300, "n": 11520, "dtype": "bfloat16"}
     assert restored(described(asked)) == asked
-    assert [row.name for row in rows_of("transpose_add")] == [*LABELS, "production"]
-    lone: Rung[Any] = rows_of("transpose_add")[-1]
+    assert [row.name for row in LADDERS["transpose_add"].rows] == [*LABELS, "production"]
+    lone: Rung[Any] = LADDERS["transpose_add"].rows[-1]
     assert lone.kernel.entry == "transpose_add"
 
 

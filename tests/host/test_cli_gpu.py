@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from matmill import cli
 from matmill.allocation import Allocation
 from matmill.arch import get
-from matmill.bench.ladder import measured, measured_transfers
+from matmill.bench.ladder import measured_transfers
+from matmill.bench.libraries import gemm
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.compile import Binary
@@ -132,7 +133,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measured, "cublas", FakeLibrary)
+    monkeypatch.setattr(gemm, "cublas", FakeLibrary)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
@@ -190,7 +191,7 @@ def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, caps
 def test_without_a_library_the_fraction_is_null_and_the_run_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measured, "cublas", lambda _a, _b: None)
+    monkeypatch.setattr(gemm, "cublas", lambda _a, _b: None)
     code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.OK
     assert found["rows"][0]["library_fraction"] is None

@@ -24,7 +24,7 @@ from matmill import cli
 from matmill.arch import get
 from matmill.bench import units
 from matmill.bench.half_report import hgemm_page
-from matmill.bench.ladder import measured
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.sweep import Sweep
 from matmill.bench.libraries import gemm
@@ -156,7 +156,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
     fake = HalfGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measured, "half_peers", _peers)
+    monkeypatch.setitem(LADDERS, "hgemm", replace(LADDERS["hgemm"], libraries=_peers))
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -214,7 +214,7 @@ def test_a_library_s_error_is_judged_by_its_sums(
         peer.acc16 = False
         return [peer], []
 
-    monkeypatch.setattr(measured, "half_peers", honest)
+    monkeypatch.setitem(LADDERS, "hgemm", replace(LADDERS["hgemm"], libraries=honest))
     code, found = _json(["--n", "256"], capsys, "any-size")
     assert code == cli.FAILED
     assert found["baselines"][0]["ok"] is False
@@ -222,7 +222,8 @@ def test_a_library_s_error_is_judged_by_its_sums(
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("matmill.cli.ladder_hgemm.GPU_SIZES", (128, 192, 64))
+    assert LADDERS["hgemm"].sizes["gpu"] == (4096, 4096, 4096)
+    monkeypatch.setitem(LADDERS, "hgemm", replace(LADDERS["hgemm"], sizes={"gpu": (128, 192, 64)}))
     _, found = _json([], capsys, "any-size")
     assert found["problem"] == {"m": 128, "n": 192, "k": 64, "dtype": "float16"}
     _, found = _json(["--k", "32"], capsys, "any-size")

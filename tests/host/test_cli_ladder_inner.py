@@ -17,8 +17,7 @@ from rich.console import Console
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
-from matmill.bench.ladder import measured
-from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import TRAFFIC
@@ -295,7 +294,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measured, "peers", _peers)
+    monkeypatch.setitem(LADDERS, "inner", replace(LADDERS["inner"], libraries=_peers))
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -356,7 +355,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
     _, found = _json(["--k", "40000", "--rungs", "two-stage,production"], capsys)
     assert [row["rung"] for row in found["rows"]] == ["two-stage", "production"]
     assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in found["rows"])
-    wide = rows_of("inner")[-1]
+    wide = LADDERS["inner"].rows[-1]
     for dtype in (F32, F16):
         asked = inner_product(200, 3, 5000, dtype)
         assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the kernels of any product take it
@@ -379,7 +378,8 @@ def test_a_cpu_that_would_take_long_is_left_out_and_said(
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu_is_mtxa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(CASES, "MTXA", (3, 3, 5000))
+    assert LADDERS["inner"].sizes["gpu"] == CASES["MTXA"]
+    monkeypatch.setitem(LADDERS, "inner", replace(LADDERS["inner"], sizes={"gpu": (3, 3, 5000)}))
     _, found = _json(["--rungs", "one-pass"], capsys)
     assert found["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
 

@@ -24,6 +24,7 @@ from matmill import cli
 from matmill.arch import get
 from matmill.arrays import inspect
 from matmill.bench.ladder import measured
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import MOVING
@@ -195,7 +196,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(device_copy, "LEAST", 4096)
-    monkeypatch.setattr(measured, "sum_peers", _peers)
+    monkeypatch.setitem(LADDERS, "transpose_add", replace(LADDERS["transpose_add"], libraries=_peers))
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
@@ -253,7 +254,11 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(measured, "sum_peers", lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], []))
+    monkeypatch.setitem(
+        LADDERS,
+        "transpose_add",
+        replace(LADDERS["transpose_add"], libraries=lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], [])),
+    )
     assert main(["ladder", "transpose_add", "--m", "64", "--n", "64", "--rungs", "v2"]) == cli.FAILED
     assert "WRONG" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(EAGER))
 
@@ -262,7 +267,7 @@ def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_default_on_a_gpu_is_the_article_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.cli.ladder_transpose_add.ARTICLE", (84, 96))
+    monkeypatch.setitem(LADDERS, "transpose_add", replace(LADDERS["transpose_add"], sizes={"gpu": (84, 96)}))
     monkeypatch.setitem(problems.CASES, "article", (84, 96))
     for arguments in ([], ["--case", "article"]):
         _, found = _json([*arguments, "--rungs", "v1"], capsys)

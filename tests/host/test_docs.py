@@ -14,7 +14,7 @@ import pytest
 
 from matmill.bench.half_report import hgemm_page, recorded_pictures
 from matmill.bench.inner_report import page, recorded_groups
-from matmill.bench.ladder.production import rows_of
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from matmill.bench.sum_report import recorded_comparisons
 from matmill.cli.readme import with_output
@@ -23,7 +23,6 @@ from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.registry import LADDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -111,7 +110,7 @@ def test_the_recorded_emulation_covers_today_s_ladder(ladder: str) -> None:
     emulated = [r for r in recorded(RESULTS, ladder) if r["on"] == "emulator"]
     assert emulated
     for record in emulated:
-        assert [row["rung"] for row in record["rows"]] == [rung.label for rung in rows_of(ladder)]
+        assert [row["rung"] for row in record["rows"]] == [rung.label for rung in LADDERS[ladder].rows]
         assert all(row["ok"] for row in record["rows"])
 
 

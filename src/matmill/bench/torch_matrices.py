@@ -97,7 +97,7 @@ class TorchMatrices:
 
     @cached_property
     def answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The product in float64 and how far a right result may be from it, see :mod:`~matmill.bench.problems.error_bounds`."""
+        """The product in float64 and how far a right result may be from it, see :func:`random_limit`."""
         torch, k = self._torch, self.problem.k
         step = max(1, _BLOCK // (8 * (self.problem.m + self.problem.n)))
         total = torch.zeros(self.d.shape, dtype=torch.float64, device=self.d.device)

@@ -16,9 +16,10 @@ import numpy as np
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench import units
 from matmill.bench.environment import describe
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import ARITHMETIC, S, Subject, subject_of
+from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
 from matmill.bench.ladder.tally import together
 from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
 from matmill.bench.problems.inputs import Array, Inputs, Matrices
@@ -46,7 +47,7 @@ def emulate(
 
     ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
     """
-    machine, subject = emulated_as(arch), subject_of(ladder)
+    machine, subject = emulated_as(arch), LADDERS[ladder].subject
     inputs = subject.inputs(seed)
     asked = inputs.of(problem)
     rows = []
@@ -60,7 +61,7 @@ def emulate(
         binary = compile_source(generate(kernel, size.dtype), machine.target)
         note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
-        again = rung.label in subject.same_bits
+        again = rung.label in LADDERS[ladder].same_bits
         trial = _Trial(subject, kernel, inputs.of(size), binary)
         rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
     progress("done", len(rungs), len(rungs))

@@ -18,12 +18,11 @@ from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.environment import describe
 from matmill.bench.ladder.emulated import cpu_rows, facts, moved_to, promised, skipped
+from matmill.bench.ladder.ladders import LADDERS, Ladder
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import ARITHMETIC, MATRIX, MOVING, S, Subject, beside_copy, subject_of
-from matmill.bench.libraries.blas import LibraryProduct, cublas
-from matmill.bench.libraries.gemm import half_peers, peers
-from matmill.bench.libraries.transpose_add import sum_peers
+from matmill.bench.ladder.subject import S, Subject, beside_copy
+from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
@@ -68,13 +67,13 @@ class _Operands:
 
 
 class _Bench(Generic[S]):
-    """The GPU, and all that lies in its memory for one run."""
+    """The GPU, and all that it holds for one run."""
 
-    def __init__(self, gpu: GPU, inputs: Any, clock: Clock, subject: Subject[S]) -> None:
+    def __init__(self, gpu: GPU, inputs: Any, clock: Clock, ladder: Ladder[S]) -> None:
         self.gpu = gpu
         self._inputs = inputs
         self._clock = clock
-        self._subject: Subject[S] = subject
+        self._ladder: Ladder[S] = ladder
         self._operands: dict[S, _Operands] = {}
         self._uploaded: dict[int, Allocation] = {}
         self._others: list[Allocation] = []
@@ -97,7 +96,7 @@ class _Bench(Generic[S]):
 
     def prepare(self, rung: Rung[S], asked: S) -> _Entry[S]:
         """Compiles a rung, runs it once on a poisoned output and workspace, and checks it."""
-        gpu, subject = self.gpu, self._subject
+        gpu, subject = self.gpu, self._ladder.subject
         size, reason = nearest(rung, asked, gpu.arch, subject)
         if size is None:
             return _Entry(skipped(rung, reason), asked, None)
@@ -110,7 +109,7 @@ class _Bench(Generic[S]):
         note = moved_to(asked, size, reason, subject)
         known = facts(rung, kernel, binary, gpu.arch, size=size, note=note, subject=subject)
         row = Row(**known, ok=check.ok, error_ratio=check.error_ratio)
-        if rung.label in subject.same_bits:
+        if rung.label in self._ladder.same_bits:
             row = promised(row, same=found.tobytes() == self._once(run, operands).tobytes())
         return _Entry(row, size, run)
 
@@ -138,7 +137,7 @@ class _Bench(Generic[S]):
         return run
 
     def _upload(self, matrix: Array, name: str) -> Allocation:
-        """A copy of ``matrix`` as it lies in memory: of its transpose where that is what is packed."""
+        """A copy of ``matrix`` as it is stored: of its transpose where that is packed."""
         stored = matrix if matrix.flags.c_contiguous else matrix.T
         key = stored.ctypes.data
         if key not in self._uploaded:
@@ -165,20 +164,21 @@ def measure(
     ``cold`` empties the L2 cache before every timed run. Raises :class:`~matmill.errors.NoGPUError`,
     :class:`~matmill.errors.CompileError` or :class:`~matmill.errors.LaunchError`.
     """
-    gpu, subject = GPU.get(0), subject_of(ladder)
+    gpu, record = GPU.get(0), LADDERS[ladder]
+    subject = record.subject
     refer = arch or gpu.arch
     inputs = subject.inputs(seed)
     asked: Matrices = inputs.of(problem)
     with ExitStack() as held:
         clock = held.enter_context(Clock(gpu, flush_bytes(gpu.arch, cold=cold)))
-        bench = _Bench(gpu, inputs, clock, subject)
+        bench = _Bench(gpu, inputs, clock, record)
         held.callback(bench.close)
-        copying = held.enter_context(Copying(gpu, subject.amount(problem))) if subject is MOVING else None
+        copying = held.enter_context(Copying(gpu, subject.amount(problem))) if subject.copied else None
         entries = []
         for done, rung in enumerate(rungs):
             progress(f"checking {rung.label}", done, len(rungs))
             entries.append(bench.prepare(rung, problem))
-        libraries, absent = _libraries(subject, bench, asked)
+        libraries, absent = _libraries(record, bench, asked)
         others = [Competitor(one.name, one.run) for one in libraries]
         others += [Competitor(COPY_NAME, copying.run)] if copying else []
         timings, theirs = _race(entries, others, clock, seed, progress)
@@ -225,26 +225,18 @@ def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tup
     return known.copy_bytes_per_s, [said, f"percentages refer to copies on a {refer.title}, measured {known.date}"]
 
 
-def _libraries(subject: Subject[Any], bench: _Bench[Any], asked: Any) -> tuple[list[LibraryProduct], list[str]]:
-    """What to compare with, and what to say of that which is not there."""
-    if subject is ARITHMETIC:
-        one = cublas(asked.a, asked.b)
-        found: list[LibraryProduct] = [one] if one is not None else []
-        absent: list[str] = []
-    else:
-        # The inputs may fill most of the GPU: the libraries get ours instead of copies.
-        operands = bench.operands(asked.problem).pointers(None, None)
-        addresses = operands.a.address, operands.b.address
-        if subject is MOVING:
-            return sum_peers(asked, *addresses)
-        found, absent = (half_peers if subject is MATRIX else peers)(asked, *addresses)
-    return found, absent if found else [*absent, "no cuBLAS to compare with: install torch or CuPy with CUDA"]
+def _libraries(ladder: Ladder[Any], bench: _Bench[Any], asked: Any) -> tuple[Sequence[LibraryProduct], list[str]]:
+    """What to compare with, and why other libraries are not compared."""
+    # The inputs may fill most of the GPU: the libraries get ours instead of copies.
+    operands = bench.operands(asked.problem).pointers(None, None)
+    found, absent = ladder.libraries(asked, operands.a.address, operands.b.address)
+    return found, absent if found or not ladder.no_libraries else [*absent, ladder.no_libraries]
 
 
 def _race(
     entries: Sequence[_Entry[Any]], others: Sequence[Competitor], clock: Clock, seed: int, progress: Progress
 ) -> tuple[dict[str, Timing], list[Timing]]:
-    """The timing of every rung by name, and those of ``others``, all taken in turns."""
+    """The timing of every rung by name, and those of ``others``, interleaved."""
     competitors = [Competitor(entry.row.rung, entry.run) for entry in entries if entry.run is not None]
     ours = len(competitors)
     found = clock.compare(

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matmill.arch import Arch, get
-from matmill.bench.ladder.subject import Subject, beside_copy, subject_of
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.subject import Subject, beside_copy
 from matmill.problem import Geam, Gemm
 
 
@@ -90,7 +91,7 @@ class Outcome:
     @property
     def subject(self) -> Subject[Any]:
         """What was measured, and what fractions refer to."""
-        found = subject_of(self.ladder)
+        found = LADDERS[self.ladder].subject
         return found if self.copy_bytes_per_s is None else beside_copy(found, self.copy_bytes_per_s)
 
     @property
@@ -106,7 +107,7 @@ class Outcome:
             on=record["on"],
             arch=get(record["arch"]),
             target=record["target"],
-            problem=subject_of(record["ladder"]).problem(record["problem"]),
+            problem=LADDERS[record["ladder"]].subject.problem(record["problem"]),
             rows=tuple(Row(**row) for row in record["rows"]),
             baselines=tuple(BaselineRow(**row) for row in record["baselines"]),
             environment=record["environment"],

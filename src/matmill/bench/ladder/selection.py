@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from matmill.arch import Arch
 from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
@@ -15,6 +15,8 @@ from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Rung
 from matmill.ladder.documents import S3
 from matmill.problem import Gemm
+
+_MOST_BLOCKS = 2**31 - 1
 
 
 class Named(Protocol):
@@ -54,7 +56,7 @@ def pick(rungs: Sequence[R], names: str | None) -> tuple[R, ...]:
 
 
 def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
-    """The rungs of the inner ladder whose launch the paper leaves open: those that come from it."""
+    """The rungs from the paper, which leaves their launch open."""
     return [rung for rung in rungs if rung.source == S3]
 
 
@@ -73,6 +75,37 @@ def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[R
     return launched(rungs, {**EMULATED_LAUNCH, **constants})
 
 
+def paper_launch(
+    rungs: Sequence[Rung[Gemm]], given: Mapping[str, int], on: Literal["gpu", "emulator"]
+) -> tuple[Sequence[Rung[Gemm]], tuple[str, ...]]:
+    """The rungs to run ``on`` a GPU or the emulator, those of the paper with ``given`` GS and BS, and notes on them.
+
+    Raises :class:`~matmill.errors.ArgumentError` where no rung takes them, or no GPU.
+    """
+    _check_launch(given, of_paper(rungs))
+    found, said = for_emulator(rungs, **given) if on == "emulator" else launched(rungs, given)
+    return found, (said,) if said else ()
+
+
+def _check_launch(given: Mapping[str, int], papers: Sequence[Rung[Gemm]]) -> None:
+    if not given:
+        return
+    if not papers:
+        raise ArgumentError(
+            argument=f"--{next(iter(given)).lower()}",
+            got="rungs that choose their own launch",
+            wanted="basic or phvm among --rungs",
+            fix="Name one of them, or omit the option.",
+        )
+    bs, gs = given.get("BS", 32), given.get("GS", 1)
+    if bs % 32 or bs > 1024:
+        raise ArgumentError(
+            argument="--bs", got=str(bs), wanted="a multiple of 32, at most 1024", fix="Blocks are whole warps."
+        )
+    if gs > _MOST_BLOCKS:
+        raise ArgumentError(argument="--gs", got=str(gs), wanted=f"at most {_MOST_BLOCKS}", fix="Take fewer blocks.")
+
+
 def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm]:
     """``rung`` with some of its constants fixed, whatever it would choose for a problem."""
 
@@ -85,8 +118,8 @@ def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm
 def nearest(rung: Rung[Any], problem: S, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> tuple[S | None, str]:
     """The problem closest to ``problem`` that ``rung`` takes, and the reason it did not take the one asked for.
 
-    The reason is empty where it did. What the subject has in place of a problem is tried first, then sizes at the
-    multiples of powers of two around the one asked for, those that change least first. Gives None where none of these
+    The reason is empty where it did. The problem that the subject has instead is tried first, then sizes at the
+    multiples of powers of two around the one asked for, the smallest change first. Gives None where none of these
     is legal.
     """
     reason = rung.kernel_for(problem, arch).why_not(problem, arch)

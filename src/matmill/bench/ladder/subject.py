@@ -1,6 +1,6 @@
-"""What a ladder measures: arithmetic, of plain or of matrix units, a product's traffic, or bytes beside a copy's.
+"""What a ladder measures: arithmetic (of FMA units or of tensor cores), the traffic of a product, or moved bytes.
 
-All that the runner, the tables, the plots and the pages must know of the difference is one :class:`Subject`.
+The runner, the tables, the plots and the pages know the difference from one :class:`Subject` alone.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from matmill.kernel import Kernel
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
 
-#: What a ladder computes, of either kind.
+#: What a ladder computes.
 S = TypeVar("S", Gemm, Geam)
 
-#: What the rate of the matrix units is called.
+#: What the rate of the tensor cores is called in tables.
 MATRIX_PEAK = "matrix peak"
+#: What a copy's bandwidth, timed in the same run, is called there.
+COPYING = "copy bandwidth"
 
 _TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
 _FLOPS = ("tflops", "peak_fraction")
 
 
-def _as_any_other(inputs: Matrices, _maker: object, actual: Array) -> Check:
-    """The check that asks not what made the result."""
+def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
+    """The check that does not depend on what made the result."""
     return inputs.check(actual)
 
 
@@ -40,15 +42,21 @@ def _as_any_other(inputs: Matrices, _maker: object, actual: Array) -> Check:
 class Subject(Generic[S]):
     """Rates and what they refer to, and which problems the ladder runs on.
 
-    ``rate`` and ``fraction`` name the fields of a row that hold the rate, in 10^12 of ``unit`` per second, and its
-    fraction of ``limit_name``, which ``peak`` gives, or None for a GPU that has none; ``own`` are the fields that rows
-    of other subjects need not have, and ``compared`` the one whose ratio to a library's is shown. ``flops`` is None
-    where operations are not what counts. ``inputs`` makes from a seed what gives the matrices of a problem. ``sizes``
-    are those that users name, ``resized`` gives a problem of others, and ``instead`` the problem that a rung gets which
-    takes none of those, with the words for its note. ``check`` compares a result with the matrices of its problem,
-    given the kernel or library that made it. ``by_arch`` says that kernels need units which old GPUs have not: the
-    emulator then asks what the GPU named could run. ``same_bits`` names the rungs that promise the same result in every
-    run. ``cpu`` says whether the CPU's BLAS computes the same, ``cpu_patience`` for how many seconds it may.
+    ``rate`` and ``fraction`` name two fields of a row: the rate in 10^12 ``unit`` per second, and its fraction of
+    ``limit_name``. ``peak`` gives that limit, or None for a GPU that has none. ``own`` are the fields that rows of
+    other subjects omit. The ratio to a library refers to the field ``compared``. ``flops`` is None where operations do
+    not count.
+
+    ``words`` describes a problem for headings. ``inputs`` makes, from a seed, what gives the matrices of a problem.
+    ``sizes`` are those that users name; ``resized`` gives a problem of other sizes. ``instead`` gives the problem for a
+    rung that takes none of these sizes, with the words for its note. ``record`` and ``problem`` turn a problem into a
+    record and back. ``check`` compares a result with the matrices of its problem, given the kernel or library that made
+    it.
+
+    ``counted`` names the columns of the emulator's table, and ``counted_title`` is its heading. ``copied`` says that
+    a copy is timed in the same run and that percentages refer to it. ``by_arch`` says that kernels need instructions
+    that old GPUs lack, so the emulator asks what the GPU named could run. ``cpu`` says whether the CPU's BLAS computes
+    the same, ``cpu_patience`` for how many seconds it may.
     """
 
     unit: str
@@ -65,11 +73,14 @@ class Subject(Generic[S]):
     resized: Callable[..., S]
     record: Callable[[S], dict[str, Any]]
     problem: Callable[[Mapping[str, Any]], S]
+    words: Callable[[S], str]
+    counted: tuple[str, ...]
+    counted_title: str
     flops: Callable[[S], int] | None = None
-    check: Callable[[Any, Any, Array], Check] = _as_any_other
+    check: Callable[[Any, Any, Array], Check] = _whoever_made_it
     instead: Callable[[S], tuple[S, str]] | None = None
+    copied: bool = False
     by_arch: bool = False
-    same_bits: frozenset[str] = frozenset()
     cpu: bool = True
     cpu_patience: float | None = None
 
@@ -104,6 +115,10 @@ def _sizes(problem: Gemm) -> dict[str, int]:
     return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
+def _words(problem: Gemm) -> str:
+    return f"m={problem.m} n={problem.n} k={problem.k} {problem.dtype.name}"
+
+
 def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
     return inner.gram_of(problem), "its F is the transpose of E"
 
@@ -115,6 +130,12 @@ def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyPr
 
 def _bytes_per_second(rate: float) -> str:
     return f"{units.count(rate * 1e12)}B/s"
+
+
+def _counted(arithmetic: str) -> tuple[str, ...]:
+    """Columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
+    fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
+    return (arithmetic, *fed, "barriers", "races")
 
 
 ARITHMETIC: Subject[Gemm] = Subject(
@@ -132,6 +153,9 @@ ARITHMETIC: Subject[Gemm] = Subject(
     resized=_packed,
     record=_sizes,
     problem=lambda record: Gemm(**record),
+    words=_words,
+    counted=_counted("ffma"),
+    counted_title="Counted: 32-byte sectors per global request, shared-memory wavefronts",
     flops=lambda problem: problem.flops,
 )
 
@@ -149,8 +173,10 @@ TRAFFIC: Subject[Gemm] = replace(
     resized=inner.resized,
     record=inner.described,
     problem=inner.restored,
+    words=lambda problem: f"{_words(problem)}, F {inner.layout_of(problem)}-major",
+    counted=("read over least", "sectors per load", "sectors per store", "atomics", "barriers", "races"),
+    counted_title="Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics",
     instead=_gram_instead,
-    same_bits=frozenset({"two-stage", "gram", "production"}),
     cpu_patience=2.0,
 )
 
@@ -169,6 +195,13 @@ MOVING: Subject[Geam] = Subject(
     resized=transpose_add.resized,
     record=transpose_add.described,
     problem=transpose_add.restored,
+    words=transpose_add.words,
+    counted=(
+        *("loads", "sectors per load", "stores", "sectors per store"),
+        *("shared loads", "shared stores", "barriers", "races"),
+    ),
+    counted_title="Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts",
+    copied=True,
     cpu=False,
 )
 
@@ -181,26 +214,13 @@ MATRIX: Subject[Gemm] = replace(
     by_arch=True,
     record=hgemm.described,
     problem=hgemm.restored,
+    counted=_counted("hmma"),
     check=_by_its_sums,
 )
 
 _ALL: tuple[Subject[Any], ...] = (ARITHMETIC, MATRIX, TRAFFIC, MOVING)
-_OF: dict[str, Subject[Any]] = {"hgemm": MATRIX, "inner": TRAFFIC, "transpose_add": MOVING}
 
 
 def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:
-    """``subject`` with fractions of a copy's bandwidth instead of the data sheet's."""
+    """``subject`` with fractions of a copy's measured bandwidth, not of the data sheet's."""
     return replace(subject, limit_name=COPYING, peak=lambda _problem, _arch: bytes_per_second)
-
-
-#: What a limit is called that was measured.
-COPYING = "copy bandwidth"
-
-
-def subject_of(ladder: str) -> Subject[Any]:
-    """What that ladder measures.
-
-    >>> subject_of("inner").unit, subject_of("sgemm").unit
-    ('TB/s', 'TFLOP/s')
-    """
-    return _OF.get(ladder, ARITHMETIC)

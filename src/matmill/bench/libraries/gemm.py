@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from matmill.bench.libraries.blas import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, installed
+from matmill.bench.libraries.blas import CupyProduct, Float16Sums, LibraryProduct, TorchProduct, cublas, installed
 from matmill.bench.problems.inputs import Inputs
 from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F16, DType
@@ -34,6 +34,12 @@ def peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str
     makers = {"torch": (_torch_mm, _torch_einsum), "cupy": (_cupy_matmul,)}
     tries = [(f"{name} ({make.__name__.strip('_')})", make) for name in installed() for make in makers[name]]
     return tried({name: partial(make, asked, a, b) for name, make in tries}, StreamHandle(0))
+
+
+def cublas_of_copies(asked: Inputs, _a: int, _b: int) -> tuple[list[LibraryProduct], list[str]]:
+    """``cublasSgemm`` on copies of the host's matrices, through torch or else CuPy, if one of them works."""
+    found = cublas(asked.a, asked.b)
+    return [found] if found is not None else [], []
 
 
 def half_peers(asked: Inputs, a: int, b: int) -> tuple[list[LibraryProduct], list[str]]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from matmill.bench import units
 from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.subject import TRAFFIC, subject_of
 from matmill.bench.ladder.traffic import read_over_least, sectors_per_load
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     elif outcome.on == "gpu":
         figure = Figure(figsize=(8, height), layout="constrained")
         _rates(figure.add_subplot(), rows, outcome)
-    elif subject_of(outcome.ladder) is TRAFFIC:
+    elif "read over least" in outcome.subject.counted:
         figure = Figure(figsize=(8, height), layout="constrained")
         _reads(figure.add_subplot(), rows)
     else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from matmill.bench.problems.asked import Asked
 from matmill.bench.problems.error_bounds import matrix_limit
 from matmill.bench.problems.inner import alignment
 from matmill.bench.problems.inputs import Array, Inputs
@@ -24,6 +25,15 @@ HALVES: dict[str, DType] = {dtype.name: dtype for dtype in (F16, BF16)}
 EMULATED = (256, 256, 128)
 
 _ROWS = 256  # of a result, that are compared at a time
+
+
+def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+    """The product that a user asks for.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name of a type.
+    """
+    dtype = asked.element_type(HALVES, F16)
+    return half_product(*asked.square(default), dtype)
 
 
 def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:

@@ -10,11 +10,12 @@ from dataclasses import replace
 from math import gcd
 from typing import Any
 
+from matmill.bench.problems.asked import Asked, named_case
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import unknown_name
 from matmill.problem import Gemm
 
-#: How F may lie in memory when a user asks for it.
+#: Layouts of F that a user may ask for.
 LAYOUTS = ("row", "column")
 #: What a record says of an F that is the transpose of E, in the same memory.
 GRAM = "gram"
@@ -35,8 +36,8 @@ CASES: dict[str, tuple[int, int, int]] = {
 
 #: The product that is emulated where a user names none: all rungs together end within ten seconds on two cores.
 EMULATED_K = 100_000
-#: Constants of the paper's rungs there: with blocks enough to fill a GPU, no thread would have a second term, and
-#: nothing would tell a segment per thread from a stride.
+#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
+#: and a segment per thread would look like a stride.
 EMULATED_LAUNCH = {"GS": 16}
 
 
@@ -48,10 +49,22 @@ def case(name: str) -> tuple[int, int, int]:
     >>> case("mtx1")
     (5, 5, 30000000)
     """
-    found = {known.lower(): sizes for known, sizes in CASES.items()}.get(name.lower())
-    if found is None:
-        raise unknown_name("--case", name, CASES)
-    return found
+    return named_case(name, CASES)
+
+
+def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+    """The product that a user asks for; one of m and n alone sets both.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+    """
+    dtype, layout = asked.element_type(ALL, F32), asked.layout or LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise unknown_name("--layout", layout, LAYOUTS)
+    if asked.case is not None:
+        m, n, k = case(asked.case)
+    else:
+        m, n, k = asked.n or default[0], asked.m or default[1], default[2]
+    return inner_product(asked.m or m, asked.n or n, asked.k or k, dtype, layout)
 
 
 def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row") -> Gemm:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.bench.problems.asked import fitting_in_memory
 from matmill.bench.problems.error_bounds import Exact, any_sum
 from matmill.bench.problems.random_numbers import uniform
-from matmill.errors import ArgumentError
 from matmill.problem import Gemm
 from matmill.reference import Check, excess
 
@@ -80,20 +80,15 @@ class Inputs:
         key, dtype = (seed, problem.m, problem.n, problem.k), problem.dtype
         behind = problem.m * problem.k
         by_column = problem.b_row_col != (problem.n, 1)
-        try:
+        with fitting_in_memory(m=problem.m, n=problem.n, k=problem.k):
             a = uniform(key, 0, (problem.m, problem.k), dtype)
             if problem.gram:
-                return cls(problem, a, a.T, exact)
-            if by_column:
-                return cls(problem, a, uniform(key, behind, (problem.n, problem.k), dtype).T, exact)
-            return cls(problem, a, uniform(key, behind, (problem.k, problem.n), dtype), exact)
-        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
-            raise ArgumentError(
-                argument="--m, --n, --k",
-                got=f"{problem.m}, {problem.n}, {problem.k}, and {error}",
-                wanted="matrices that fit in this machine's memory",
-                fix="Take smaller sizes.",
-            ) from error
+                b = a.T
+            elif by_column:
+                b = uniform(key, behind, (problem.n, problem.k), dtype).T
+            else:
+                b = uniform(key, behind, (problem.k, problem.n), dtype)
+        return cls(problem, a, b, exact)
 
     @cached_property
     def _answer(self) -> tuple[Array, Array]:

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.bench.problems.asked import Asked, fitting_in_memory, named_case
 from matmill.bench.problems.inner import alignment
 from matmill.bench.problems.random_numbers import integers, uniform
 from matmill.dtypes import BF16, ELEMENTWISE, DType
-from matmill.errors import ArgumentError, unknown_name
+from matmill.errors import ArgumentError
 from matmill.problem import Geam, View
 from matmill.reference import Check
 
@@ -45,10 +46,25 @@ def case(name: str) -> tuple[int, int]:
     >>> case("Article")
     (24300, 11520)
     """
-    found = CASES.get(name.lower())
-    if found is None:
-        raise unknown_name("--case", name, CASES)
-    return found
+    return named_case(name, CASES)
+
+
+def asked_sum(asked: Asked, default: tuple[int, int]) -> Geam:
+    """The sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
+    :class:`~matmill.errors.ArgumentError` where ``k`` is given.
+    """
+    dtype = asked.element_type(ELEMENTWISE, BF16)
+    if asked.k is not None:
+        raise ArgumentError(
+            argument="--k",
+            got=f"{asked.k} for ladder transpose_add",
+            wanted="--m and --n alone, the rows and columns of x",
+            fix="Omit it.",
+        )
+    m, n = default if asked.case is None else case(asked.case)
+    return transposed_sum(asked.m or m, asked.n or n, dtype)
 
 
 def transposed_sum(m: int, n: int, dtype: DType = BF16) -> Geam:
@@ -70,6 +86,11 @@ def sizes(problem: Geam) -> dict[str, int]:
 def resized(problem: Geam, m: int, n: int) -> Geam:
     """The sum for an x of other sizes."""
     return transposed_sum(m, n, problem.dtype)
+
+
+def words(problem: Geam) -> str:
+    """Shapes and element type, for headings."""
+    return f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
 
 
 def described(problem: Geam) -> dict[str, Any]:
@@ -111,16 +132,9 @@ class SumInputs:
         """
         rows, columns, dtype = problem.n, problem.m, problem.dtype
         draw = integers if dtype.numpy.kind == "i" else uniform
-        try:
+        with fitting_in_memory(m=rows, n=columns):
             x = draw((seed, rows, columns), 0, (rows, columns), dtype)
             y = draw((seed, rows, columns), rows * columns, (columns, rows), dtype)
-        except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
-            raise ArgumentError(
-                argument="--m, --n",
-                got=f"{rows}, {columns}, and {error}",
-                wanted="matrices that fit in this machine's memory",
-                fix="Take smaller sizes.",
-            ) from error
         if dtype.numpy.kind == "i":
             y += exact_sum(x.T, y) == _POISON
         return cls(problem, x.T, y)
