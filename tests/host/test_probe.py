@@ -341,8 +341,8 @@ def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, caps
     assert lines["latency, global memory"].split()[-8:] == ["800", "cycles", "720", "cycles", "880", "cycles", "-", "-"]
     assert "4.80TB/s" in lines["global memory, read"]
     assert "83.3%" in lines["global memory, read"]
-    assert "66.9 TFLOP/s" in lines["multiply-adds (float32)"]
-    assert "89.7%" in lines["multiply-adds (float32)"]
+    assert "66.9 TFLOP/s" in lines["FMA (float32)"]
+    assert "89.7%" in lines["FMA (float32)"]
     assert "2.00 us" in lines["launch, on the GPU"]
     assert "1.90 GHz" in lines["clock"]
     path = user_file(present.arch)

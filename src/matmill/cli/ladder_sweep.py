@@ -46,7 +46,7 @@ def check(args: argparse.Namespace, on: str) -> None:
             argument=f"--{named}",
             got=f"{getattr(args, named)} besides --sweep",
             wanted="one of the two: a sweep's products have m = n = k",
-            fix="Leave one of them away.",
+            fix="Omit one of them.",
         )
     if on != "gpu":
         raise ArgumentError(

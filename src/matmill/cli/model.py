@@ -172,7 +172,7 @@ def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterabl
         per_sm = row["GS"] / arch.sms
         if per_sm > arch.blocks_per_sm:
             yield Text(
-                f"BS {row['BS']}: {per_sm:.0f} blocks per multiprocessor, which holds {arch.blocks_per_sm} at most; "
+                f"BS {row['BS']}: {per_sm:.0f} blocks per SM, which holds {arch.blocks_per_sm} at most; "
                 "the model does not know that limit."
             )
     if measured:
@@ -277,7 +277,7 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield Text(
         f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory + second, the launch that "
         "adds parts of k; excess: over the least.\n"
-        f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} multiprocessors takes new ones."
+        f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )
     for row in rows:
         if row["ruled_out"] is not None:

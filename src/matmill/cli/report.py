@@ -40,7 +40,7 @@ class Bound:
 
 
 def bound(problem: Gemm, arch: Arch) -> Bound:
-    """What an arch's peaks allow: its multiply-add rate, and reading every input and writing the output once.
+    """What an arch's peaks allow: its FMA rate, and one read of every input and one write of the output.
 
     >>> bound(Gemm(m=4096, n=4096, k=4096), arches.get("h200")).limit
     'compute'

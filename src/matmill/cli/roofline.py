@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--m", type=size, help="rows of A (default: n)")
     add("--k", type=size, help="columns of A, rows of B (default: n)")
     names = ", ".join(cost.UNITS)
-    add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no matrix units)")
+    add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no tensor cores)")
     add("--tile", metavar="BM,BN,BK", help="a block's tile, for instance 256,128,64")
     add("--warp-tile", metavar="WM,WN", help="a warp's tile in it, for instance 64,64")
     share = f"share of a block's reads that L2 answers (default: {HIT_RATE})"

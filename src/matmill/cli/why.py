@@ -31,7 +31,7 @@ from matmill.registry import PRODUCTION, SUMS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
 _SHOWN = 8
-#: Where operands that exist on paper alone begin: far apart, and aligned as allocations are.
+#: Distance between the addresses of operands that do not exist; aligned as allocations are.
 _APART = 2**44
 
 
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Show every kernel and configuration that a call could be run with, what the cost models predict "
         "for each, and which one is taken. Needs no GPU and no arrays: shapes are enough.",
         epilog="Shapes: 4096x4096, 64x1000x17 with a batch, 5e7x3. A T at the end says that the last two dimensions "
-        "are a transposed view, as of x.T: 3x5e7T lies as 5e7x3 does.",
+        "are a transposed view, as of x.T: 3x5e7T is stored as 5e7x3 is.",
     )
     add = parser.add_argument
     add("operation", help=f"one of {', '.join(_OPERATIONS)}")
@@ -124,7 +124,7 @@ def _no_gram(*, gram: bool) -> None:
             argument="--gram",
             got="a sum",
             wanted="it with matmul or inner",
-            fix="Leave it away: only products have factors.",
+            fix="Omit it: only products have factors.",
         )
 
 

@@ -1,4 +1,4 @@
-"""The memory ladder on a GPU: walls and rates of every phase, the rungs taken in turns.
+"""The memory ladder on a GPU: walls and rates of every phase, the rungs interleaved.
 
 Walls are the host's: each phase starts with an idle GPU and ends when the GPU is idle again, so a copy includes what
 the driver does for it on the host.
@@ -133,7 +133,7 @@ class _Transfer:
         self._frees.close()
 
     def run(self, *, look: bool) -> dict[str, float]:
-        """Seconds of every phase; the product lies in ``result`` afterwards.
+        """Seconds of every phase; the product is in ``result`` afterwards.
 
         ``look`` also compares what the device received with what the host sent, into ``arrived``: not in a run that
         counts, since looking may move pages of unified memory.

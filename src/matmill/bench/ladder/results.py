@@ -73,8 +73,8 @@ class BaselineRow:
 class Outcome:
     """A whole ladder run: what was asked, where it ran, and the rows. ``target`` is what the code was compiled for.
 
-    ``copy_bytes_per_s`` is the bandwidth of a copy, read and written, that fractions refer to: one timed in turns with
-    the rungs, or that of another GPU's arch file. None where they refer to the data sheet.
+    ``copy_bytes_per_s`` is the bandwidth of a copy, read and written, that fractions refer to: one timed interleaved
+    with the rungs, or that of another GPU's arch file. None where they refer to the data sheet.
     """
 
     ladder: str

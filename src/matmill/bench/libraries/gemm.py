@@ -1,6 +1,6 @@
 """What users of products have today: torch.mm, torch.einsum and CuPy's matmul, on matrices already there.
 
-The libraries are handed addresses, through ``__cuda_array_interface__``, so that inputs which fill most of a GPU lie on
+The libraries are handed addresses, through ``__cuda_array_interface__``, so that inputs which fill most of a GPU are on
 it once. They are imported only when they are looked for, and asked for full precision: no TF32, and no sums of
 16-bit numbers in 16 bits but where these are what is compared.
 """

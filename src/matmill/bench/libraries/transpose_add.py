@@ -22,7 +22,7 @@ from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
 
 EAGER, COMPILED, TUNED, TRITON, CUPY = "torch eager", "torch.compile", "max-autotune", "Triton", "CuPy"
-#: The same sum asked for as ``y + x.transpose(-2, -1)``: torch lays a result as the first of its operands lies.
+#: The same sum asked for as ``y + x.transpose(-2, -1)``: torch gives a result the layout of its first operand.
 COMPILED_AS_Y = "torch.compile, y first"
 #: With CUDA graphs, as plain "max-autotune" has, torch.compile would copy the inputs before each call.
 _TUNED_MODE = "max-autotune-no-cudagraphs"

@@ -18,7 +18,7 @@ _SIZES = ((32, 32, 4), (32, 64, 4), (64, 32, 4), (64, 64, 4), (64, 64, 8), (64, 
 
 
 # Triton's compiler visits annotations too, and knows no names but its own.
-def _source(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0917 — a kernel's parameters have places, not names
+def _source(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0917 — a kernel's parameters are positional
     x_start,  # noqa: ANN001 — here and below
     y_start,  # noqa: ANN001
     out_start,  # noqa: ANN001
@@ -39,13 +39,13 @@ def _source(  # type: ignore[no-untyped-def] # noqa: ANN202, PLR0917 — a kerne
     row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS).to(tl.int64)
     column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS).to(tl.int64)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    turned = (column[:, None] < columns) & (row[None, :] < rows)
-    # As x lies, so that neighbouring lanes read neighbouring elements; tl.trans moves them through shared memory.
-    x = tl.load(x_start + batch * x_batch + column[:, None] * x_row + row[None, :], mask=turned)
+    transposed = (column[:, None] < columns) & (row[None, :] < rows)
+    # In x's layout: neighbouring lanes read neighbouring elements, and tl.trans moves them through shared memory.
+    x = tl.load(x_start + batch * x_batch + column[:, None] * x_row + row[None, :], mask=transposed)
     y = tl.load(y_start + batch * y_batch + row[:, None] * y_row + column[None, :], mask=inside)
     total = tl.trans(x.to(WIDE)) + y.to(WIDE)
-    place = out_start + batch * out_batch + row[:, None] * out_row + column[None, :]
-    tl.store(place, total.to(out_start.dtype.element_ty), mask=inside)
+    target = out_start + batch * out_batch + row[:, None] * out_row + column[None, :]
+    tl.store(target, total.to(out_start.dtype.element_ty), mask=inside)
 
 
 @cache

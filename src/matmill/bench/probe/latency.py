@@ -60,7 +60,7 @@ def chains(runs: Runs, name: str) -> Spread:
 
 
 def clock(runs: Runs) -> Spread:
-    """The multiprocessors' clock in Hz: cycles by their own count over seconds by events, one warp being busy."""
+    """The SMs' clock in Hz: cycles by their own counter over seconds by events, with one busy warp."""
     with _chain_values(runs, F32) as values:
 
         def both(trips: int) -> tuple[int, float]:

@@ -1,8 +1,8 @@
-"""Rates: multiply-adds of every kind, bandwidths of memory, L2 and shared memory, and the cost of a launch.
+"""Rates: FMAs of every kind, bandwidths of memory, L2 and shared memory, and the cost of a launch.
 
-Rates of arithmetic, L2 and shared memory are differences: the work that a longer run does more, over the time that it
-takes more, so that launch, loop and tail cancel. Bandwidths of memory are whole runs over a long buffer with a cold L2,
-as a program has them.
+Rates of arithmetic, L2 and shared memory are differences: the additional work of a longer run over its
+additional time, so that launch, loop and tail cancel. Bandwidths of memory are whole runs over a long buffer with a cold
+L2, as a program has them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def matrix_products(runs: Runs, element: str) -> Spread | None:
 
 
 def shared_reads(runs: Runs) -> Spread:
-    """``shared_bytes_per_s`` of all multiprocessors together."""
+    """``shared_bytes_per_s`` of all SMs together."""
     short, long = lengths(READ_SHARED)
     blocks = runs.resident(long)
 
@@ -176,7 +176,7 @@ RATES: dict[str, Callable[[Runs], Spread]] = {
     "enqueue_seconds": enqueues,
 }
 
-#: The same for the matrix units, by the type of A and B.
+#: The same for the tensor cores, by the type of A and B.
 MATRIX_RATES: dict[str, Callable[[Runs], Spread | None]] = {
     element: partial(matrix_products, element=element) for element in INPUTS
 }

@@ -70,7 +70,7 @@ def random_limit(total: Array, size: Array, k: int, dtype: DType) -> Array:
 
 
 def float16_sums(size: Array, k: int) -> Array:
-    """How much farther sums may lie from the truth that are kept in float16 by the matrix units, at the most.
+    """The most that sums kept in float16 by the tensor cores may add to the error.
 
     ``size`` is |A| @ |B|. Every instruction rounds the running sum, k / 8 times at the most (m16n8k8), each time by at
     most half a unit of what it is then, which |A| |B| is never less than; below the normal numbers by 2^-25. What
@@ -85,11 +85,11 @@ def float16_sums(size: Array, k: int) -> Array:
 
 
 def matrix_limit(total: Array, walk: Array, k: int, dtype: DType, *, acc16: bool) -> Array:
-    """How far a right product of independent random 16-bit numbers of mean 0 may be from ``total`` by matrix units.
+    """How far a right tensor-core product of independent random 16-bit numbers of mean 0 may be from ``total``.
 
     ``walk`` is what the sums are on average in size: the norm of the row of A times that of the column of B over the
     square root of k. |A| |B| is at most the square root of k times that, so the worst case is
-    ``(k + 3) u sqrt(k) walk``. But running sums of random numbers are of the size of ``walk`` themselves. Matrix units
+    ``(k + 3) u sqrt(k) walk``. But running sums of random numbers are of the size of ``walk`` themselves. Tensor cores
     cut sums off instead of rounding them to the nearest (Fasi et al., Numerical behavior of NVIDIA tensor cores, PeerJ
     Comput. Sci. 7, 2021), so errors do point one way, and :func:`random_limit` is not for them: in simulation such sums
     exceed it from k = 4096 on. 2 u for each addition to sums of 4 times ``walk`` make ``8 (k + 3) u walk``, of which

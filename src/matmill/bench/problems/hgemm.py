@@ -19,7 +19,7 @@ from matmill.dtypes import BF16, F16, DType
 from matmill.problem import Gemm
 from matmill.reference import Check, answer, excess
 
-#: Element types that matrix units of every GPU since Ampere multiply, and the default first.
+#: Element types that the tensor cores of every GPU since Ampere multiply, the default first.
 HALVES: dict[str, DType] = {dtype.name: dtype for dtype in (F16, BF16)}
 #: (m, n, k) of a run that names none of them: the least that every rung takes, with two steps of the longest k.
 EMULATED = (256, 256, 128)

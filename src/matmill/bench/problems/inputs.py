@@ -92,7 +92,7 @@ class Inputs:
 
     @cached_property
     def _answer(self) -> tuple[Array, Array]:
-        """The product in higher precision and how far each element may lie from it: made once, for every rung."""
+        """The product in higher precision and the largest error of each element: made once, for every rung."""
         return self.exact(self.a, self.b)
 
     def check(self, actual: Array) -> Check:

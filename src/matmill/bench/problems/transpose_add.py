@@ -157,7 +157,7 @@ class SumInputs:
 def exact_sum(left: Array, right: Array) -> Array:
     """``left + right`` rounded once from the exact sum, or, for 16-bit floats, from that in float32, as torch does.
 
-    Integers wrap around. Made in blocks, by several threads: one of the two lies across the other.
+    Integers wrap around. Several threads add blocks, because one operand is transposed in memory.
 
     >>> exact_sum(np.int8([[100, 1]]), np.int8([[100, 1]])).tolist()
     [[-56, 2]]

@@ -1,9 +1,9 @@
 """Time on the GPU: events around each run, cold L2, settled clocks, competitors interleaved.
 
 One measurement holds all competitors, because a GPU under a power limit runs 10-20% faster one minute than the next:
-only times taken in turns compare. Each round visits the competitors in a fresh random order; before each timed run a
-buffer much larger than the L2 cache is written, so that nobody finds its inputs there. The flush also keeps the GPU
-busy while the host enqueues the run, which keeps launch latency out of the time between the events.
+only interleaved times compare. Each round visits the competitors in a fresh random order. Before each timed run a buffer
+much larger than the L2 cache is written, so that no competitor finds its inputs there. The flush also keeps the GPU busy
+while the host enqueues the run, which keeps launch latency out of the time between the events.
 
 Everything here needs a GPU, and none before a :class:`Clock` is made.
 """
@@ -59,7 +59,7 @@ class Competitor:
 def flush_bytes(arch: Arch, *, cold: bool) -> int:
     """The buffer that a clock on ``arch`` writes, eight times over, before each timed run: 8 L2 caches, or nothing.
 
-    Far more than emptying the cache needs; the rest is time in which the host enqueues the run.
+    Far more than emptying the cache needs; in the rest of that time the host enqueues the run.
     """
     return 8 * arch.l2_bytes if cold else 0
 
@@ -68,12 +68,12 @@ class Clock:
     """A stream, a pair of events and a flush buffer on one GPU; use as a context manager.
 
     ``flush_bytes`` is written before each timed run (see :func:`flush_bytes`); 0 leaves the cache warm, and the run is
-    then made once untimed first, so that its own data is what the cache holds.
+    then made once untimed first, so that the cache holds its own data.
     """
 
     def __init__(self, gpu: GPU, flush_bytes: int) -> None:
         self._gpu = gpu
-        # First, because it is what may fail, and nothing else is there yet to give back.
+        # First, because it may fail, and nothing else needs to be freed yet.
         self._scratch = gpu.empty(flush_bytes) if flush_bytes else None
         self._stream = gpu.call("cuStreamCreate", 0)
         self._events = [gpu.call("cuEventCreate", 0), gpu.call("cuEventCreate", 0)]
@@ -86,7 +86,7 @@ class Clock:
         self.close()
 
     def close(self) -> None:
-        """Gives stream, events and buffer back; call it once."""
+        """Frees stream, events and buffer; call it once."""
         for event in self._events:
             self._gpu.call("cuEventDestroy", event)
         if self._scratch is not None:
@@ -105,7 +105,7 @@ class Clock:
         return float(call("cuEventElapsedTime", start, stop)) / 1e3
 
     def _before(self, run: Callable[[StreamHandle], None]) -> None:
-        """Leaves the cache as a timed run is to find it."""
+        """Puts the cache into the state that a timed run should find."""
         if self._scratch is None:
             run(self.stream)
             return
@@ -122,7 +122,7 @@ class Clock:
         seed: int = 0,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Timing]:
-        """Times all competitors in turns, in one run, and gives their timings in the order given.
+        """Times all competitors interleaved, in one run, and gives their timings in the order given.
 
         Each gets as many rounds as fit ``seconds_each`` (between 3 and ``most_rounds``), spread evenly over the whole
         run. ``settle`` seconds of work come first, so that the clocks have risen and then met their limit.
