@@ -1,8 +1,8 @@
 """Rates: FMAs of every kind, bandwidths of memory, L2 and shared memory, and the cost of a launch.
 
 Rates of arithmetic, L2 and shared memory are differences: the additional work of a longer run over its
-additional time, so that launch, loop and tail cancel. Bandwidths of memory are whole runs over a long buffer with a cold
-L2, as a program has them.
+additional time, so that launch, loop and tail cancel. Bandwidths of memory are whole runs over a long buffer with a
+cold L2, as a program has them.
 """
 
 from __future__ import annotations

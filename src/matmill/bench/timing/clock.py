@@ -1,9 +1,9 @@
 """Time on the GPU: events around each run, cold L2, settled clocks, competitors interleaved.
 
 One measurement holds all competitors, because a GPU under a power limit runs 10-20% faster one minute than the next:
-only interleaved times compare. Each round visits the competitors in a fresh random order. Before each timed run a buffer
-much larger than the L2 cache is written, so that no competitor finds its inputs there. The flush also keeps the GPU busy
-while the host enqueues the run, which keeps launch latency out of the time between the events.
+only interleaved times compare. Each round visits the competitors in a fresh random order. Before each timed run a
+buffer much larger than the L2 cache is written, so that no competitor finds its inputs there. The flush also keeps the
+GPU busy while the host enqueues the run, which keeps launch latency out of the time between the events.
 
 Everything here needs a GPU, and none before a :class:`Clock` is made.
 """
