@@ -370,7 +370,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
 def test_a_cpu_that_would_take_long_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.ladder.emulated.cpu_estimate", lambda _a, _b: 12.0)
+    monkeypatch.setattr("matmill.bench.ladder.rows.cpu_estimate", lambda _a, _b: 12.0)
     _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
     assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
     assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]

@@ -1,8 +1,7 @@
-"""Runs the rungs of a product ladder in the emulator, and holds what runs on a GPU share with that.
+"""Runs the rungs of a ladder in the emulator.
 
-All bits of the output are set before each rung runs, NaN in every float type, so an element that is not written cannot
-pass. A rung that does not take the
-size asked for runs at the nearest one that it does take, and its row says so.
+Before each run all bits of the output are set, NaN in every float type, so a missing element cannot pass. A rung that
+does not take the size asked for runs at the nearest one that it takes, and its row says so.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ from typing import Any
 import numpy as np
 
 from matmill.arch import DEFAULT, Arch, get
-from matmill.bench import units
 from matmill.bench.environment import describe
 from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipped
 from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
+from matmill.bench.ladder.subject import S, Subject
 from matmill.bench.ladder.tally import together
-from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
-from matmill.bench.problems.inputs import Array, Inputs, Matrices
+from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
 from matmill.kernel import GemmOperands, Kernel, Rung
-from matmill.ladder.memory import TransferRung
 from matmill.reference import Check
 from matmill.source import generate
 
@@ -82,71 +79,6 @@ def emulated_as(arch: Arch) -> Arch:
     return arch if arch.compiles else get(DEFAULT)
 
 
-def skipped(rung: Rung[S], reason: str) -> Row:
-    """The row of a rung that no size near the one asked for suits."""
-    return Row(rung.label, rung.source.key, None, None, note=f"not run: {reason}, and no size near by is legal")
-
-
-def facts(
-    rung: Rung[S] | TransferRung,
-    kernel: Kernel[S],
-    binary: Binary,
-    arch: Arch,
-    *,
-    size: S,
-    note: str = "",
-    subject: Subject[Any] = ARITHMETIC,
-) -> dict[str, Any]:
-    """The fields of a row that are known before it runs; ``kernel`` is the rung's for ``size``."""
-    geometry = kernel.geometry(size, kernel.config)
-    x, y, z = geometry.block
-    shared = binary.resources.shared + geometry.dynamic_shared
-    return {
-        "rung": rung.label,
-        "source": rung.source.key,
-        "registers": binary.resources.registers,
-        "shared_bytes": shared,
-        "occupancy": arch.occupancy(x * y * z, binary.resources.registers, shared),
-        "problem": subject.record(size),
-        "note": note,
-        **subject.known(size),
-    }
-
-
-def moved_to(asked: S, size: S, reason: str, subject: Subject[S]) -> str:
-    """The note of a rung that runs at ``size`` because of ``reason``, which is empty where it was asked for."""
-    if subject.sizes(size) == subject.sizes(asked):
-        return reason
-    return f"at {subject.said(size)}: {reason}"
-
-
-def cpu_row(inputs: Inputs, arch: Arch, subject: Subject[Any] = ARITHMETIC) -> BaselineRow:
-    """The CPU's BLAS on the same matrices, timed by itself and checked."""
-    cpu = cpu_blas(inputs.a, inputs.b)
-    found = inputs.check(cpu.result)
-    rates = subject.rates(inputs.problem, cpu.seconds, arch)
-    return BaselineRow(cpu.name, cpu.version, found.ok, found.error_ratio, **rates)
-
-
-def cpu_rows(inputs: Any, arch: Arch, subject: Subject[Any]) -> tuple[tuple[BaselineRow, ...], list[str]]:
-    """The CPU's row, or none and the reason: no BLAS for the type, or more time than the subject has patience for."""
-    if not subject.cpu:
-        return (), []
-    if inputs.problem.dtype.wider is not None:
-        return (), [f"no row for the CPU: its BLAS has no {inputs.problem.dtype.name}"]
-    if subject.cpu_patience is not None:
-        estimate = cpu_estimate(inputs.a, inputs.b)
-        if estimate > subject.cpu_patience:
-            return (), [f"no row for the CPU: its BLAS would take about {units.seconds(estimate)}"]
-    return (cpu_row(inputs, arch, subject),), []
-
-
-def promised(row: Row, *, same: bool) -> Row:
-    """The row of a rung that promises the same bits in every run, after a second one."""
-    said = "two runs gave the same bits" if same else "two runs gave different bits"
-    return replace(row, ok=bool(row.ok) and same, note="; ".join(filter(None, [row.note, said])))
-
-
 @dataclass(frozen=True)
 class _Trial:
     """A kernel, its binary, and the matrices that it runs on."""
@@ -157,7 +89,7 @@ class _Trial:
     binary: Binary
 
     def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
-        """All launches, one after the other, on an output and a workspace of set bits; the output too."""
+        """The check, the counters and the output of all launches, made on an output and a workspace of set bits."""
         inputs, size = self.inputs, self.inputs.problem
         nbytes = size.m * size.n * size.dtype.itemsize
         out = np.full(nbytes, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)

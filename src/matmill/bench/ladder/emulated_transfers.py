@@ -16,8 +16,9 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.ladder.emulated import counted, cpu_row, emulated_as, facts
+from matmill.bench.ladder.emulated import counted, emulated_as
 from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
 from matmill.compile import compile_source

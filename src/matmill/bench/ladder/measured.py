@@ -17,9 +17,9 @@ from matmill.allocation import Allocation
 from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.environment import describe
-from matmill.bench.ladder.emulated import cpu_rows, facts, moved_to, promised, skipped
 from matmill.bench.ladder.ladders import LADDERS, Ladder
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipped
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import S, Subject, beside_copy
 from matmill.bench.libraries.blas import LibraryProduct

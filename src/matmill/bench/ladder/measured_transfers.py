@@ -17,9 +17,9 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.ladder.emulated import cpu_row, facts
 from matmill.bench.ladder.emulated_transfers import PHASES, expected, fills, phases, to_fill
 from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
 from matmill.compile import compile_source

@@ -1,4 +1,4 @@
-"""What is said of one product: its time and rate, and the bound that the arch's peaks set."""
+"""One product of ``matmul`` or ``inner``: its shared options, its run, its time and rate, and the bound of the arch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from matmill import arch as arches
+from matmill import settings
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.cli.console import show, show_json, table
+from matmill.cli.files import save
 from matmill.problem import Gemm
 
 #: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
@@ -66,13 +69,43 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
     return once() if seconds < _WORTH_REPEATING else (found, seconds)
 
 
-def report(
-    args: argparse.Namespace, problem: Gemm, product: NDArray[Any], executor: str, seconds: float | None
-) -> None:
-    """Prints the report on stdout: one JSON document with ``args.json``, else a table.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that both commands share."""
+    add = parser.add_argument
+    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
+    add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
+    add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
+    add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
+    add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
+    add("--json", action="store_true", help="print one JSON document")
 
-    ``args.out`` is where the product went. The rate is that of arithmetic where arithmetic is the bound, else bytes.
+
+@dataclass(frozen=True)
+class Run:
+    """A product that was made: where, in how many seconds (None for the emulator), and whether C was added."""
+
+    product: NDArray[Any]
+    executor: str
+    seconds: float | None
+    has_c: bool
+
+
+def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Callable[..., NDArray[Any]]) -> Run:
+    """Calls ``product`` with C and the shared options, and times it."""
+    beta = args.beta if args.beta is not None else float(c is not None)
+    executor = args.executor or settings.default_executor()
+    found, seconds = timed(lambda: product(c, alpha=args.alpha, beta=beta, executor=executor), executor)
+    return Run(found, executor, seconds, beta != 0)
+
+
+def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool = False) -> int:
+    """Writes the product into its file, prints the report and gives the exit code.
+
+    The report is one JSON document with ``args.json``, else a table, whose rate is that of bytes with ``by_bytes`` and
+    else of arithmetic. Raises ``OSError``.
     """
+    product, executor, seconds = ran.product, ran.executor, ran.seconds
+    save(args.out, product)
     from matmill import gpu  # noqa: PLC0415 — other commands should not pay for its import
 
     on = executor
@@ -102,11 +135,11 @@ def report(
                 },
             }
         )
-        return
+        return 0
     said = "-" if seconds is None else units.seconds(seconds)
     rate = "-"
     if tflops is not None and moved is not None:
-        rate = f"{units.count(moved)}B/s" if args.command == "inner" else units.rate(tflops)
+        rate = f"{units.count(moved)}B/s" if by_bytes else units.rate(tflops)
     row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
@@ -115,3 +148,4 @@ def report(
     if seconds is None:
         lines.append("Emulated: the kernel's own instructions on the CPU, so there is no time to compare.")
     show([table(args.command, columns, [row]), *lines])
+    return 0
