@@ -15,7 +15,6 @@ import pytest
 
 from emulated.launched_script import BENCHMARKS, ScriptGPU
 from matmill import cli
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
@@ -24,6 +23,7 @@ from matmill.kernel import Geometry, Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
+from support.ladder_runs import change
 
 #: A warp per row of D, an element of it per lane.
 PARAMETERS = (
@@ -69,7 +69,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
             legality=lambda _problem, _config, _arch: None,
         )
         rung: Rung[Gemm] = replace(ANY_SIZE, name="planted", kernel=kernel, tune=None)
-        monkeypatch.setitem(LADDERS, "hgemm", replace(LADDERS["hgemm"], rungs=(ANY_SIZE, rung)))
+        change(monkeypatch, "hgemm", rungs=(ANY_SIZE, rung))
 
     return put
 

@@ -19,6 +19,7 @@ from matmill.cli import main
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
+from support.ladder_runs import change
 
 BY_LABEL = {rung.label: rung for rung in INNER}
 ONE_PASS = BY_LABEL["one-pass"]
@@ -62,7 +63,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel: Kernel[Gemm] = replace(ONE_PASS.kernel, package=package, entry="planted", before=())
         rung: Rung[Gemm] = replace(ONE_PASS, name=name, kernel=kernel)
-        monkeypatch.setitem(LADDERS, "inner", replace(LADDERS["inner"], rungs=(ONE_PASS, rung)))
+        change(monkeypatch, "inner", rungs=(ONE_PASS, rung))
 
     return put
 

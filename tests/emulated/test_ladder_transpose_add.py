@@ -21,6 +21,7 @@ from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
+from support.ladder_runs import change
 
 LABELS = [rung.label for rung in TRANSPOSE_ADD]
 V1 = TRANSPOSE_ADD[0]
@@ -59,11 +60,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         (folder / "__init__.py").write_text("", encoding="utf-8")
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel: Kernel[Geam] = replace(V1.kernel, package=package, entry="planted")
-        monkeypatch.setitem(
-            LADDERS,
-            "transpose_add",
-            replace(LADDERS["transpose_add"], rungs=(V1, replace(V1, name="planted", kernel=kernel))),
-        )
+        change(monkeypatch, "transpose_add", rungs=(V1, replace(V1, name="planted", kernel=kernel)))
 
     return put
 

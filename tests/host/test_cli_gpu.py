@@ -24,6 +24,7 @@ from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
 from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.problem import Gemm
+from support.ladder_runs import FakePeer, use
 
 MILLISECONDS = 2.0
 #: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.
@@ -108,34 +109,18 @@ def _view(where: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return np.ctypeslib.as_array(buffer).reshape(shape)
 
 
-class FakeLibrary:
+class FakeLibrary(FakePeer):
     """A cuBLAS that is right, unless told otherwise."""
 
-    name = "cuBLAS (fake)"
-    version = "fake 1"
-
     def __init__(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        self._product = a @ b
-        self.runs = 0
-
-    def run(self, stream: StreamHandle) -> None:
-        """Counts."""
-        assert stream.address
-        self.runs += 1
-
-    def result(self) -> NDArray[np.float32]:
-        """The product."""
-        return self._product
+        super().__init__("cuBLAS (fake)", a @ b)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    use(monkeypatch, fake)
     monkeypatch.setattr(gemm, "cublas", FakeLibrary)
-    # Settling takes half a second by the wall clock, which a fake GPU has no use for.
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     return fake
 
 
@@ -181,7 +166,7 @@ def test_a_wrong_kernel_is_marked_and_fails_the_run(gpu: FakeGPU, capsys: pytest
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(FakeLibrary, "result", lambda self: self._product * np.float32(1.001))
+    monkeypatch.setattr(FakeLibrary, "result", lambda self: self._result * np.float32(1.001))
     code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.FAILED
     assert found["baselines"][0]["ok"] is False

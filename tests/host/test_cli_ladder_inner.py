@@ -28,12 +28,12 @@ from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.problems.inner import CASES, case, gram_of, inner_product
 from matmill.bench.problems.inputs import Inputs, InputsBySize
 from matmill.bench.problems.random_numbers import uniform
-from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main, tables
 from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.execute import Launch, Pointer
 from matmill.ladder.inner import INNER
+from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in INNER}
@@ -196,19 +196,9 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", *arguments, *on]) == code
-    said = capsys.readouterr().err
+    found, said = refused(arguments, monkeypatch, capsys)
+    assert found == code
     assert all(word in said for word in words), said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "inner")
-    assert lines[start + 1].split()[:2] == ["basic", "S3"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in BY_LABEL)
 
 
 # A GPU made of host memory
@@ -266,36 +256,17 @@ def _strided(where: object, shape: tuple[int, int], strides: tuple[int, int]) ->
     return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * stride for stride in strides))
 
 
-class FakePeer:
-    """A library that is right."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: Inputs, name: str) -> None:
-        self.name = name
-        self._product = asked.a @ asked.b
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The product."""
-        return self._product
-
-
 def _peers(asked: Inputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
     assert a != b
-    return [FakePeer(asked, "torch.mm"), FakePeer(asked, "torch einsum")], ["not compared with cupy: no"]
+    product = asked.a @ asked.b
+    return [FakePeer("torch.mm", product), FakePeer("torch einsum", product)], ["not compared with cupy: no"]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setitem(LADDERS, "inner", replace(LADDERS["inner"], libraries=_peers))
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    use(monkeypatch, fake)
+    change(monkeypatch, "inner", libraries=_peers)
     return fake
 
 
@@ -379,7 +350,7 @@ def test_a_cpu_that_would_take_long_is_left_out_and_said(
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu_is_mtxa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert LADDERS["inner"].sizes["gpu"] == CASES["MTXA"]
-    monkeypatch.setitem(LADDERS, "inner", replace(LADDERS["inner"], sizes={"gpu": (3, 3, 5000)}))
+    change(monkeypatch, "inner", sizes={"gpu": (3, 3, 5000)})
     _, found = _json(["--rungs", "one-pass"], capsys)
     assert found["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
 

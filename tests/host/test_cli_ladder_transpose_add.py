@@ -24,7 +24,6 @@ from matmill import cli
 from matmill.arch import get
 from matmill.arrays import inspect
 from matmill.bench.ladder import measured
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import MOVING
@@ -34,13 +33,13 @@ from matmill.bench.plots.ladder import draw
 from matmill.bench.problems import transpose_add as problems
 from matmill.bench.problems.transpose_add import ARTICLE, SumInputs, exact_sum, transposed_sum
 from matmill.bench.timing import device_copy
-from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main, tables
 from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.layout import lower_sum
+from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}
@@ -97,10 +96,8 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", "transpose_add", *arguments, *on]) == code
-    said = capsys.readouterr().err
+    found, said = refused(["transpose_add", *arguments], monkeypatch, capsys)
+    assert found == code
     assert all(word in said for word in words), said
 
 
@@ -108,14 +105,6 @@ def test_help_says_what_m_and_n_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "--help"]) == cli.OK
     said = " ".join(capsys.readouterr().out.split())
     assert "--m and --n are the rows and columns of x; y and the result have n rows and m columns" in said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "transpose_add")
-    assert lines[start + 1].split()[:2] == ["v1", "S4"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in BY_LABEL)
 
 
 # A GPU made of host memory
@@ -165,39 +154,17 @@ class SumGPU(FakeGPU):
         return np.lib.stride_tricks.as_strided(flat, shape, tuple(size * stride for stride in strides))
 
 
-class FakePeer:
-    """A library that is right, or wrong in one element."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: SumInputs, name: str, *, wrong: bool = False) -> None:
-        self.name = name
-        self._sum = asked.expected.copy()
-        if wrong:
-            self._sum[0, 0] += 1
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The sum."""
-        return self._sum
-
-
 def _peers(asked: SumInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]:
     assert x != y
-    return [FakePeer(asked, EAGER), FakePeer(asked, TUNED)], ["not compared with CuPy: no"]
+    return [FakePeer(EAGER, asked.expected), FakePeer(TUNED, asked.expected)], ["not compared with CuPy: no"]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(BF16)
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    use(monkeypatch, fake)
     monkeypatch.setattr(device_copy, "LEAST", 4096)
-    monkeypatch.setitem(LADDERS, "transpose_add", replace(LADDERS["transpose_add"], libraries=_peers))
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    change(monkeypatch, "transpose_add", libraries=_peers)
     return fake
 
 
@@ -254,11 +221,12 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(
-        LADDERS,
-        "transpose_add",
-        replace(LADDERS["transpose_add"], libraries=lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], [])),
-    )
+    def wrong(asked: SumInputs, _x: int, _y: int) -> tuple[list[FakePeer], list[str]]:
+        found = asked.expected.copy()
+        found[0, 0] += 1
+        return [FakePeer(EAGER, found)], []
+
+    change(monkeypatch, "transpose_add", libraries=wrong)
     assert main(["ladder", "transpose_add", "--m", "64", "--n", "64", "--rungs", "v2"]) == cli.FAILED
     assert "WRONG" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(EAGER))
 
@@ -267,7 +235,7 @@ def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_default_on_a_gpu_is_the_article_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(LADDERS, "transpose_add", replace(LADDERS["transpose_add"], sizes={"gpu": (84, 96)}))
+    change(monkeypatch, "transpose_add", sizes={"gpu": (84, 96)})
     monkeypatch.setitem(problems.CASES, "article", (84, 96))
     for arguments in ([], ["--case", "article"]):
         _, found = _json([*arguments, "--rungs", "v1"], capsys)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from matmill import cli, gpu
 from matmill.allocation import Allocation
 from matmill.arch import Arch, Measured, get, load, user_file
-from matmill.bench import probe as probing
+from matmill.bench.probe import run as probing
 from matmill.bench.probe.run import Probed, data_sheet, probe, refuse_nonsense
 from matmill.bench.probe.samples import ROUNDS, Runs, Spread
 from matmill.cli import main
