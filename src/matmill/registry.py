@@ -70,7 +70,7 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(INNER, space_where_long, inner_cost.explain),
 )
 
-#: Kernels of sums of matrices that lie any way.
+#: Kernels of transpose-add, for matrices of any layout.
 SUMS: tuple[Production[Geam], ...] = (
     Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.explain),

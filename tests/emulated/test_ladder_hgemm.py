@@ -35,7 +35,7 @@ extern "C" __global__ void planted{PARAMETERS} {{
   const int row = blockIdx.x, column = blockIdx.y * 32 + threadIdx.x;
   if (row >= m || column >= n) return;
 """
-#: Rounded to float16 eight terms at a time, as float16 sums of matrix units are.
+#: Rounded to float16 eight terms at a time, as float16 sums of tensor cores are.
 NARROW = """
   float sum = 0.0f;
   for (int i = 0; i < k; ++i) {

@@ -72,7 +72,7 @@ class FakeGPU:
         del self.live[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
 
     def launch(self, _binary: Binary, launch: Launch, stream: object = None) -> None:
         """Does what the kernel would."""

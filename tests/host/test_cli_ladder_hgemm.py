@@ -146,7 +146,7 @@ def _json(arguments: list[str], capsys: pytest.CaptureFixture[str], rungs: str =
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_rates_refer_to_the_matrix_units(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_refer_to_the_tensor_cores(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.dtype = HALVES[dtype]
     code, found = _json(["--n", "250", "--dtype", dtype], capsys)
     assert code == cli.OK, found

@@ -330,7 +330,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
     for dtype in (F32, F16):
         asked = inner_product(200, 3, 5000, dtype)
         assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the kernels of any product take it
-    # Turing's matrix units have no bfloat16.
+    # Turing's tensor cores have no bfloat16.
     size, reason = nearest(wide, inner_product(200, 3, 5000, BF16), get("t4"), TRAFFIC)
     assert size is not None
     assert size.m == 128

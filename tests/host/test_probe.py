@@ -98,7 +98,7 @@ class FakeGPU:
         del self.memory[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
 
     frame = GPU.frame
 

@@ -216,13 +216,13 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for config in _GEMM.space(problem, arch):
-        against = _GEMM.kernel.with_config(config).why_not(problem, arch)
+        reason = _GEMM.kernel.with_config(config).why_not(problem, arch)
         row = {
             "config": dict((*config.constants, *config.launch)),
             "tiles": tiles(problem, config),
-            "ruled_out": against,
+            "ruled_out": reason,
         }
-        if against is None:
+        if reason is None:
             made = gemm_cost.explain(problem, config, arch)
             row |= {
                 "seconds": made.seconds,
@@ -276,7 +276,7 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield Text()
     yield Text(
         f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory + second, the launch that "
-        "adds parts of k; excess: over the least.\n"
+        "adds the split-K slices; excess: over the least.\n"
         f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )
     for row in rows:

@@ -183,23 +183,23 @@ def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int
     shared = tile.shared_bytes(dtype.itemsize, stages)
     threads, sums = tile.threads, tile.sum_registers(dtype)
     found: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
-    against = []
+    reasons = []
     if shared > arch.shared_per_block:
-        against.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
+        reasons.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
     if threads is None or sums is None:
-        return found | {"why_not": "; ".join(against) or None, "occupancy": None, "limited_by": None}
+        return found | {"why_not": "; ".join(reasons) or None, "occupancy": None, "limited_by": None}
     if threads > arch.max_threads_per_block:
-        against.append(f"{threads} > {arch.max_threads_per_block} threads per block")
+        reasons.append(f"{threads} > {arch.max_threads_per_block} threads per block")
     used = registers or sums
     if used > _MOST_REGISTERS:
-        against.append(f"{used} > {_MOST_REGISTERS} registers per thread")
+        reasons.append(f"{used} > {_MOST_REGISTERS} registers per thread")
     blocks, limits = arch.resident(threads, used, shared)
-    if not blocks and not against:
-        against.append(f"one block needs more {' and '.join(limits)} than an SM has")
+    if not blocks and not reasons:
+        reasons.append(f"one block needs more {' and '.join(limits)} than an SM has")
     return found | {
         "registers": used,
         "registers_are": "given" if registers else "of the sums alone: the least",
-        "why_not": "; ".join(against) or None,
+        "why_not": "; ".join(reasons) or None,
         "blocks_per_sm": blocks,
         "occupancy": arch.occupancy(threads, used, shared),
         "limited_by": list(limits),

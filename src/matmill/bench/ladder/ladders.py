@@ -208,7 +208,7 @@ TRANSPOSE_ADD: Ladder[Geam] = Ladder(
     name="transpose_add",
     rungs=TRANSPOSE_ADD_RUNGS,
     subject=MOVING,
-    problem=transpose_add.asked_sum,
+    problem=transpose_add.asked_problem,
     sizes={"gpu": transpose_add.ARTICLE, "emulator": transpose_add.EMULATED},
     production=_production(
         TRANSPOSE_ADD_KERNEL,

@@ -158,7 +158,7 @@ def cpu_blas(a: Array, b: Array) -> CpuProduct:
 
 
 def cpu_estimate(a: Array, b: Array) -> float:
-    """Seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short part of k."""
+    """Seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short slice of k."""
     k = int(a.shape[1])
     part = min(k, 1 << 18)
     first, second = a[:, :part], b[:part]

@@ -1,4 +1,4 @@
-"""Runs of the probe kernels on a GPU, and what becomes of several: a median and how far they lay apart."""
+"""Runs of the probe kernels on a GPU, and the median and spread of several."""
 
 from __future__ import annotations
 

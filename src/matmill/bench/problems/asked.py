@@ -78,7 +78,7 @@ class EmulatorLimit:
 
 @contextmanager
 def fitting_in_memory(**sizes: int) -> Iterator[None]:
-    """Turns a failed allocation into an :class:`~matmill.errors.ArgumentError` that names the sizes."""
+    """Raises an :class:`~matmill.errors.ArgumentError` that names the sizes where an allocation fails."""
     try:
         yield
     except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count

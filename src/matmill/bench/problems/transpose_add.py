@@ -49,7 +49,7 @@ def case(name: str) -> tuple[int, int]:
     return named_case(name, CASES)
 
 
-def asked_sum(asked: Asked, default: tuple[int, int]) -> Geam:
+def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
     """The sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and

@@ -2,7 +2,7 @@
 
 Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
 of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
-(``DType.accumulator``), and ``finish`` of ``include/matmill/inner/outputs.cuh`` turns them into D. Atomic rungs keep
+(``DType.accumulator``), and ``finish`` of ``include/matmill/inner/outputs.cuh`` makes D of them. Atomic rungs keep
 one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
 
 All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to

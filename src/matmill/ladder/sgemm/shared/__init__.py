@@ -25,7 +25,7 @@ def _rung(b: int) -> Rung[Gemm]:
         name="shared",
         source=S1,
         changes=f"Blocks of {b}x{b} threads stage {b}x{b} tiles of A and B in shared memory, two barriers per step.",
-        predicts=f"Global loads fall from 8 to {8 / b:g} bytes per FMA; shared reads take their place, at "
+        predicts=f"Global loads fall from 8 to {8 / b:g} bytes per FMA; shared reads replace them, at "
         "1.5 wavefronts per FMA of a warp (the compiler merges four reads of A into one of 2 wavefronts) and "
         "no bank conflict: at most 17% of the FMA peak on an SM with 128 lanes.",
         claim=reported(1024, _MILLISECONDS[b]) + (_FORUM if b == 32 else ""),
