@@ -20,7 +20,7 @@ import numpy as np
 from cuda.bindings import nvrtc
 
 from matmill.emulator import Memory, Report, parse, run
-from matmill.execute import Launch
+from matmill.launch import Launch
 
 TILE = 128
 SOURCE = """

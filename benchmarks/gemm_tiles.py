@@ -27,23 +27,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.allocation import Allocation
 from matmill.bench.environment import describe
 from matmill.bench.gemm_tiles import LIBRARY
 from matmill.bench.libraries.blas import torch_product
 from matmill.bench.problems.hgemm import half_product
 from matmill.bench.problems.random_numbers import uniform
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
-from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
-from matmill.mma_tiles import tile, unaligned, with_copies
 from matmill.problem import Gemm
 from matmill.reference import answer, bound, excess
 from matmill.registry import PRODUCTION
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
+from matmill.tiling.mma import tile, unaligned, with_copies
 
 Array = NDArray[Any]
 

@@ -16,14 +16,14 @@ from itertools import product
 
 from matmill.arch import Arch, get
 from matmill.bench.machine_code import Code, code, disassembler, listing, opcodes
-from matmill.compile import Resources, compile_source
 from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.errors import ArgumentError
+from matmill.jit.compile import Resources, compile_source
+from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
-from matmill.mma_tiles import ELEMENT_BYTES, shapes, threads, with_copies
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_copies
 
 #: Multiply-adds that Hopper's matrix units make per multiprocessor and clock with mma.sync: about 62% of those they
 #: make with wgmma, whose rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU

@@ -22,9 +22,11 @@ from typing import Any
 from unittest import mock
 
 import matmill
-from matmill import arch, gpu, scratch
+from matmill import arch
 from matmill.bench.calls import host_seconds
 from matmill.dtypes import ELEMENTWISE
+from matmill.runtime import gpu
+from matmill.runtime import stream_scratch as scratch
 
 _ADDRESSES = count(1 << 40, 1 << 28)
 #: Short sums are one block's, longer ones are added by the last block, and many of them by a second launch.

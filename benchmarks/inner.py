@@ -27,9 +27,9 @@ from matmill.bench.probe.samples import Runs
 from matmill.bench.records import by_line
 from matmill.choose import choose
 from matmill.cli.console import output, table
-from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.problem import Gemm
+from matmill.runtime.gpu import GPU
 
 #: Columns of the table, in a log that no terminal folds.
 _WIDE = 150

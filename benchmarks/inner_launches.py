@@ -27,16 +27,16 @@ from matmill.bench.ladder.subject import TRAFFIC
 from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.problems.inner import LAYOUTS, gram_of, inner_product, layout_of
 from matmill.bench.problems.inputs import Inputs
-from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.ladder.inner import INNER as LADDER
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 _NAN_BYTE = 0xFF
 _SIZES = ((1, 1, 3001), (3, 3, 40_001), (5, 2, 2002), (16, 16, 5000), (17, 9, 3003), (33, 65, 999), (128, 100, 515))

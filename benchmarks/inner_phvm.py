@@ -22,13 +22,13 @@ from matmill.bench.ladder.selection import launched
 from matmill.bench.problems.inner import CASES, LAYOUTS, case, inner_product
 from matmill.bench.timing.clock import Clock, Competitor, flush_bytes
 from matmill.bench.torch_matrices import TorchMatrices
-from matmill.compile import compile_source
 from matmill.dtypes import F32
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import Kernel
 from matmill.ladder.inner.phvm import PHVM
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 _SIZES = (32, 64, 128, 256, 512, 1024)
 

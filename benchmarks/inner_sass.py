@@ -24,18 +24,18 @@ from matmill.bench.machine_code import Code, code, disassembler, listing, main_w
 from matmill.bench.markdown import markdown
 from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
-from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.cost.inner_passes import groups, teams
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
 from matmill.emulator.counters import Counters
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel, ceil_div
 from matmill.kernels.inner import INNER, space
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.source import generate
 
 
 def _plain(problem: Gemm, arch: Arch) -> tuple[Config, ...]:

@@ -24,8 +24,8 @@ from matmill.bench.environment import describe
 from matmill.bench.inner_grids import fit_grid, judge_grid
 from matmill.bench.inner_search import LIBRARY, PARTS, Record, Task, Tools, candidates, search, tasks, unit_tasks
 from matmill.config import Config
-from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
+from matmill.runtime.gpu import GPU
 
 _PARALLEL = max(1, (os.cpu_count() or 2) - 2)
 #: The longest that the last product may take after the time is over.

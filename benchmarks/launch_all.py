@@ -30,16 +30,16 @@ from matmill.bench.ladder.subject import MATRIX, Subject
 from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.bench.problems.inner import alignment
 from matmill.bench.problems.inputs import Array, Inputs
-from matmill.compile import compile_source
 from matmill.dtypes import ALL
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.reference import Check, check
 from matmill.registry import PRODUCTION
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 SIZES = (256, 256, 256)
 #: Rows of A and of B and D start at multiples of 2 and of 4 bytes.

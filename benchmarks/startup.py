@@ -26,9 +26,9 @@ COMPILE = """
 import time
 from matmill.arch import get
 from matmill.choose import choose
-from matmill.compile import compile_source
+from matmill.jit.compile import compile_source
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.jit.source import generate
 problem, arch = Gemm(m=512, n=512, k=512), get("h200")
 source = generate(choose(problem, arch).kernel, problem.dtype)
 t = time.perf_counter()

@@ -27,7 +27,7 @@ from matmill.bench.sum_shapes import CASE, GROUPS
 from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import Copying
 from matmill.cli.console import output, table
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 #: Columns of the table, in a log that no terminal folds.
 _WIDE = 150

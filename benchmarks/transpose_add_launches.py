@@ -30,12 +30,12 @@ from matmill.bench.ladder.subject import MOVING
 from matmill.bench.problems.transpose_add import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import ELEMENTWISE, DType
-from matmill.execute import Pointer
-from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.launch import Pointer
 from matmill.layout import Offsets, lower_sum
 from matmill.problem import Geam
+from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
 

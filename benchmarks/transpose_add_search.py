@@ -25,7 +25,7 @@ from matmill.bench.inner_compare import needs_torch
 from matmill.bench.sum_search import Record, Tools, grid, search, slim_grid
 from matmill.bench.sum_shapes import CASE, Shape
 from matmill.bench.timing.device_copy import Copying
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 #: The longest that the last sum may take after the time is over.
 _RESERVE = 10.0

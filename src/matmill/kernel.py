@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from math import prod
+from typing import Generic, Protocol, TypeVar
 
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.errors import ArgumentError
-from matmill.execute import Argument, Dim3, Launch, Pointer
+from matmill.launch import HOPPER, Argument, Dim3, Launch, Pointer
+from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
 P = TypeVar("P")
+#: Blocks of a cluster that every GPU with clusters takes (CUDA programming guide, "Thread Block Clusters").
+_MOST_IN_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -40,22 +44,47 @@ class GemmOperands:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Grid and block of a launch, its dynamic shared memory in bytes, and ``resident`` as in ``Launch``."""
+    """Grid and block of a launch, its dynamic shared memory in bytes; ``resident`` and ``cluster`` as in ``Launch``."""
 
     grid: Dim3
     block: Dim3
     dynamic_shared: int = 0
     resident: int = 0
+    cluster: Dim3 = (1, 1, 1)
+
+
+class Program(Protocol):
+    """What becomes one translation unit: the entry point of a ``kernel.cuh``, its constants and its parameters."""
+
+    @property
+    def entry(self) -> str:
+        """The ``extern "C"`` function."""
+
+    @property
+    def package(self) -> str:
+        """The Python package whose folder holds ``kernel.cuh``."""
+
+    @property
+    def config(self) -> Config:
+        """The constants that are compiled in."""
+
+    @property
+    def parameters(self) -> Parameters | None:
+        """The fields of the one struct that the entry point takes; None where it has a list of parameters."""
 
 
 @dataclass(frozen=True)
-class Stage(Generic[P]):
-    """One more launch that a kernel needs before or after its own: another entry point of the same source.
+class AuxLaunch(Generic[P]):
+    """One more launch that a kernel needs before or after its own: a program by itself.
 
-    ``needed`` says for which problems and constants it is made; None means always. ``early`` is that of its launches.
+    ``geometry`` and ``arguments`` get the problem and the constants of the kernel around which it is launched.
+    ``needed`` says for which of these it is; None means always. ``early`` is that of its launches.
     """
 
     entry: str
+    package: str
+    config: Config
+    parameters: Parameters
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     needed: Callable[[P, Config], bool] | None = None
@@ -68,7 +97,9 @@ class Kernel(Generic[P]):
 
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
     the kernel may run: it returns the reason against it, or None. ``geometry`` turns problem and constants into a
-    launch, ``arguments`` lays out the entry point's parameters. ``before`` and ``after`` are the launches around it,
+    launch, ``arguments`` gives the entry point's arguments. ``parameters`` are the fields of its ``struct Args``; None
+    where the entry point has a list of parameters, as rungs do: ``__restrict__``, which is part of what they show,
+    does not reach into a struct. ``before`` and ``after`` are the launches around it,
     if it needs any, and ``scratch`` the bytes of workspace through which they speak with each other. ``alone`` says for
     which problems and constants the last block of the launch does what the launches after it do, given a counter that
     tells it so. ``seen`` is what the entry point gets to see of problem and operands, where launches before it have
@@ -81,20 +112,21 @@ class Kernel(Generic[P]):
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, GemmOperands], tuple[Argument, ...]]
     legality: Callable[[P, Config, Arch], str | None]
-    before: tuple[Stage[P], ...] = ()
-    after: tuple[Stage[P], ...] = ()
+    before: tuple[AuxLaunch[P], ...] = ()
+    after: tuple[AuxLaunch[P], ...] = ()
     scratch: Callable[[P, Config], int] | None = None
     alone: Callable[[P, Config], bool] | None = None
     seen: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
     early: bool = False
+    parameters: Parameters | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """The reason this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
         reason = self.legality(problem, self.config, arch)
         if reason is not None:
             return reason
-        stages = (*self._made(self.before, problem), *self._made(self.after, problem))
-        shapes = (*(stage.geometry for stage in stages), self.geometry)
+        aux = (*self._needed(self.before, problem), *self._needed(self.after, problem))
+        shapes = (*(launch.geometry for launch in aux), self.geometry)
         return next(filter(None, (_over_limits(shape(problem, self.config), arch) for shape in shapes)), None)
 
     def workspace(self, problem: P) -> int:
@@ -108,7 +140,7 @@ class Kernel(Generic[P]):
     def count_launches(self, problem: P) -> int:
         """How many launches there are, given a counter."""
         after = () if self.counts(problem) else self.after
-        return 1 + len(self._made(self.before, problem)) + len(self._made(after, problem))
+        return 1 + len(self._needed(self.before, problem)) + len(self._needed(after, problem))
 
     def launch(self, problem: P, operands: GemmOperands) -> Launch:
         """The one launch that computes ``problem`` on ``operands``.
@@ -127,9 +159,13 @@ class Kernel(Generic[P]):
         return launches[0]
 
     def launches(self, problem: P, operands: GemmOperands) -> tuple[Launch, ...]:
+        """The launches of :meth:`steps`, without their programs."""
+        return tuple(launch for _, launch in self.steps(problem, operands))
+
+    def steps(self, problem: P, operands: GemmOperands) -> tuple[tuple[Program, Launch], ...]:
         """The launches, to be run in order on one stream, that compute ``problem`` on ``operands``.
 
-        Their entry points are all in the source that this kernel generates.
+        Each comes with the program whose entry point it launches.
         Raises :class:`~matmill.errors.ArgumentError` where a workspace is needed and ``operands`` has none.
         """
         needed = self.workspace(problem)
@@ -146,36 +182,19 @@ class Kernel(Generic[P]):
             operands = replace(operands, counter=None)
         config = self.config
         seen = (problem, operands) if self.seen is None else self.seen(problem, config, operands)
-        own = self._launch(self.entry, self.geometry(problem, config), self.arguments(*seen), early=self.early)
-        before, after = (
-            tuple(
-                self._launch(
-                    stage.entry,
-                    stage.geometry(problem, config),
-                    stage.arguments(problem, config, operands),
-                    early=stage.early,
-                )
-                for stage in self._made(stages, problem)
-            )
-            for stages in (self.before, () if operands.counter else self.after)
-        )
-        return (*before, own, *after)
+        own = self, _launch(self, self.geometry(problem, config), self.arguments(*seen), early=self.early)
 
-    def _made(self, stages: tuple[Stage[P], ...], problem: P) -> tuple[Stage[P], ...]:
-        """Those of the stages that are made for ``problem``."""
-        return tuple(stage for stage in stages if stage.needed is None or stage.needed(problem, self.config))
+        def around(aux: tuple[AuxLaunch[P], ...]) -> list[tuple[Program, Launch]]:
+            return [
+                (one, _launch(one, one.geometry(problem, config), one.arguments(problem, config, operands), one.early))
+                for one in self._needed(aux, problem)
+            ]
 
-    def _launch(self, entry: str, geometry: Geometry, args: tuple[Argument, ...], *, early: bool = False) -> Launch:
-        return Launch(
-            kernel=self.package.removeprefix("matmill."),
-            entry=entry,
-            grid=geometry.grid,
-            block=geometry.block,
-            args=args,
-            dynamic_shared=geometry.dynamic_shared,
-            early=early,
-            resident=geometry.resident,
-        )
+        return (*around(self.before), own, *around(() if operands.counter else self.after))
+
+    def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
+        """Those that are launched for ``problem``."""
+        return tuple(one for one in aux if one.needed is None or one.needed(problem, self.config))
 
     def with_config(self, config: Config) -> Kernel[P]:
         """The same kernel with other constants."""
@@ -242,6 +261,20 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], early: bool) -> Launch:  # noqa: FBT001
+    return Launch(
+        kernel=program.package.removeprefix("matmill."),
+        entry=program.entry,
+        grid=geometry.grid,
+        block=geometry.block,
+        args=args,
+        dynamic_shared=geometry.dynamic_shared,
+        early=early,
+        resident=geometry.resident,
+        cluster=geometry.cluster,
+    )
+
+
 def _over_limits(geometry: Geometry, arch: Arch) -> str | None:
     x, y, z = geometry.block
     if x * y * z > arch.max_threads_per_block:
@@ -251,4 +284,16 @@ def _over_limits(geometry: Geometry, arch: Arch) -> str | None:
     for axis, extent, limit in zip("xyz", geometry.grid, (2**31 - 1, 65535, 65535), strict=True):
         if extent > limit:
             return f"grid.{axis} = {extent} > {limit}"
+    return None if geometry.cluster == (1, 1, 1) else _no_cluster(geometry, arch)
+
+
+def _no_cluster(geometry: Geometry, arch: Arch) -> str | None:
+    blocks = prod(geometry.cluster)
+    if arch.capability < HOPPER:
+        return f"clusters need compute capability 9.0: {arch.name} has {'.'.join(map(str, arch.capability))}"
+    if blocks > _MOST_IN_CLUSTER:
+        return f"{blocks} blocks per cluster > {_MOST_IN_CLUSTER}"
+    for axis, extent, size in zip("xyz", geometry.grid, geometry.cluster, strict=True):
+        if extent % size:
+            return f"grid.{axis} = {extent} is not a multiple of the cluster's {size}"
     return None

@@ -14,42 +14,43 @@ from typing import Any, Generic, TypeAlias
 from matmill.arch import Arch
 from matmill.arrays import Operand
 from matmill.choose import Choice, choose, choose_sum
-from matmill.compile import Binary, compile_ptx, compile_source
-from matmill.execute import Launch, Pointer
-from matmill.gpu import GPU, Prepared
+from matmill.jit.compile import Binary, compile_ptx, compile_source
+from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, P
+from matmill.launch import Launch, Pointer
 from matmill.layout import Offsets, Stage
-from matmill.partials import MOST_ADDED_BY_ONE
 from matmill.problem import Geam
-from matmill.scratch import Own, scratch
-from matmill.source import Source, generate
+from matmill.runtime.gpu import GPU, Prepared
+from matmill.runtime.stream_scratch import Own, scratch
+from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace", "counter")
 #: Addresses of the four matrices, of a workspace and of a counter, 0 for those that are not there.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int]
+_NOWHERE: Addresses = (0, 0, 0, 0, 0, 0)
 #: Plans remembered; a program with more layouts than this pays for making plans again, about 100 µs each.
 _MOST_PLANS = 1024
 
 
 @dataclass(frozen=True)
 class Ready(Generic[P]):
-    """One stage, the kernel chosen for it and the kernel's source, which is compiled when it is asked for."""
+    """One stage, the kernel chosen for it, and the source of each of its launches, compiled when it is asked for."""
 
     stage: Stage[P]
     choice: Choice[P]
-    source: Source
+    sources: tuple[Source, ...]
     target: str
 
     @property
-    def binary(self) -> Binary:
+    def binaries(self) -> tuple[Binary, ...]:
         """For a GPU. Raises :class:`~matmill.errors.CompileError`."""
-        return compile_source(self.source, self.target)
+        return tuple(compile_source(source, self.target) for source in self.sources)
 
     @property
-    def ptx(self) -> str:
+    def ptx(self) -> tuple[str, ...]:
         """For the emulator. Raises :class:`~matmill.errors.CompileError`."""
-        return compile_ptx(self.source, self.target)
+        return tuple(compile_ptx(source, self.target) for source in self.sources)
 
     @property
     def problem(self) -> P:
@@ -58,7 +59,7 @@ class Ready(Generic[P]):
 
     @property
     def workspace(self) -> int:
-        """Bytes of workspace that the stage needs, at each of its places anew."""
+        """Bytes of workspace that the stage needs, at each of its offsets anew."""
         return self.choice.kernel.workspace(self.problem)
 
     @property
@@ -70,9 +71,15 @@ class Ready(Generic[P]):
         self, addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
     ) -> tuple[Launch, ...]:
         """What computes the stage at ``offsets`` bytes from the matrices' addresses, in order on one stream."""
-        places = zip(NAMES, addresses, (*offsets, 0, 0), strict=True)
-        a, b, c, d, workspace, counter = (Pointer(name, base + step) for name, base, step in places)
-        return self.choice.kernel.launches(self.problem, GemmOperands(a, b, c, d, alpha, beta, workspace, counter))
+        return self.choice.kernel.launches(self.problem, _operands(addresses, offsets, alpha, beta))
+
+
+def _operands(
+    addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
+) -> GemmOperands:
+    moved = zip(NAMES, addresses, (*offsets, 0, 0), strict=True)
+    a, b, c, d, workspace, counter = (Pointer(name, base + step) for name, base, step in moved)
+    return GemmOperands(a, b, c, d, alpha, beta, workspace, counter)
 
 
 def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
@@ -83,10 +90,10 @@ def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
 def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
     problem = stage.problem
     choice: Choice[Any] = choose_sum(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
-    return Ready(stage, choice, generate(choice.kernel, problem.dtype), arch.target)
+    steps = choice.kernel.steps(problem, _operands(_NOWHERE))
+    return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
 
 
-_NOWHERE: Addresses = (0, 0, 0, 0, 0, 0)
 #: Enqueues what a plan launches at some addresses, on a stream.
 Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
@@ -96,7 +103,8 @@ class _Step:
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
-        self._kernels = tuple(gpu.prepare(ready.binary, launch) for launch in ready.launches(_NOWHERE))
+        launches = ready.launches(_NOWHERE)
+        self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, launches, strict=True))
         self._at_once = ready.stage.offsets == (_NOWHERE[:4],)
 
     @property
@@ -104,11 +112,11 @@ class _Step:
         """Whether one launch is all, at the addresses themselves."""
         return len(self._kernels) == 1 and self._at_once
 
-    def aimed(self, alpha: float, beta: float) -> _Aimed:
-        """A frame with these scalars, for all that follows."""
+    def bound(self, alpha: float, beta: float) -> _Bound:
+        """A frame with these scalars."""
         frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
         calls = tuple((kernel, *call) for kernel, call in zip(self._kernels, frame.calls, strict=True))
-        return frame.aim, None if self._at_once else self._places, calls
+        return frame.bind, None if self._at_once else self._places, calls
 
     def _places(self, addresses: Addresses) -> Iterator[Addresses]:
         a, b, c, d, workspace, counter = addresses
@@ -116,8 +124,8 @@ class _Step:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter
 
 
-#: What aims a stage's frame, its places where it has not just the addresses themselves, and its launches.
-_Aimed: TypeAlias = tuple[
+#: What binds a stage's frame to addresses, its offsets where it has not just the addresses themselves, its launches.
+_Bound: TypeAlias = tuple[
     Callable[[Addresses, int], None],
     Callable[[Addresses], Iterable[Addresses]] | None,
     tuple[tuple[Prepared, int, int], ...],
@@ -156,37 +164,37 @@ class Plan:
         """:meth:`run` with these scalars, which it then need not compare."""
         tidy, steps = self._gpu.tidy, self._steps
         if len(steps) == 1 and steps[0].once:
-            return _launching(tidy, lambda: steps[0].aimed(alpha, beta))
-        free: deque[tuple[_Aimed, ...]] = deque()  # that nobody is launching from
+            return _launching(tidy, lambda: steps[0].bound(alpha, beta))
+        free: deque[tuple[_Bound, ...]] = deque()  # that nobody is launching from
 
         def enqueue(addresses: Addresses, stream: int) -> None:
             tidy()
             try:
-                aimed = free.pop()
+                frames = free.pop()
             except IndexError:
-                aimed = tuple(step.aimed(alpha, beta) for step in steps)
-            for aim, places, calls in aimed:
+                frames = tuple(step.bound(alpha, beta) for step in steps)
+            for bind, places, calls in frames:
                 for place in (addresses,) if places is None else places(addresses):
-                    aim(place, stream)
+                    bind(place, stream)
                     for kernel, config, parameters in calls:
                         kernel(config, parameters)
-            free.append(aimed)
+            free.append(frames)
 
         return enqueue
 
 
-def _launching(tidy: Callable[[], None], aimed: Callable[[], _Aimed]) -> Enqueue:
+def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
     """What enqueues one launch, without loops over stages, places and launches, which are a fifth of it."""
-    free: deque[_Aimed] = deque()
+    free: deque[_Bound] = deque()
 
     def enqueue(addresses: Addresses, stream: int) -> None:
         tidy()
         try:
             one = free.pop()
         except IndexError:
-            one = aimed()
-        aim, _, ((kernel, config, parameters),) = one
-        aim(addresses, stream)
+            one = make()
+        bind, _, ((kernel, config, parameters),) = one
+        bind(addresses, stream)
         kernel(config, parameters)
         free.append(one)
 

@@ -27,7 +27,7 @@ from matmill.kernels.transpose_slim import space as slim_space
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
 from matmill.problem import Geam, Gemm
-from matmill.turns import space as turn_space
+from matmill.tiling.transpose import space as turn_space
 
 
 class Prediction(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill import gpu, settings
+from matmill import settings
 from matmill.arrays import ALLOCATE, Operand, check_results, overlaps, self_overlap
 from matmill.errors import (
     AliasError,
@@ -27,6 +27,7 @@ from matmill.errors import (
 )
 from matmill.layout import Shape, Stage
 from matmill.plan import Plan
+from matmill.runtime import gpu
 
 #: Verdicts remembered, each with its plans.
 _MOST_VERDICTS = 1024

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill import arch as arches
-from matmill.allocation import Allocation
 from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, mirrors
 from matmill.arrays.dlpack import Export
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
 from matmill.errors import LaunchError
-from matmill.gpu import GPU
 from matmill.layout import NARROW, Shape
 from matmill.plan import Plan, prepare, recall
 from matmill.requests import Request
-from matmill.scratch import Own
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
+from matmill.runtime.stream_scratch import Own
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
 
 _CUDA = 2  # kDLCUDA
@@ -254,9 +254,10 @@ def emulated(request: Request, shape: Shape) -> Any:
     counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw").address if counted else 0
     addresses = (*_starts(there), to.address, workspace, counter)
     for one in ready:
-        ptx = one.ptx
+        texts = one.ptx
         for offsets in one.stage.offsets:
-            for launch in one.launches(addresses, offsets, request.alpha, request.beta):
+            launches = one.launches(addresses, offsets, request.alpha, request.beta)
+            for ptx, launch in zip(texts, launches, strict=True):
                 # Races are looked for in the kernels' tests; here they would triple the time.
                 report = emulate(ptx, launch, memory, races=False, counters=False)
                 if report.hazards:

@@ -15,7 +15,7 @@ from matmill.arrays import Operand
 from matmill.arrays.overlap import bounds
 from matmill.plan import Enqueue, Plan
 from matmill.requests import Operation, Request
-from matmill.scratch import Own
+from matmill.runtime.stream_scratch import Own
 
 #: Kinds of calls remembered.
 _MOST_WAYS = 1024

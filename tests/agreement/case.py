@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.compile import Binary, compile_source
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Argument, Dim3, Launch
-from matmill.source import Source
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import Source
+from matmill.launch import Argument, Dim3, Launch
 
 Array = NDArray[Any]
 TARGET = "sm_90a"

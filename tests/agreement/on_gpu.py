@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from agreement.case import Array, Case
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 
 def on_gpu(device: GPU, case: Case) -> dict[str, Array]:

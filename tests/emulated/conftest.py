@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
-from matmill import gpu, plan, requests, scratch, shortcuts
+from matmill import plan, requests, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
+from matmill.runtime import gpu
+from matmill.runtime import stream_scratch as scratch
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from matmill import reference
 from matmill.arch import ARCHES, Arch
 from matmill.bench.problems.error_bounds import float16_sums
-from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.problem import Gemm
-from matmill.source import Source, generate
 
 Array = NDArray[np.generic]
 H200 = ARCHES["h200"]

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from matmill import arch
 from matmill.arch import Arch
-from matmill.compile import compile_ptx
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
-from matmill.source import Source, generate
 
 TARGET = "sm_90a"
 H200 = arch.get("h200")

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.arch import get
-from matmill.compile import Binary
 from matmill.emulator import Memory, run
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
+from matmill.launch import Launch, Pointer
 
 Array = NDArray[Any]
 
@@ -87,7 +87,7 @@ class ScriptGPU:
 def run_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:
     """The code with which that script of benchmarks/ ends on that GPU, where no other process compiles."""
     path = str(BENCHMARKS / script)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: gpu)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
     monkeypatch.setattr(sys, "argv", [path, "--workers", "0", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(path, run_name="__main__")

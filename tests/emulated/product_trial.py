@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.compile import compile_ptx
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Gemm
-from matmill.source import Source, generate
 
 TARGET = "sm_90a"
 BARRIER = "__syncthreads();"

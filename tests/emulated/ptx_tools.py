@@ -11,7 +11,7 @@ from cuda.bindings import nvrtc
 from numpy.typing import DTypeLike, NDArray
 
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Argument, Dim3, Launch
+from matmill.launch import Argument, Dim3, Launch
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
 BLOCK = 64

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from frames import read_launch
 from matmill import arch
 from matmill.arrays import dlpack
-from matmill.compile import Binary
 from matmill.dtypes import ELEMENTWISE
 from matmill.emulator import Memory, run
-from matmill.execute import Launch
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
+from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
 
 
 class Buffer:
-    """Emulated device memory with the methods of :class:`matmill.gpu.Allocation` that routes use."""
+    """Emulated device memory with the methods of :class:`matmill.runtime.gpu.Allocation` that routes use."""
 
     def __init__(self, memory: Memory, data: Array) -> None:
         self.data = data
@@ -70,13 +70,13 @@ class EmulatedGPU:
         assert status == 0
 
     def is_capturing(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.scratch`."""
+        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return 0
 
     def stream_id(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.scratch`."""
+        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint64.from_address(address).value = 2**40 + stream
         return 0

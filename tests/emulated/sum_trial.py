@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from emulated.inner_trial import H200, TARGET
 from matmill.choose import choose_sum
-from matmill.compile import compile_ptx
 from matmill.dtypes import BITS, DType
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Pointer
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
+from matmill.launch import Pointer
 from matmill.problem import Geam, View
-from matmill.source import Source, generate
 
 Array = NDArray[np.generic]
 ALIGN = 16

@@ -12,9 +12,9 @@ import pytest
 from agreement import floats, integers, matrix, memory, warps
 from agreement.case import POISON, TARGET, Array, Case, Op, same
 from agreement.on_gpu import on_gpu
-from matmill.compile import Binary
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
+from matmill.launch import Launch, Pointer
 
 
 @cache

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill.compile import compile_ptx
 from matmill.emulator import Memory, run
-from matmill.execute import Launch
-from matmill.source import Source
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
+from matmill.launch import Launch
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "golden" / "h200_cp_async.json").read_text())
 KERNEL = """

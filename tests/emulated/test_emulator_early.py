@@ -7,7 +7,7 @@ import pytest
 
 from emulated.ptx_tools import compile_ptx
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Launch
+from matmill.launch import Launch
 
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory"); '
 LET = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); '

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, run
-from matmill.execute import Launch
-from matmill.source import Source
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
+from matmill.launch import Launch
 
 Array = NDArray[Any]
 OLD = ("sm_75", "sm_80", "sm_90a")

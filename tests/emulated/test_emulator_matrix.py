@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, parse, run
 from matmill.emulator.program import translate
 from matmill.errors import EmulationError
-from matmill.execute import Launch
-from matmill.source import Source
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
+from matmill.launch import Launch
 
 Array = NDArray[Any]
 # (group, thread in group, element) -> (row, column), as the PTX ISA gives them for each shape.

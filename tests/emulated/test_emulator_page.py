@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from matmill.compile import compile_ptx
 from matmill.emulator import KernelFault, Memory, run, scheduler
 from matmill.emulator.hazards import KINDS
-from matmill.execute import Launch
-from matmill.source import Source
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
+from matmill.launch import Launch
 
 PAGE = Path(__file__).parents[2] / "docs" / "emulator.md"
 #: The body of a kernel of 64 threads on ``float* x`` (64 elements, read-only where the kind says so), by hazard kind.

@@ -14,13 +14,13 @@ import pytest
 
 from matmill.arch import get
 from matmill.bench.ladder import ladders
-from matmill.compile import compile_source
 from matmill.emulator import Memory, run
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.source import generate
 
 FOLDER = Path(__file__).parents[1] / "golden"
 LADDERS: dict[str, tuple[Rung[Gemm], ...]] = {"sgemm": SGEMM, "hgemm": HGEMM}

@@ -20,18 +20,18 @@ from matmill import choose as choosing
 from matmill import reference
 from matmill.arch import ARCHES, Arch
 from matmill.choose import choose
-from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
-from matmill.execute import Pointer
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM, space
-from matmill.mma_tiles import space as shapes
-from matmill.mma_tiles import tile, with_copies
+from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.source import generate
+from matmill.tiling.mma import space as shapes
+from matmill.tiling.mma import tile, with_copies
 
 Array = NDArray[Any]
 SMALL = tile(64, 64, 64, 2, 2, stages=2)

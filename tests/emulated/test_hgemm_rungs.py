@@ -12,12 +12,12 @@ from emulated.product_trial import BARRIER, without
 from matmill.arch import ARCHES
 from matmill.config import Config
 from matmill.dtypes import F16
+from matmill.jit.source import generate
 from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.common import in_float32
-from matmill.mma_tiles import tile, with_copies
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.tiling.mma import tile, with_copies
 
 RUNGS = {rung.name: rung for rung in HGEMM}
 S2 = ("hierarchical", "vectorized", "swizzled", "prefetch", "tile-shape", "double-buffer")

@@ -15,18 +15,18 @@ from numpy.lib.stride_tricks import as_strided
 from emulated.inner_trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.choose import choose_from
-from matmill.compile import compile_source
 from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.cost.inner_passes import Reads
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.inner import INNER, piece, total
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.source import generate
 
 _OURS = [Production(INNER, space, cost.explain)]
 

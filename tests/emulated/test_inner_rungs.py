@@ -10,13 +10,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from emulated.inner_trial import H200, TARGET, Case, Trial, without
 from emulated.product_trial import BARRIER
-from matmill.compile import compile_ptx
 from matmill.dtypes import ALL, F16
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
-from matmill.source import generate
 
 RUNGS = {rung.label: rung for rung in INNER}
 GENERAL = [label for label in RUNGS if label != "gram"]

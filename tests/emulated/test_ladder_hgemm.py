@@ -172,7 +172,7 @@ def test_sanitizers_are_given_the_rungs(
     if damaged:
         gpu.damage = lambda found: found.fill(7)
     path, order = str(BENCHMARKS / "launch_all.py"), tmp_path / "order.json"
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: gpu)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
     monkeypatch.setattr("matmill.ladder.hgemm.HGEMM", (HGEMM[0], HGEMM[-1]))
     monkeypatch.setattr(sys, "argv", [path, "--ladder", "hgemm", "--out", str(order)])
     with pytest.raises(SystemExit) as ended:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from emulated.product_trial import BARRIER, TARGET, Trial, without
-from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.emulator import KernelFault, Memory, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.source import generate
-from matmill.tiles import TILES, with_copies
+from matmill.tiling.simt import TILES, with_copies
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 SHAPES = {"vectorized": (128, 256, 24), "async-copy": (128, 256, 24), "warp-tiles": (128, 512, 24)}
@@ -98,7 +98,7 @@ def test_each_barrier_and_wait_of_the_pipeline_is_needed(snippet: str, index: in
     kernel = tuned(shape, sliced)
     trial = Trial(kernel, shape, alpha=1.0, beta=0.0)
     whole = generate(kernel, trial.problem.dtype)
-    text = dict(whole.headers)["matmill/tile/simt_gemm.cuh"]
+    text = dict(whole.headers)["matmill/gemm/simt.cuh"]
     assert (text.count(BARRIER), text.count(LOOP_WAIT)) == (4, 2)
     report = trial.run(without(whole, snippet, index, instead), late_copies=True)
     assert report.hazards

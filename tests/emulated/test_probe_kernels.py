@@ -14,10 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.arch import ARCHES, get
-from matmill.compile import Binary, compile_source
 from matmill.config import Config
 from matmill.dtypes import F32, F64, DType
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import generate
 from matmill.kernel import Kernel, P
 from matmill.kernels.probe import buffers, lengths, per_lane
 from matmill.kernels.probe.chain import ADD, FMA, MULTIPLY, Chain
@@ -40,7 +41,6 @@ from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, WRITE, Stream
-from matmill.source import generate
 
 Array = NDArray[Any]
 TARGETS = ("sm_75", "sm_90a")

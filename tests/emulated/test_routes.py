@@ -17,7 +17,7 @@ from matmill.arrays import operand as operand_module
 from matmill.choose import Choice, choose
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
-from matmill.execute import Launch, Pointer
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from emulated.product_trial import BARRIER, TARGET, Trial, without
-from matmill.compile import compile_ptx
 from matmill.dtypes import F32
 from matmill.emulator import Memory, Report, run
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.memory import FILL, PRODUCT, Fill, filled
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.source import generate
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from emulated.inner_trial import H200
 from host.lazy_device import LazyDevice
 from host.streaming_trial import exact, numbers, plan_for, stored
-from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.emulator import Memory, run
-from matmill.execute import Launch
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
 from matmill.streaming import inner_steps, stream_inner
 
 Array = NDArray[Any]

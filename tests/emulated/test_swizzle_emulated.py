@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from emulated.ptx_tools import compile_ptx, launch
+from matmill.analysis.swizzle import addresses, cost, layout, requests
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
-from matmill.swizzle import addresses, cost, layout, requests
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "h200_warp_counters.json").read_text())
 

@@ -14,7 +14,7 @@ from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.turns import ASKEW, MOVED, layout, space, tiles
+from matmill.tiling.transpose import ASKEW, MOVED, layout, space, tiles
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -10,7 +10,7 @@ from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
-from matmill.turns import space
+from matmill.tiling.transpose import space
 
 RUNGS = {rung.label: rung for rung in TRANSPOSE_ADD}
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
-from matmill import gaps
 from matmill.bench.problems.transpose_add import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
-from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
+from matmill.tiling import bank_padding as gaps
+from matmill.tiling.transpose_chunks import elements, shared_bytes
 
 SIDES = (2, 5, 8, 17, 32)
 #: x of the sums that tiles are slow at.

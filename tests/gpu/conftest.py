@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from matmill import gpu
+from matmill.runtime import gpu
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 from agreement import floats, integers, matrix, memory, warps
 from agreement.case import Case
 from agreement.on_gpu import on_gpu
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 CASES = (*integers.CASES, *floats.CASES, *warps.CASES, *memory.CASES, *matrix.CASES)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from matmill import arch
-from matmill.compile import Binary, compile_source
 from matmill.errors import DeviceError, LaunchError
-from matmill.execute import Launch
-from matmill.gpu import GPU
-from matmill.source import Source
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import Source
+from matmill.launch import Launch
+from matmill.runtime.gpu import GPU
 
 _TEXT = """
 extern "C" __global__ void scale(float* x, int n, float factor, double offset, long long stride) {

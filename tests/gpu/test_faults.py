@@ -10,11 +10,11 @@ from pathlib import Path
 import matmill
 
 _CODE = """
-from matmill.compile import compile_source
+from matmill.jit.compile import compile_source
 from matmill.errors import LaunchError
-from matmill.execute import Launch, Pointer
-from matmill.gpu import GPU
-from matmill.source import Source
+from matmill.launch import Launch, Pointer
+from matmill.runtime.gpu import GPU
+from matmill.jit.source import Source
 
 gpu = GPU.get(0)
 text = 'extern "C" __global__ void stray(float* x) { x[threadIdx.x] = 1.0f; }'

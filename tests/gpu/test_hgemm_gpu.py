@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 import matmill
 from matmill import errors
 from matmill.choose import choose
-from matmill.compile import compile_source
 from matmill.dtypes import ALL
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM, space
 from matmill.problem import Gemm
 from matmill.reference import check
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
 _NAN_BYTE = 0xFF

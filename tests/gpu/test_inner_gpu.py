@@ -13,9 +13,9 @@ import matmill
 from gpu.torch_threads import wrong_threads
 from matmill import errors
 from matmill.dtypes import ALL
-from matmill.gpu import GPU
 from matmill.reference import check
-from matmill.scratch import Scratch
+from matmill.runtime.gpu import GPU
+from matmill.runtime.stream_scratch import Scratch
 
 Array = NDArray[Any]
 

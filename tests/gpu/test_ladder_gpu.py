@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from matmill import cli, gpu
+from matmill import cli
 from matmill.cli import main
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
+from matmill.runtime import gpu
 
 pytestmark = pytest.mark.skipif(gpu.unavailable() is not None, reason=f"no GPU: {gpu.unavailable()}")
 

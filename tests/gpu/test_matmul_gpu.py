@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import errors
-from matmill.gpu import GPU
 from matmill.reference import check
+from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
 

@@ -12,8 +12,8 @@ from matmill.arch import load
 from matmill.bench.probe.run import data_sheet, probe
 from matmill.bench.probe.samples import Runs
 from matmill.cli import main
-from matmill.gpu import GPU
 from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
+from matmill.runtime.gpu import GPU
 
 
 @pytest.mark.parametrize("element", INPUTS)

@@ -14,7 +14,7 @@ from host.lazy_device import readers
 from host.streaming_trial import exact, numbers, plan_for, stored
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import LaunchError, TruncatedFileError
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 from matmill.streaming import OnGPU, inner_steps, plan_stream, stream_inner
 
 Array = NDArray[Any]

@@ -16,11 +16,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.compile import Binary
 from matmill.dtypes import ALL
 from matmill.errors import LaunchError
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.kernel import GemmOperands
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.streaming import Steps
 

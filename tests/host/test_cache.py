@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from matmill.cache import DiskCache
+from matmill.jit.cache import DiskCache
 
 KEY, META, FIRST, SECOND = "key", {"registers": 32}, b"cubin\n\0" * 50, b"ptx"
 

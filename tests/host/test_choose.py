@@ -14,7 +14,8 @@ from matmill.choose import choose, choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError
-from matmill.kernel import GemmOperands, Geometry, Kernel, Stage
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel
+from matmill.parameters import Parameters
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION, Production
 
@@ -68,7 +69,7 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     alone, two = Config.of(BM=1, SHARED=0, EVEN=0, LAST=1), Config.of(BM=1, SHARED=0, EVEN=0, LAST=0)
     kernel = replace(
         _production(alone).kernel,
-        after=(Stage("more", _geometry, lambda *_: ()),),
+        after=(AuxLaunch("more", "toy", Config(), Parameters(()), _geometry, lambda *_: ()),),
         alone=lambda _problem, config: config["LAST"] == 1,
     )
 
@@ -97,7 +98,10 @@ def test_a_launch_that_is_not_made_rules_nothing_out() -> None:
     def made(problem: Gemm, _config: Config) -> bool:
         return problem.k > 1
 
-    kernel = replace(_production(SMALL).kernel, after=(Stage("more", huge, lambda *_: (), made),))
+    kernel = replace(
+        _production(SMALL).kernel,
+        after=(AuxLaunch("more", "toy", Config(), Parameters(()), huge, lambda *_: (), made),),
+    )
     assert kernel.why_not(Gemm(m=1, n=1, k=1), arch.get("h200")) is None
     assert kernel.why_not(Gemm(m=1, n=1, k=2), arch.get("h200")) == "grid.y = 1000000 > 65535"
 

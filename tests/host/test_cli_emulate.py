@@ -15,8 +15,8 @@ import pytest
 
 from matmill import cli
 from matmill.cli import main
-from matmill.compile import compile_ptx
-from matmill.source import Source
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "emulator.md"

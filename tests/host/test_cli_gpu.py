@@ -13,17 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli
-from matmill.allocation import Allocation
 from matmill.arch import get
 from matmill.bench.ladder import measured_transfers
 from matmill.bench.libraries import gemm
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
-from matmill.compile import Binary
 from matmill.errors import LaunchError
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.memory import MEMORY, Fill, filled
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
+from matmill.runtime.memory import Allocation
 from support.ladder_runs import FakePeer, use
 
 MILLISECONDS = 2.0

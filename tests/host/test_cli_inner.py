@@ -168,7 +168,7 @@ def test_bad_usage(options: list[str], words: list[str], files: Path, capsys: py
 
 
 def test_a_gpu_demanded_and_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "no driver here")
     assert _run(files, "--executor", "gpu") == cli.NO_GPU
     assert not (files / "out.npy").exists()
 

@@ -33,10 +33,10 @@ from matmill.bench.plots.ladder import draw
 from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.cli import ladder_sweep, main, tables
-from matmill.compile import Binary
 from matmill.dtypes import BF16, F16, DType
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.hgemm import HGEMM
+from matmill.launch import Launch, Pointer
 from support.ladder_runs import FakePeer, change, refused, use
 from torch_stand_in import Tensor, stand_in
 

@@ -29,10 +29,10 @@ from matmill.bench.problems.inner import CASES, case, gram_of, inner_product
 from matmill.bench.problems.inputs import Inputs, InputsBySize
 from matmill.bench.problems.random_numbers import uniform
 from matmill.cli import main, tables
-from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F16, F32, F64
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.inner import INNER
+from matmill.launch import Launch, Pointer
 from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]

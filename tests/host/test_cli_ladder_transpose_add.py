@@ -34,10 +34,10 @@ from matmill.bench.problems import transpose_add as problems
 from matmill.bench.problems.transpose_add import ARTICLE, SumInputs, exact_sum, transposed_sum
 from matmill.bench.timing import device_copy
 from matmill.cli import main, tables
-from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.launch import Launch, Pointer
 from matmill.layout import lower_sum
 from support.ladder_runs import FakePeer, change, refused, use
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from matmill import cli
+from matmill.analysis.swizzle import ACCESSES, MODES
 from matmill.cli import main
 from matmill.cli.names import SHORT, element_type
 from matmill.dtypes import ALL, ELEMENTWISE
 from matmill.errors import UnknownNameError
-from matmill.swizzle import ACCESSES, MODES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "swizzle.md").read_text(encoding="utf-8").replace("\N{MULTIPLICATION SIGN}", "x")

@@ -14,8 +14,8 @@ import pytest
 
 from host.interrupts import interruptible
 from matmill import cli
-from matmill.cache import DiskCache
 from matmill.cli import main
+from matmill.jit.cache import DiskCache
 
 PROGRAM = [sys.executable, "-m", "matmill"]
 # The package as it stands here, installed or not.
@@ -75,7 +75,7 @@ def test_bad_usage_is_one_message_on_stderr(
 def test_a_gpu_demanded_where_there_is_none_is_code_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "it is at the menders'")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "it is at the menders'")
     assert main(["ladder", "sgemm", "--on", "gpu"]) == cli.NO_GPU
     assert "it is at the menders'" in capsys.readouterr().err
 

@@ -126,7 +126,7 @@ def test_beta_without_c_is_usage(files: Path) -> None:
 
 
 def test_a_gpu_demanded_and_missing(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "no driver here")
     assert _run(files, "--executor", "gpu") == 3
     assert not (files / "out.npy").exists()
 

@@ -274,7 +274,7 @@ def test_models_need_no_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def refuse() -> str:
         raise AssertionError("asked for a GPU")
 
-    monkeypatch.setattr("matmill.gpu.unavailable", refuse)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", refuse)
     assert main([*PHVM]) == cli.OK
     assert main(["model", "gemm", "--n", "64"]) == cli.OK
     assert model.PHVM_ARCH.upper() in capsys.readouterr().out

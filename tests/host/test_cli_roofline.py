@@ -220,5 +220,5 @@ def test_no_gpu_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     def refuse() -> str:
         raise AssertionError("asked for a GPU")
 
-    monkeypatch.setattr("matmill.gpu.unavailable", refuse)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", refuse)
     assert "Balance points" in said(["--n", "512"], capsys)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from matmill import compile as compiling
-from matmill.cache import DiskCache
-from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.errors import CompileError, UnknownNameError
-from matmill.source import Source
+from matmill.jit import compile as compiling
+from matmill.jit.cache import DiskCache
+from matmill.jit.compile import Binary, compile_ptx, compile_source
+from matmill.jit.source import Source
 
 TEXT = """extern "C" __global__ void twice(float* x) {
   __shared__ float tile[64];
@@ -74,7 +74,7 @@ def test_the_second_time_comes_from_the_cache(folder: Path, monkeypatch: pytest.
 
 def test_a_cached_kernel_does_not_load_the_compiler() -> None:
     script = (
-        "import sys; from matmill.compile import compile_source; from matmill.source import Source\n"
+        "import sys; from matmill.jit.compile import compile_source; from matmill.jit.source import Source\n"
         f"compile_source(Source(kernel='tests.twice', entry='twice', text={TEXT!r}), 'sm_90a')\n"
         "print('cuda.bindings.nvrtc' in sys.modules)"
     )
@@ -139,7 +139,7 @@ def test_texts_of_one_byte_leave_the_process_intact() -> None:
 
 def test_two_processes_fill_the_cache_at_once(folder: Path) -> None:
     script = (
-        "from matmill.compile import compile_source; from matmill.source import Source\n"
+        "from matmill.jit.compile import compile_source; from matmill.jit.source import Source\n"
         f"print(len(compile_source(Source(kernel='k', entry='twice', text={TEXT!r}), 'sm_90a').cubin))"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}

@@ -13,7 +13,7 @@ from matmill.arch import get
 from matmill.cost import gemm as cost
 from matmill.dtypes import DTYPES
 from matmill.problem import Gemm
-from matmill.tiles import space
+from matmill.tiling.simt import space
 
 ROOT = Path(__file__).parents[2]
 RECORDS: list[dict[str, Any]] = json.loads(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from matmill import turns
 from matmill.arch import get
 from matmill.bench.model_fit import Found, Samples, Verdict, fit, judge
 from matmill.bench.models import MODELS
@@ -16,6 +15,7 @@ from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small
 from matmill.problem import Geam, View
+from matmill.tiling import transpose as turns
 
 H200 = get("h200")
 MODEL = MODELS["transpose_add"].model

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from matmill.compile import compile_ptx
 from matmill.dtypes import F16, F32, DType
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import generate
 from matmill.kernel import Kernel
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
@@ -16,7 +17,6 @@ from matmill.kernels.inner import INNER
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
-from matmill.source import generate
 
 _WAIT, _LET = "griddepcontrol.wait", "griddepcontrol.launch_dependents"
 KERNELS: dict[str, tuple[Kernel[Any], DType]] = {

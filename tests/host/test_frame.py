@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ import pytest
 
 from frames import read_attributes, read_launch
 from matmill.arch import get
-from matmill.execute import Launch, Pointer
-from matmill.frame import Frame
+from matmill.errors import LaunchError
+from matmill.launch import Launch, Pointer, Struct, TensorMap
+from matmill.runtime.launch_frame import Frame
 
 FIRST = Launch(
     "toy",
@@ -28,7 +30,7 @@ NAMES = ("A", "B", "workspace")
 def test_values_are_written_once_and_addresses_by_name() -> None:
     frame = Frame((FIRST, SECOND), NAMES)
     for base, stream in ((2**40, 0), (2**63, 77)):
-        frame.aim((base, base + 8, base + 16), stream)
+        frame.bind((base, base + 8, base + 16), stream)
         (first, on_first), (second, on_second) = (
             read_launch(*call, like) for call, like in zip(frame.calls, (FIRST, SECOND), strict=True)
         )
@@ -42,14 +44,14 @@ def test_values_are_written_once_and_addresses_by_name() -> None:
 
 def test_pointers_without_a_name_keep_their_address() -> None:
     frame = Frame((FIRST,))
-    frame.aim((), 5)
+    frame.bind((), 5)
     assert read_launch(*frame.calls[0], FIRST) == (FIRST, 5)
 
 
 def test_kernels_without_parameters() -> None:
     launch = Launch("toy", "nothing", (1, 1, 1), (1, 1, 1), ())
     frame = Frame((launch,), NAMES)
-    frame.aim((1, 2, 3), 0)
+    frame.bind((1, 2, 3), 0)
     assert read_launch(*frame.calls[0], launch) == (launch, 0)
 
 
@@ -57,7 +59,7 @@ def test_kernels_without_parameters() -> None:
 def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: bool) -> None:
     launches = (FIRST, replace(SECOND, early=True))
     frame = Frame(launches, NAMES, get(gpu))
-    frame.aim((1, 2, 3), 4)
+    frame.bind((1, 2, 3), 4)
     found = [read_launch(*call, like)[0].early for call, like in zip(frame.calls, launches, strict=True)]
     assert found == [False, able]
 
@@ -89,4 +91,79 @@ def test_shared_memory_is_kept_for_the_blocks_that_a_multiprocessor_gets(
 @pytest.mark.parametrize("addresses", [(1, 2), (1, 2, 3, 4)])
 def test_every_name_needs_an_address(addresses: tuple[int, ...]) -> None:
     with pytest.raises(struct.error, match="3 items"):
-        Frame((FIRST,), NAMES).aim(addresses, 0)
+        Frame((FIRST,), NAMES).bind(addresses, 0)
+
+
+#: Padding behind m and alpha; pointers that follow each other, apart from one.
+ARGS = Struct(
+    (
+        ("m", np.int32(5)),
+        ("Y", Pointer("B", 1)),
+        ("X", Pointer("A", 2)),
+        ("alpha", np.float32(0.5)),
+        ("D", Pointer("workspace", 3)),
+        ("fixed", Pointer("none", 4096)),
+    )
+)
+
+
+def test_a_struct_is_laid_out_as_cxx_does_and_its_pointers_are_bound() -> None:
+    assert ARGS.offsets == {"m": 0, "Y": 8, "X": 16, "alpha": 24, "D": 32, "fixed": 40}
+    assert (ARGS.nbytes, ARGS.align) == (48, 8)
+    launch, behind = replace(FIRST, args=(ARGS,)), replace(SECOND, args=(np.float32(7), ARGS))
+    frame = Frame((launch, behind), NAMES)
+    for base in (2**40, 2**50):
+        frame.bind((base, base + 8, base + 16), 3)
+        for call, like in zip(frame.calls, (launch, behind), strict=True):
+            found = read_launch(*call, like)[0].args[-1]
+            assert isinstance(found, Struct)
+            expected = {"X": Pointer("A", base), "Y": Pointer("B", base + 8), "D": Pointer("workspace", base + 16)}
+            assert dict(found.fields) == dict(ARGS.fields) | expected
+    assert read_launch(*frame.calls[1], behind)[0].args[0] == np.float32(7)
+
+
+def test_a_struct_in_memory_has_zeros_between_its_fields() -> None:
+    assert ARGS.data == struct.pack("<iiQQfiQQ", 5, 0, 1, 2, 0.5, 0, 3, 4096)
+
+
+MAP = TensorMap(Pointer("A", 7), "float16", (64, 8), (128,), (64, 8), swizzle=128)
+
+
+def test_tensor_maps_are_encoded_for_every_new_address() -> None:
+    asked: list[tuple[TensorMap, int]] = []
+
+    def encode(tensor: TensorMap, address: int) -> bytes:
+        asked.append((tensor, address))
+        return address.to_bytes(8, "little") * 16
+
+    args = Struct((("n", np.int32(1)), ("A", MAP), ("m", np.int32(2))))
+    assert (args.offsets, args.nbytes, args.align) == ({"n": 0, "A": 64, "m": 192}, 256, 64)
+    frame = Frame((replace(FIRST, args=(np.int32(9), args)),), NAMES, encode=encode)
+    at = ctypes.c_uint64.from_address(frame.calls[0][1] + 8).value
+    assert at % 64 == 0
+    for base in (2**40, 2**40, 2**41, 2**40):
+        frame.bind((base, 2, 3), 0)
+        assert ctypes.string_at(at + 64, 128) == base.to_bytes(8, "little") * 16
+        assert ctypes.string_at(at, 4) + ctypes.string_at(at + 192, 4) == struct.pack("<ii", 1, 2)
+    assert asked == [(MAP, 2**40), (MAP, 2**41), (MAP, 2**40)]  # the second call found the first one's
+
+
+def test_what_does_not_fit_its_slot_is_refused() -> None:
+    launch = replace(FIRST, args=(MAP, np.int32(3)))
+    with pytest.raises(LaunchError, match="got 120 bytes; wanted the 128"):
+        Frame((launch,), NAMES, encode=lambda _tensor, _address: bytes(120)).bind((1, 2, 3), 0)
+    with pytest.raises(LaunchError, match="compute capability 9.0"):
+        Frame((launch,), NAMES).bind((1, 2, 3), 0)
+    many = Struct(tuple((f"x{i}", np.float64(i)) for i in range(600)))
+    with pytest.raises(LaunchError, match="4800 bytes of parameters; wanted at most 4096"):
+        Frame((replace(FIRST, args=(many,)),), NAMES)
+
+
+def test_clusters_are_an_attribute_of_the_launch() -> None:
+    launch = replace(FIRST, grid=(8, 6, 1), cluster=(4, 2, 1))
+    frame = Frame((launch, SECOND), NAMES, get("h200"))
+    attributes, count = (ctypes.c_uint64 * 2).from_address(frame.calls[0][0] + 40)
+    numbers = (ctypes.c_uint * 5).from_address(attributes)
+    assert (count & 0xFFFFFFFF, list(numbers)[0], list(numbers)[2:]) == (1, 4, [4, 2, 1])
+    assert read_attributes(frame.calls[1][0]) == {}
+    assert "cluster (4, 2, 1)" in str(launch)

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from frames import read_launch
-from matmill import arch, gpu
+from matmill import arch
 from matmill.choose import choose
-from matmill.compile import Binary, Resources
 from matmill.errors import LaunchError
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary, Resources
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
+from matmill.runtime import gpu
 
 
 class FakeLibrary:

@@ -11,8 +11,8 @@ from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.common import in_float32
-from matmill.mma_tiles import against, space, threads, with_copies
 from matmill.problem import Gemm
+from matmill.tiling.mma import against, space, threads, with_copies
 
 RUNGS = {rung.name: rung for rung in HGEMM}
 COMPILED = [arch for arch in ARCHES.values() if arch.compiles]

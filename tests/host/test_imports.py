@@ -17,13 +17,12 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 
 #: The layers of docs/architecture.md, low to high. A module may import its own layer and those below it.
 LAYERS = (
-    ("errors", "dtypes", "settings", "cache", "driver", "reference"),
+    ("errors", "dtypes", "settings", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("execute", "frame", "kernel", "mma_tiles", "partials", "tiles", "turns", "gaps", "portions", "layout", "cost"),
+    ("launch", "parameters", "kernel", "layout", "tiling", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
-    ("choose", "source", "compile", "allocation", "gpu", "emulator", "swizzle"),
-    ("scratch",),
+    ("choose", "jit", "runtime", "emulator", "analysis"),
     ("plan", "requests", "streaming"),
     ("products", "sums"),
     ("routes", "shortcuts"),
@@ -37,7 +36,7 @@ APART = {"__init__", "__main__"}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 #: Modules that may import cuda.*: the compiler and the executor.
-CUDA = {"compile", "gpu"}
+CUDA = {"jit.compile", "runtime.gpu", "runtime.tensor_map"}
 #: Array libraries that no module imports by a statement but the package of the same name, which is for their users
 #: alone; the baselines load theirs by name when asked to.
 LIBRARIES = {"torch", "cupy", "jax"}
@@ -136,7 +135,7 @@ def test_kernel_folders_never_import_one_another(path: Path) -> None:
 def test_the_emulator_knows_no_kernel(path: Path) -> None:
     if _own(MODULES[path]) == "emulator":
         parts = {_part(name) for name in _imports(path) if name.startswith("matmill.")}
-        assert parts <= {"emulator", "errors", "execute", "dtypes"}, parts
+        assert parts <= {"emulator", "errors", "launch", "dtypes"}, parts
 
 
 def test_headers_never_include_kernels() -> None:

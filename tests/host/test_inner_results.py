@@ -222,7 +222,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     fake = SearchGPU()
     plain = FakeTime(fake)
     monkeypatch.setattr(fake, "call", plain.call)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(inner_compare, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "inner", _inner)
     monkeypatch.setattr(samples, "flush_bytes", lambda _arch, *, cold: 1024 * cold)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from matmill import arch
-from matmill.compile import compile_source
 from matmill.dtypes import ALL, BF16, DTYPES, F16, F32, F64, DType, of_numpy
 from matmill.errors import ArgumentError
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import compile_source
+from matmill.jit.source import KERNEL_FILE, generate
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder import documents
 from matmill.ladder.inner import INNER
 from matmill.ladder.sgemm import SGEMM
+from matmill.launch import Launch, Pointer, Struct
 from matmill.problem import Gemm
-from matmill.source import KERNEL_FILE, generate
 
 A100, H200 = arch.get("a100"), arch.get("h200")
 RUNGS = {rung.label: rung for rung in INNER}
@@ -39,7 +39,17 @@ def kernel_of(rung: Rung[Gemm], problem: Gemm) -> Kernel[Gemm]:
 
 def values(launch: Launch) -> tuple[object, ...]:
     """The launch's arguments, numbers as Python's."""
-    return tuple(x if isinstance(x, Pointer) else x.item() for x in launch.args)
+    (*args,) = (
+        value for arg in launch.args for value in ([x for _, x in arg.fields] if isinstance(arg, Struct) else [arg])
+    )
+    return tuple(x.item() if isinstance(x, np.generic) else x for x in args)
+
+
+def struct(launch: Launch) -> Struct:
+    """The one argument of a launch."""
+    (args,) = launch.args
+    assert isinstance(args, Struct)
+    return args
 
 
 def test_the_ladder_in_order() -> None:
@@ -112,14 +122,14 @@ def test_launches_of_an_atomic_rung() -> None:
     kernel = kernel_of(RUNGS["phvm"], problem)
     assert kernel.workspace(problem) == 5 * 7 * 4
     clear, own, finish = kernel.launches(problem, OPERANDS)
-    assert [launch.entry for launch in (clear, own, finish)] == ["clear", "phvm", "finish"]
+    assert [launch.entry for launch in (clear, own, finish)] == ["clear", "phvm", "splitk_reduce"]
     assert values(clear) == (W, 35)
     assert values(own) == (E, F, W, 5, 7, 1000, 1000, 1, 7, 1)
     assert {type(x) for x in own.args[5:]} == {np.int64}
     assert finish.grid == (2, 1, 1)
-    assert values(finish) == (W, 1, C, 7, 1, 35, D, 9, 1, 35, 5, 7, 2.0, 3.0, 0)
+    assert values(finish) == (C, D, W, 1, 5, 7, 7, 1, 35, 9, 1, 35, 2.0, 3.0)
     # Sums of 16-bit types are float32, and so are alpha and beta.
-    assert type(finish.args[12]) is type(finish.args[13]) is np.float32
+    assert type(struct(finish)["alpha"]) is type(struct(finish)["beta"]) is np.float32
 
 
 def test_launches_of_the_deterministic_rungs() -> None:
@@ -128,9 +138,9 @@ def test_launches_of_the_deterministic_rungs() -> None:
         kernel = kernel_of(RUNGS[label], problem)
         gs = kernel.config["GS"]
         assert kernel.workspace(problem) == gs * 16 * 4
-        _, finish = kernel.launches(problem, OPERANDS)
-        assert finish.args[1] == gs
-        assert finish.args[-1] == mirrored
+        _, (program, finish) = kernel.steps(problem, OPERANDS)
+        assert struct(finish)["slices"] == gs
+        assert program.config["MIRRORED"] == mirrored
     assert values(kernel.launches(problem, OPERANDS)[0]) == (E, W, 10**6, 10**6)
 
 

@@ -25,14 +25,14 @@ from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.problems.inner import described, gram_of, inner_product, layout_of
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.bench.torch_matrices import TorchMatrices
-from matmill.compile import Binary
 from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import ArgumentError
-from matmill.execute import Launch
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
+from matmill.launch import Launch
+from matmill.runtime.gpu import GPU
 from torch_stand_in import product, stand_in
 
 H200 = get("h200")
@@ -247,7 +247,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
             fake.matrices = self
 
     monkeypatch.setattr(inner_search, "TorchMatrices", Registered)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     return fake
 
 

@@ -15,7 +15,7 @@ from matmill.cost import inner as cost
 from matmill.cost.inner_passes import FRAGMENTS, border, busiest, groups, on_diagonal, outputs_of, teams, tile_of
 from matmill.dtypes import ALL
 from matmill.kernels.inner import INNER, space
-from matmill.kernels.inner.units import against_units
+from matmill.kernels.inner.mma import against_units
 from matmill.problem import Gemm
 from matmill.registry import Production
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
-from matmill import errors, gpu
+from matmill import errors
 from matmill.dtypes import ALL, F32
 from matmill.reference import check
+from matmill.runtime import gpu
 
 Array = NDArray[Any]
 
@@ -276,7 +277,7 @@ def test_a_class_is_no_array() -> None:
 
 def test_the_environment_is_named_where_it_demands_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     a = _random(0, 2, 2)
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "no driver here")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "no driver here")
     monkeypatch.setenv("MATMILL_EXECUTOR", "gpu")
     with pytest.raises(errors.NoGPUError, match="MATMILL_EXECUTOR: got 'gpu'"):
         matmill.matmul(a, a)

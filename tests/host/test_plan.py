@@ -17,13 +17,14 @@ from matmill.arrays import Operand, inspect
 from matmill.choose import Choice
 from matmill.config import Config
 from matmill.dtypes import F32
-from matmill.execute import Argument, Launch, Pointer
-from matmill.gpu import GPU
-from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, always
+from matmill.jit.source import Source
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, always
+from matmill.launch import Argument, Launch, Pointer
 from matmill.layout import lower
+from matmill.parameters import Parameters
 from matmill.plan import Plan, Ready, recall
 from matmill.problem import Gemm
-from matmill.source import Source
+from matmill.runtime.gpu import GPU
 
 
 @dataclass
@@ -75,7 +76,7 @@ TWICE: Kernel[Gemm] = Kernel(
     _geometry,
     _first,
     always,
-    after=(Stage("finish", _geometry, _second),),
+    after=(AuxLaunch("finish", "matmill.toy", Config(), Parameters(()), _geometry, _second),),
     scratch=lambda problem, _config: 4 * problem.m * problem.batch,
 )
 ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first, always)
@@ -84,7 +85,8 @@ SOURCE = Source("toy", "twice", 'extern "C" __global__ void twice() {}')
 
 
 def _ready(stages: Any, kernel: Kernel[Gemm]) -> tuple[Ready[Gemm], ...]:
-    return tuple(Ready(stage, Choice(kernel, (), 0.0), SOURCE, "sm_90a") for stage in stages)
+    sources = (SOURCE,) * (1 + len(kernel.after))
+    return tuple(Ready(stage, Choice(kernel, (), 0.0), sources, "sm_90a") for stage in stages)
 
 
 def _operands(*shapes: tuple[int, ...]) -> list[Operand]:

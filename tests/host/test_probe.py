@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill import cli, gpu
-from matmill.allocation import Allocation
+from matmill import cli
 from matmill.arch import Arch, Measured, get, load, user_file
 from matmill.bench.probe import run as probing
 from matmill.bench.probe.run import Probed, data_sheet, probe, refuse_nonsense
 from matmill.bench.probe.samples import ROUNDS, Runs, Spread
 from matmill.cli import main
 from matmill.cli import probe as command
-from matmill.compile import Binary, Resources
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError
-from matmill.execute import Launch, Pointer
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary, Resources
 from matmill.kernel import Kernel
+from matmill.launch import Launch, Pointer
+from matmill.runtime import gpu
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
 
 ARCH = replace(get("h200"), l2_bytes=256 * 1024)
 CLOCK = 1.9e9

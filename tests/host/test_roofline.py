@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matmill.arch import ARCHES, Measured, get
-from matmill.cost.roofline import (
+from matmill.analysis.roofline import (
     LEVELS,
     PEAKS,
     UNITS,
@@ -24,6 +23,7 @@ from matmill.cost.roofline import (
     tile_bound,
     unit_for,
 )
+from matmill.arch import ARCHES, Measured, get
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import ArgumentError
 from matmill.problem import Gemm

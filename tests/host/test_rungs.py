@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from matmill import arch
-from matmill.compile import Resources, compile_source
 from matmill.config import Config
 from matmill.dtypes import F32, F64
-from matmill.execute import Pointer
+from matmill.jit.compile import Resources, compile_source
+from matmill.jit.source import KERNEL_FILE, generate
 from matmill.kernel import GemmOperands, Kernel, P, Rung, ceil_div
 from matmill.ladder import documents
 from matmill.ladder.memory import FILL, MEMORY, PRODUCT, Fill, filled
 from matmill.ladder.packed import reported
 from matmill.ladder.sgemm import SGEMM
+from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.source import KERNEL_FILE, generate
 
 H200 = arch.get("h200")
 TARGETS = ("sm_75", "sm_90a")

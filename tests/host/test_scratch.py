@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-from matmill import scratch
 from matmill.errors import LaunchError
-from matmill.gpu import GPU
-from matmill.partials import MOST_ADDED_BY_ONE
-from matmill.scratch import Scratch
+from matmill.runtime import stream_scratch as scratch
+from matmill.runtime.gpu import GPU
+from matmill.runtime.stream_scratch import Scratch
+from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 _FAR = 2**20
 

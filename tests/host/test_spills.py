@@ -11,16 +11,16 @@ import pytest
 from matmill.arch import get
 from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from, choose_sum
-from matmill.compile import compile_source
 from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
 from matmill.problem import Geam, Gemm, View
 from matmill.registry import PRODUCTION
-from matmill.source import generate
 
 H200 = get("h200")
 _INNER = [one for one in PRODUCTION if one.kernel.entry == "inner"]

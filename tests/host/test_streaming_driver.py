@@ -10,10 +10,10 @@ import pytest
 
 from host.lazy_device import STEPS, LazyDevice
 from host.streaming_trial import Array, exact, numbers, plan_for
-from matmill.compile import Binary
 from matmill.dtypes import F32
 from matmill.errors import LaunchError
-from matmill.execute import Launch
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
 from matmill.streaming import OnGPU, stream_inner
 
 

@@ -70,8 +70,8 @@ def test_nothing_to_compute_asks_nothing_of_the_device(m: int, n: int) -> None:
 @pytest.mark.parametrize("gram", [False, True])
 def test_long_narrow_products_of_host_arrays_are_streamed(gram: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     used = LazyDevice()
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", staticmethod(lambda _index=0: mock.Mock(arch=None)))
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", staticmethod(lambda _index=0: mock.Mock(arch=None)))
     monkeypatch.setattr("matmill.routes.OnGPU", lambda _gpu: used)
     monkeypatch.setattr(used, "free_bytes", lambda: 100_000, raising=False)
     monkeypatch.setattr("matmill.routes.inner_steps", lambda _arch: STEPS)

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from matmill.dtypes import ELEMENTWISE, F16, F32, F64, I8, DType
-from matmill.errors import ArgumentError, UnknownNameError
-from matmill.swizzle import (
+from matmill.analysis.swizzle import (
     ACCESSES,
     MODES,
     Layout,
@@ -23,6 +21,8 @@ from matmill.swizzle import (
     touched,
     words,
 )
+from matmill.dtypes import ELEMENTWISE, F16, F32, F64, I8, DType
+from matmill.errors import ArgumentError, UnknownNameError
 
 TYPES = [ELEMENTWISE[name] for name in ("int8", "float16", "float32", "float64")]
 powers = st.sampled_from([1, 2, 4, 8, 16, 32, 64])

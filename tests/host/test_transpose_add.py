@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
-from matmill import errors, gpu, sums
+from matmill import errors, sums
 from matmill.dtypes import BITS, ELEMENTWISE
+from matmill.runtime import gpu
 
 Array = NDArray[Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -16,7 +16,6 @@ import pytest
 
 from host.test_cli_gpu import MILLISECONDS
 from host.test_cli_ladder_transpose_add import SumGPU
-from matmill import turns
 from matmill.arch import get
 from matmill.bench import calls, sum_compare, sum_search, sum_shapes
 from matmill.bench.compiler import KernelCompiler
@@ -34,7 +33,8 @@ from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
+from matmill.tiling import transpose as turns
 
 torch: Any = pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     """Torch on the CPU under CUDA's names, and a GPU that computes with NumPy."""
     fake = SumGPU(F32)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(sum_compare, "DEVICE", "cpu")
     monkeypatch.setattr(device_copy, "LEAST", 4096)
     monkeypatch.setattr(device_copy, "MOST", 4096)
@@ -217,7 +217,7 @@ class SearchGPU(SumGPU):
 def search_gpu(gpu: SumGPU, monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     assert gpu.live == {}
     fake = SearchGPU(F32)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     return fake
 
 

@@ -20,8 +20,8 @@ def change(monkeypatch: pytest.MonkeyPatch, ladder: str, **fields: Any) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch, gpu: object) -> None:
     """Puts ``gpu`` in the place of the GPU present."""
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: gpu)
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
 
@@ -53,7 +53,7 @@ def refused(
 
     It runs in the emulator unless the arguments say where.
     """
-    monkeypatch.setattr("matmill.gpu.unavailable", lambda: "there is none")
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
     on = [] if "--on" in arguments else ["--on", "emulator"]
     code = main(["ladder", *arguments, *on])
     return code, capsys.readouterr().err

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from matmill.allocation import Allocation
 from matmill.bench.enqueue import enqueuer
 from matmill.bench.probe.samples import Runs
 from matmill.bench.timing.clock import Clock, StreamHandle
-from matmill.execute import Pointer
-from matmill.gpu import GPU
 from matmill.kernel import ceil_div
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import READ, VECTOR, Stream
+from matmill.launch import Pointer
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
 
 READ_NAME = "read"
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any, Self
 
-from matmill.compile import Binary, compile_source
 from matmill.config import Config
 from matmill.dtypes import BITS, ELEMENTWISE, DType
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import generate
 from matmill.kernel import Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.registry import PRODUCTION, SUMS
-from matmill.source import generate
 
 #: By package: kernels hold functions, which do not travel to other processes.
 _KERNELS: dict[str, Kernel[Any]] = {

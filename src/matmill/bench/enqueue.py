@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from matmill.bench.timing.clock import StreamHandle
-from matmill.compile import Binary
-from matmill.execute import Launch
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
+from matmill.runtime.gpu import GPU
 
 
 def enqueuer(gpu: GPU, binary: Binary, launches: Sequence[Launch]) -> Callable[[StreamHandle], None]:
@@ -16,7 +16,7 @@ def enqueuer(gpu: GPU, binary: Binary, launches: Sequence[Launch]) -> Callable[[
     frame = gpu.frame(launches)
 
     def run(stream: StreamHandle) -> None:
-        frame.aim((), stream.address)
+        frame.bind((), stream.address)
         for kernel, (config, parameters) in zip(prepared, frame.calls, strict=True):
             kernel(config, parameters)
 

@@ -26,10 +26,10 @@ from matmill.bench.timing.clock import Clock, Competitor
 from matmill.bench.torch_matrices import TorchMatrices
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
+from matmill.runtime.gpu import GPU
 
 LIBRARY = "torch.mm"
 PARTS = ("fit", "judge")

@@ -29,14 +29,14 @@ from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
-from matmill.execute import Pointer
-from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.launch import Pointer
 from matmill.layout import lower_sum
 from matmill.problem import Geam
 from matmill.registry import SUMS
-from matmill.turns import layout, tiles
+from matmill.runtime.gpu import GPU
+from matmill.tiling.transpose import layout, tiles
 
 _KIND = Kind("transpose_add search", "benchmarks/transpose_add_search.py")
 #: Rows and columns of x, all a multiple of 64, and what is added to both: whole vectors, halves of them, one element.

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.bench.problems.error_bounds import random_limit
-from matmill.execute import Pointer
 from matmill.kernel import GemmOperands
+from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.reference import excess
 

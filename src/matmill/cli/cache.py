@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from matmill.cache import DiskCache
 from matmill.cli.options import Subparsers
+from matmill.jit.cache import DiskCache
 from matmill.settings import cache_dir
 
 

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from matmill import __version__
 from matmill.bench.environment import PACKAGES, cpu_name, installed_version, nvidia_smi
-from matmill.cache import DiskCache
 from matmill.cli.console import output, show_json
 from matmill.cli.doctor_child import ask
 from matmill.cli.options import Subparsers
+from matmill.jit.cache import DiskCache
 from matmill.settings import cache_dir
 
 #: What each optional distribution brings; those without a line here are required.

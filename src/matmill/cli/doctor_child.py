@@ -45,8 +45,8 @@ def answer() -> None:
 def _compiler() -> dict[str, Any]:
     """NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
     os.environ["MATMILL_CACHE"] = "off"
-    from matmill.compile import compile_source, compiler_version, targets  # noqa: PLC0415 — NVRTC may be broken
-    from matmill.source import Source  # noqa: PLC0415 — see above
+    from matmill.jit.compile import compile_source, compiler_version, targets  # noqa: PLC0415 — NVRTC may be broken
+    from matmill.jit.source import Source  # noqa: PLC0415 — see above
 
     version = ".".join(str(part) for part in compiler_version())
     text = 'extern "C" __global__ void trial(float* x) { x[threadIdx.x] *= 2.0f; }\n'
@@ -58,7 +58,7 @@ def _compiler() -> dict[str, Any]:
 
 def _gpu() -> dict[str, Any]:
     """The first GPU's facts, or the reason that there is none."""
-    from matmill import gpu  # noqa: PLC0415 — the driver's bindings may be broken
+    from matmill.runtime import gpu  # noqa: PLC0415 — the driver's bindings may be broken
 
     reason = gpu.unavailable()
     if reason is not None:

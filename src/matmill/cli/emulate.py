@@ -21,7 +21,7 @@ from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matmill.emulator import Hazard, Module, Report
-    from matmill.execute import Launch
+    from matmill.launch import Launch
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _PLACE = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     """Emulates, writes files, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.emulator import KernelFault, Memory, parse  # noqa: PLC0415 — other commands should not pay for these
     from matmill.emulator import run as emulate  # noqa: PLC0415 — the same
-    from matmill.execute import Argument, Launch  # noqa: PLC0415 — the same
+    from matmill.launch import Argument, Launch  # noqa: PLC0415 — the same
 
     module = parse(_ptx(args))
     entry = _entry(args.entry, module)
@@ -144,8 +144,8 @@ def _ptx(args: argparse.Namespace) -> str:
         ) from problem
     if suffix == ".ptx":
         return str(text)
-    from matmill.compile import compile_source  # noqa: PLC0415 — PTX needs no compiler
-    from matmill.source import Source  # noqa: PLC0415 — the same
+    from matmill.jit.compile import compile_source  # noqa: PLC0415 — PTX needs no compiler
+    from matmill.jit.source import Source  # noqa: PLC0415 — the same
 
     headers: dict[str, str] = {}
     _gather(text, (args.file.parent, *args.include), headers)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matmill import gpu
 from matmill.arch import DEFAULT, get
 from matmill.bench.ladder.ladders import LADDERS, Ladder, On
 from matmill.bench.ladder.results import Outcome
@@ -23,6 +22,7 @@ from matmill.cli.console import answer, output, progress
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
+from matmill.runtime import gpu
 
 ON = ("auto", "gpu", "emulator")
 #: Options that several ladders take and others do not.

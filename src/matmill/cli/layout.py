@@ -11,13 +11,24 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from matmill.analysis.swizzle import (
+    ACCESSES,
+    BANKS,
+    VECTOR_BYTES,
+    Cost,
+    Layout,
+    cost,
+    search,
+    smallest_pad,
+    touched,
+    words,
+)
+from matmill.analysis.swizzle import layout as layout_of
 from matmill.bench.plots.layout import draw, first_line, line_name
 from matmill.cli.console import answer, output
 from matmill.cli.names import SHORT, element_type
 from matmill.cli.options import Subparsers, plot_file
 from matmill.errors import ArgumentError, unknown_name
-from matmill.swizzle import ACCESSES, BANKS, VECTOR_BYTES, Cost, Layout, cost, search, smallest_pad, touched, words
-from matmill.swizzle import layout as layout_of
 
 #: Lines of 128 bytes that the terminal shows.
 LINES = 32

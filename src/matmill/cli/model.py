@@ -28,7 +28,7 @@ from matmill.errors import ArgumentError, unknown_name
 from matmill.kernels.gemm import GEMM, space
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.tiles import tiles
+from matmill.tiling.simt import tiles
 
 #: The arch of the paper that is still in wide use.
 PHVM_ARCH = "a100"

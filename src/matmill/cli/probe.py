@@ -10,7 +10,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill import arch as arches
-from matmill import gpu
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.probe.run import Probed, data_sheet, probe
@@ -18,6 +17,7 @@ from matmill.bench.probe.samples import Spread
 from matmill.cli.console import progress, show, show_json, table
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError, NoGPUError
+from matmill.runtime import gpu
 
 #: What each figure is called, in the order of the table.
 _TITLES = {

@@ -106,7 +106,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     """
     product, executor, seconds = ran.product, ran.executor, ran.seconds
     save(args.out, product)
-    from matmill import gpu  # noqa: PLC0415 — other commands should not pay for its import
+    from matmill.runtime import gpu  # noqa: PLC0415 — other commands should not pay for its import
 
     on = executor
     if executor == "auto":

@@ -11,6 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill import arch as arches
+from matmill.analysis import roofline as cost
+from matmill.analysis.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.plots.roofline import Point, draw, rate
@@ -19,8 +21,6 @@ from matmill.cli.console import answer, table
 from matmill.cli.names import SHORT
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.config import Config
-from matmill.cost import roofline as cost
-from matmill.cost.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
 from matmill.dtypes import ALL, DType
 from matmill.errors import ArgumentError, IllegalConfigError, unknown_name
 from matmill.problem import Gemm

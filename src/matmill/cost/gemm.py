@@ -1,11 +1,11 @@
-"""How long a product takes on the FMA pipeline of ``include/matmill/tile/simt_gemm.cuh``.
+"""How long a product takes on the FMA pipeline of ``include/matmill/gemm/simt.cuh``.
 
 The time of a launch is a constant plus the larger of two: the bytes that must move over the bandwidth that a product's
 own loads and stores reach, and the rounds that the busiest multiprocessor makes. A round's pace is set by issue slots
 (multiply-adds, fragment reads, copies and the loop's own instructions, over the share of slots that the resident warps
 fill) or, for a lone small block, by the latency of the copies that its pipeline has in flight. Filling and draining the
 pipeline and merging slices come on top, and where k is split over blocks, the launch that adds its parts
-(``cost/parts.py``).
+(``cost/split_k.py``).
 
 The constants were fitted, in logarithms and least absolute error, to the ``fit`` half of
 ``benchmarks/results/gemm_tiles_h200.json`` (one H200); docs/cost-models.md says how well the other half is met and
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.parts import second
+from matmill.cost.split_k import second
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
-from matmill.tiles import VECTOR_BYTES, threads, tiles
+from matmill.tiling.simt import VECTOR_BYTES, threads, tiles
 
 #: Seconds from launch to the first instruction and from the last to the end of the kernel.
 LAUNCH = 3.57e-6

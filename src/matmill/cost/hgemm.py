@@ -1,4 +1,4 @@
-"""How long a product takes on the tensor-core pipeline of ``include/matmill/tile/mma_gemm.cuh``.
+"""How long a product takes on the tensor-core pipeline of ``include/matmill/gemm/mma.cuh``.
 
 The time of a launch is a constant plus two that overlap, of which the larger decides: the bytes that must move over the
 bandwidth that reading reaches, and the tiles that the busiest multiprocessor works through. What a k-tile of a block
@@ -20,9 +20,9 @@ from math import log2
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.mma_tiles import ELEMENT_BYTES, Packing, packing, padded
 from matmill.problem import Gemm
-from matmill.tiles import tiles
+from matmill.tiling.mma import ELEMENT_BYTES, Packing, packing, padded
+from matmill.tiling.simt import tiles
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
 #: Parts of k that the threads of the last launch add in one step.
@@ -30,7 +30,7 @@ _STEP_PARTS = 64
 #: Multiply-adds of a multiprocessor's matrix units per clock where the arch does not know: of the data sheets' GPUs
 #: since Ampere the least (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
-#: Share of their rate that a T4's power allows: 49.4 of 65 TFLOP/s (S2, of which ``cost/roofline.py`` has the figures).
+#: Share of their rate that a T4's power allows: 49.4 of 65 TFLOP/s (S2, of which ``analysis/roofline.py`` has the figures).
 TURING_SHARE = 0.76
 
 
@@ -179,7 +179,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16
-    >>> from matmill.mma_tiles import space
+    >>> from matmill.tiling.mma import space
     >>> problem, h200 = Gemm(8192, 8192, 8192, F16), get("h200")
     >>> found = {(c["BM"], c["BN"]): predict(problem, c.launched(GS=1), h200) for c in space(problem, h200)}
     >>> min(found, key=found.get)

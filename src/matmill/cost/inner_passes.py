@@ -1,6 +1,6 @@
 """Passes over the banks of shared memory that the inner kernel's reads of a stage take, lane by lane.
 
-What a thread reads, and where, is of ``include/matmill/inner/lines.cuh`` and ``product.cuh``; what that costs is the
+What a thread reads, and where, is of ``include/matmill/inner/fragments.cuh`` and ``product.cuh``; what that costs is the
 rule of ``matmill.emulator.banks``. The host chooses the pitches of stages by it, and the cost model counts by it.
 """
 
@@ -33,7 +33,7 @@ _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 
 def teams(config: Config) -> int:
-    """Teams of threads, with stages of their own, into which a block falls (``include/matmill/inner/teams.cuh``)."""
+    """Teams of threads, with stages of their own, into which a block falls (``include/matmill/inner/k_groups.cuh``)."""
     return config["U"] if config["UNITS"] else 1
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from matmill import portions
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.problem import Geam
-from matmill.turns import ALONG, ASKEW, CROSSED, MOVED, SINGLE, VECTOR_BYTES, halo, reach
-from matmill.turns import blocks as tiles
+from matmill.tiling import transpose_chunks as portions
+from matmill.tiling.transpose import ALONG, ASKEW, CROSSED, MOVED, SINGLE, VECTOR_BYTES, halo, reach
+from matmill.tiling.transpose import blocks as tiles
 
 _LANES, _LINE, _SECTOR = 32, 128, 32
 #: Slots that finding the place of an element costs. Counted in machine code for sm_90a: 14, of few threads.

@@ -3,7 +3,7 @@
 :func:`run` executes a launch on arrays bound in a :class:`Memory`, counts, and looks for hazards:
 
 >>> import numpy as np
->>> from matmill.execute import Launch
+>>> from matmill.launch import Launch
 >>> ptx = '''.version 8.0 .target sm_90 .address_size 64
 ... .entry twice(.param .u64 p) { .reg .b64 a; .reg .b32 t, v;
 ...   ld.param.u64 a, [p]; mov.u32 t, %tid.x; mad.wide.u32 a, t, 4, a;

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from matmill.emulator.hazards import HazardLog
 from matmill.emulator.lanes import Geometry, Lanes
 from matmill.emulator.syntax import Instruction, Module
-from matmill.execute import STARTS_EARLY, Launch
+from matmill.launch import HOPPER, Launch
 
 
 def starts_early(launch: Launch, module: Module) -> bool:
     """Whether ``launch`` is one that has to wait itself, on the GPUs that ``module`` is for."""
     found = re.match(r"sm_(\d+)", module.target)
-    return launch.early and found is not None and divmod(int(found[1]), 10) >= STARTS_EARLY
+    return launch.early and found is not None and divmod(int(found[1]), 10) >= HOPPER
 
 
 class Waits:

@@ -37,7 +37,7 @@ from matmill.emulator.tally import Tally
 if TYPE_CHECKING:
     from matmill.emulator.program import Program
     from matmill.emulator.races import RaceDetector
-    from matmill.execute import Launch
+    from matmill.launch import Launch
 
 Row: TypeAlias = "NDArray[Any]"
 _DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
-from matmill.execute import Pointer
+from matmill.launch import Pointer
 
 # What cudaMalloc promises is 256; allocators hand out multiples of 512.
 ALIGNMENT = 512

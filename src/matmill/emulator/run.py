@@ -21,7 +21,7 @@ from matmill.emulator.scheduler import Scheduler
 from matmill.emulator.syntax import Module, Variable
 from matmill.emulator.tally import Tally
 from matmill.errors import ArgumentError
-from matmill.execute import Launch, Pointer
+from matmill.launch import Launch, Pointer
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
 _BATCH_LANES = 4096

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.lanes import LANES, Geometry
-from matmill.execute import Launch
+from matmill.launch import Launch
 
 Row: TypeAlias = "NDArray[Any]"
 # Shared memory is given out in units, and a block has some that is the system's (PTX ISA, "%total_smem_size").

@@ -14,8 +14,8 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import F32
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, ceil_div, multiples
+from matmill.launch import Argument
 from matmill.problem import Gemm
 
 

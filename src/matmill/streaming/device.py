@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.compile import Binary
 from matmill.errors import LaunchError
-from matmill.execute import Launch
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
+from matmill.runtime.gpu import GPU
 
 Bytes = NDArray[np.uint8]
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.errors import LaunchError
-from matmill.execute import Pointer
 from matmill.kernel import GemmOperands
+from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.streaming.device import Bytes, Device
 from matmill.streaming.plan import BUFFERS, Chunk, StreamPlan

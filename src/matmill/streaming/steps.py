@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from matmill.arch import Arch
 from matmill.choose import choose_from
-from matmill.compile import Binary, compile_source
 from matmill.cost import inner as cost
-from matmill.execute import Launch, Pointer
+from matmill.jit.compile import Binary
+from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.inner import INNER, piece, total
 from matmill.kernels.inner.space import space
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.source import generate
 
 Launches: TypeAlias = "tuple[tuple[Binary, Launch], ...]"
 
@@ -52,8 +52,7 @@ def inner_steps(arch: Arch) -> Steps:
         return _compiled(_piece(chunk, arch), chunk, replace(operands, d=sums), arch)
 
     def finish(problem: Gemm, chunk: Gemm | None, operands: GemmOperands, sums: Pointer) -> Launches:
-        # Any configuration has the entry point: that of a chunk is compiled already, with all entry points of its
-        # translation unit, and where nothing was summed one for some k is as good as another.
+        # Any configuration will do: where nothing was summed one for some k is as good as another.
         kernel = _piece(chunk or replace(problem, k=_SOME_K, has_c=False), arch)
         return _compiled(total(kernel), problem, replace(operands, workspace=sums), arch)
 
@@ -66,5 +65,4 @@ def _piece(problem: Gemm, arch: Arch) -> Kernel[Gemm]:
 
 
 def _compiled(kernel: Kernel[Gemm], problem: Gemm, operands: GemmOperands, arch: Arch) -> Launches:
-    binary = compile_source(generate(kernel, problem.dtype), arch.target)
-    return tuple((binary, launch) for launch in kernel.launches(problem, operands))
+    return binaries(kernel, problem, operands, arch.target)

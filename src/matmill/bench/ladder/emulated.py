@@ -22,12 +22,13 @@ from matmill.bench.ladder.subject import S, Subject
 from matmill.bench.ladder.tally import together
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
-from matmill.compile import Binary, compile_source
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
 from matmill.errors import EmulationError
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
+from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.reference import Check
-from matmill.source import generate
 
 
 def emulate(
@@ -59,7 +60,7 @@ def emulate(
         note = moved_to(problem, size, reason, subject)
         known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
         again = rung.label in LADDERS[ladder].same_bits
-        trial = _Trial(subject, kernel, inputs.of(size), binary)
+        trial = _Trial(subject, kernel, inputs.of(size), machine.target)
         rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
     progress("done", len(rungs), len(rungs))
     notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
@@ -81,12 +82,12 @@ def emulated_as(arch: Arch) -> Arch:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A kernel, its binary, and the matrices that it runs on."""
+    """A kernel, the GPU that it is compiled for, and the matrices that it runs on."""
 
     subject: Subject[Any]
     kernel: Kernel[Any]
     inputs: Matrices
-    binary: Binary
+    target: str
 
     def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
         """The check, the counters and the output of all launches, made on an output and a workspace of set bits."""
@@ -103,8 +104,8 @@ class _Trial:
         counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
         operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
         reports = [
-            run(self.binary.ptx, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
-            for launch in self.kernel.launches(size, operands)
+            run(text, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
+            for text, launch in ptx(self.kernel, size, operands, self.target)
         ]
         return self.subject.check(inputs, self.kernel, out), together(reports), out
 

@@ -21,14 +21,14 @@ from matmill.bench.ladder.results import Outcome, Row
 from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
-from matmill.compile import compile_source
 from matmill.emulator import KernelFault, Memory, run
 from matmill.errors import EmulationError
-from matmill.execute import Pointer
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladder.memory import Fill, TransferRung, filled
+from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.source import generate
 
 PHASES = ("copy in", "fill", "kernel", "copy out")
 

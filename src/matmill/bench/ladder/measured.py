@@ -13,7 +13,6 @@ from typing import Any, Generic
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.environment import describe
@@ -27,12 +26,14 @@ from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing, flush_bytes
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
-from matmill.compile import Binary, compile_source
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
+from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
 
 _WORD = 4  # bytes
 _NAN_BYTE = 0xFF  # as many as any float has are a quiet NaN
@@ -103,7 +104,7 @@ class _Bench(Generic[S]):
         operands = self.operands(size)
         kernel = rung.kernel_for(size, gpu.arch)
         binary = compile_source(generate(kernel, size.dtype), gpu.arch.target)
-        run = self._enqueuer(kernel, binary, operands)
+        run = self._enqueuer(kernel, operands)
         found = self._once(run, operands)
         check = subject.check(operands.inputs, kernel, found)
         note = moved_to(asked, size, reason, subject)
@@ -120,7 +121,7 @@ class _Bench(Generic[S]):
         self.gpu.synchronize()
         return operands.result()
 
-    def _enqueuer(self, kernel: Kernel[S], binary: Binary, operands: _Operands) -> Callable[[StreamHandle], None]:
+    def _enqueuer(self, kernel: Kernel[S], operands: _Operands) -> Callable[[StreamHandle], None]:
         """What enqueues all launches of ``kernel``, on a workspace and a counter of its own if it needs them."""
         size, gpu = operands.inputs.problem, self.gpu
         needed = kernel.workspace(size)
@@ -128,10 +129,10 @@ class _Bench(Generic[S]):
         if workspace is not None:
             workspace.fill_bytes(_NAN_BYTE)
         counter = self._kept(gpu.zeros(_WORD)) if kernel.counts(size) else None
-        launches = kernel.launches(size, operands.pointers(workspace, counter))
+        steps = binaries(kernel, size, operands.pointers(workspace, counter), gpu.arch.target)
 
         def run(stream: StreamHandle) -> None:
-            for launch in launches:
+            for binary, launch in steps:
                 gpu.launch(binary, launch, stream=stream)
 
         return run

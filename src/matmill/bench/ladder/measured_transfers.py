@@ -22,13 +22,13 @@ from matmill.bench.ladder.results import Outcome, Row
 from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
-from matmill.compile import compile_source
-from matmill.execute import Pointer
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladder.memory import TransferRung
+from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: managed memory that any stream may use
 #: Managed memory beyond what is free can hang a GPU for all its users, so the rung keeps well clear of that.

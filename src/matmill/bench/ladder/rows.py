@@ -11,7 +11,7 @@ from matmill.bench.ladder.results import BaselineRow, Row
 from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
 from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
 from matmill.bench.problems.inputs import Inputs
-from matmill.compile import Binary
+from matmill.jit.compile import Binary
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.memory import TransferRung
 

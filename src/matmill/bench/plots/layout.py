@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from matmill.swizzle import BANKS, VECTOR_BYTES, Layout, cost, touched, words
+from matmill.analysis.swizzle import BANKS, VECTOR_BYTES, Layout, cost, touched, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

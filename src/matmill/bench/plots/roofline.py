@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from matmill.analysis.roofline import LEVELS, PEAKS, Roofs
 from matmill.bench import units
-from matmill.cost.roofline import LEVELS, PEAKS, Roofs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

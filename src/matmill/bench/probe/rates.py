@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.bench.probe.samples import Runs, Spread, fitted, nonsense, per_difference, sampled
 from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import F32, F64, DType
@@ -25,6 +24,7 @@ from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream, orderly
+from matmill.runtime.memory import Allocation
 
 #: Bytes of a buffer whose reading is timed, where a quarter of the free memory is not less.
 _LONG_BUFFER = 4 * 2**30
@@ -193,7 +193,7 @@ class _Row:
 
     def enqueue(self, stream: StreamHandle, count: int) -> None:
         """Launches ``count`` of them on the stream, and does not wait."""
-        self._frame.aim((), stream.address)
+        self._frame.bind((), stream.address)
         (call,) = self._frame.calls
         for _ in range(count):
             self._prepared(*call)

@@ -17,7 +17,7 @@ from matmill.bench.probe.latency import LATENCIES
 from matmill.bench.probe.rates import MATRIX_RATES, RATES, multiply_adds
 from matmill.bench.probe.samples import Runs, Spread, nonsense
 from matmill.bench.progress import Progress, silent
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 #: A rate that is more than this times the data sheet's is a mistake: GeForce cards clock up to a quarter higher.
 MOST = 1.3

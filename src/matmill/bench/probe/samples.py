@@ -11,17 +11,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.allocation import Allocation
 from matmill.arch import Arch
 from matmill.bench.timing.clock import Clock, flush_bytes
-from matmill.compile import Binary, compile_source
 from matmill.dtypes import F32, DType
 from matmill.errors import MatmillError
-from matmill.execute import Pointer
-from matmill.gpu import GPU
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.source import generate
 from matmill.kernel import Kernel, P
 from matmill.kernels.probe import buffers
-from matmill.source import generate
+from matmill.launch import Pointer
+from matmill.runtime.gpu import GPU
+from matmill.runtime.memory import Allocation
 
 #: Times that every figure is taken.
 ROUNDS = 9

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from matmill.arch import Arch
-from matmill.gpu import GPU
+from matmill.runtime.gpu import GPU
 
 _LEAST_ROUNDS = 3
 _LONG = 0.1  # seconds: set-up does not matter any more

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Self
 
 from matmill.bench.timing.clock import StreamHandle
-from matmill.compile import compile_source
 from matmill.dtypes import F32
-from matmill.gpu import GPU
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import COPY, VECTOR, orderly
-from matmill.source import generate
+from matmill.runtime.gpu import GPU
 
 COPY_NAME = "copy"
 #: The fewest and the most bytes that are read, and written: long beside a launch and the caches, and far from filling

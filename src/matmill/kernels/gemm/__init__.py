@@ -1,6 +1,6 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
-The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/tile/simt_gemm.cuh``. Where D
+The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
 has too few tiles to occupy the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed
 order.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument
 from matmill.layout import is_long
-from matmill.partials import JOINED, split_bytes, splits, uncounted, workspace
 from matmill.problem import Gemm
-from matmill.tiles import TILES, against, arguments, threads, tiles, with_copies
-from matmill.tiles import space as shapes
+from matmill.tiling.simt import STRIDED, TILES, against, strided_values, threads, tiles, with_copies
+from matmill.tiling.simt import space as shapes
+from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, uncounted
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 8
@@ -52,7 +52,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    return (*arguments(problem, operands), workspace(operands))
+    return STRIDED.pack(problem.dtype, **strided_values(problem, operands))
 
 
 def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
@@ -66,7 +66,8 @@ GEMM: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_legality,
-    after=JOINED,
+    after=SPLITK_REDUCE,
     scratch=split_bytes,
     early=True,
+    parameters=STRIDED,
 )

@@ -3,34 +3,32 @@
 //
 //   one part of k:   gemm ─▶ D
 //   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
-#include "matmill/inner/outputs.cuh"
-#include "matmill/tile/parts.cuh"
-#include "matmill/tile/simt_gemm.cuh"
+#include "matmill/dtype/epilogue.cuh"
+#include "matmill/gemm/split_k.cuh"
+#include "matmill/gemm/simt.cuh"
 
 using Tile = matmill::SimtGemm<Scalar, Config>;
 
-// Where `parts` is null there is one part of k, and D is made here.
+// Where `workspace` is null there is one slice of k, and D is made here.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    gemm(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k,
-         Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
-         Index c_batch, Index d_row, Index d_col, Index d_batch, Scalar alpha, Scalar beta,
-         Scalar* parts) {
+    gemm(const __grid_constant__ Args args) {
   matmill::ptx::begin();
   extern __shared__ __align__(16) unsigned char shared[];
+  const int m = args.m, n = args.n;
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
-  const matmill::Part part = matmill::Part::own<Config::BK>(k);
-  A += batch * a_batch + origin.row * a_row + part.first * a_col;
-  B += batch * b_batch + origin.column * b_col + part.first * b_row;
+  const matmill::Part part = matmill::Part::own<Config::BK>(args.k);
+  const Scalar* const A = args.A + batch * args.a_batch + origin.row * args.a_row + part.first * args.a_column;
+  const Scalar* const B = args.B + batch * args.b_batch + origin.column * args.b_column + part.first * args.b_row;
 
   Tile tile;
-  tile.run(reinterpret_cast<Scalar*>(shared), Tile::CopyA(A, a_row, a_col, m - origin.row, part.terms),
-           Tile::CopyB(B, b_col, b_row, n - origin.column, part.terms), part.terms);
-  if (parts == nullptr) {
-    tile.store<Config::D_VEC>(C + batch * c_batch, c_row, c_col, D + batch * d_batch, d_row, d_col, origin, m, n, alpha,
-                              beta);
+  tile.run(reinterpret_cast<Scalar*>(shared), Tile::CopyA(A, args.a_row, args.a_column, m - origin.row, part.terms),
+           Tile::CopyB(B, args.b_column, args.b_row, n - origin.column, part.terms), part.terms);
+  if (args.workspace == nullptr) {
+    tile.store<Config::D_VEC>(args.C + batch * args.c_batch, args.c_row, args.c_column, args.D + batch * args.d_batch, args.d_row, args.d_column, origin, m, n, args.alpha,
+                              args.beta);
   } else {
-    Scalar* const own = parts + (batch * gridDim.z + blockIdx.z) * m * n;
+    Scalar* const own = args.workspace + (batch * gridDim.z + blockIdx.z) * m * n;
     tile.store<Config::D_VEC>(own, n, 1, own, n, 1, origin, m, n, Scalar(1), Scalar(0));
   }
 }

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
-
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.hgemm.padding import PAD, copied_bytes, scratch, seen
-from matmill.mma_tiles import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
-from matmill.mma_tiles import space as shapes
-from matmill.partials import JOINED, splits, uncounted, workspace
+from matmill.kernels.hgemm.repack import REPACK, copied_bytes, scratch, seen
+from matmill.launch import Argument
+from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiles import arguments, tiles
+from matmill.tiling.mma import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
+from matmill.tiling.mma import space as shapes
+from matmill.tiling.simt import STRIDED, strided_values, tiles
+from matmill.tiling.split_k import SPLITK_REDUCE, splits, uncounted
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 4
 #: Bytes of packed copies at the most: A and B of up to 32767 x 32767 elements. What larger ones would take besides
 #: themselves is memory that a caller may not have left, and each of their vectors is counted in 32 bits.
 MOST_COPIED = 2**32
+#: Repacked copies are stored in the workspace, so many elements from its start.
+_PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index")))
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
@@ -68,8 +69,8 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    firsts = np.int64(operands.a_first), np.int64(operands.b_first)
-    return (*arguments(problem, operands), *firsts, workspace(operands))
+    firsts = {"a_first": operands.a_first, "b_first": operands.b_first}
+    return _PARAMETERS.pack(problem.dtype, **strided_values(problem, operands), **firsts)
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -98,9 +99,10 @@ HGEMM: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_legality,
-    before=(PAD,),
-    after=JOINED,
+    before=(REPACK,),
+    after=SPLITK_REDUCE,
     scratch=scratch,
     seen=seen,
     early=True,
+    parameters=_PARAMETERS,
 )

@@ -6,10 +6,9 @@
 //   several:           hgemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
 //   lines of A or B    pad ─▶ copies with lines on 16 bytes ─▶ hgemm, which reads them instead, 16 bytes at a time
 //   not on 16 bytes:
-#include "matmill/inner/outputs.cuh"
-#include "matmill/tile/mma_gemm.cuh"
-#include "matmill/tile/pad.cuh"
-#include "matmill/tile/parts.cuh"
+#include "matmill/dtype/epilogue.cuh"
+#include "matmill/gemm/mma.cuh"
+#include "matmill/gemm/split_k.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 
@@ -31,27 +30,27 @@ __device__ __forceinline__ void keep(const Tile& tile, Acc* to, matmill::Origin 
   }
 }
 
-// Where `parts` is null there is one part of k, and D is made here. `*_first` is how far behind the pointer a matrix
-// begins, in elements: copies lie in the workspace, behind whatever else is there.
+// Where `workspace` is null there is one slice of k, and D is made here. `*_first` is how far behind the pointer a matrix
+// begins, in elements: copies are stored in the workspace, behind whatever else is there.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    hgemm(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k,
-          Index a_row, Index a_col, Index a_batch, Index b_row, Index b_col, Index b_batch, Index c_row, Index c_col,
-          Index c_batch, Index d_row, Index d_col, Index d_batch, Acc alpha, Acc beta, Index a_first, Index b_first,
-          Acc* parts) {
+    hgemm(const __grid_constant__ Args args) {
   matmill::ptx::begin();
   extern __shared__ __align__(128) unsigned char shared[];
+  const int m = args.m, n = args.n;
   const matmill::Origin origin = matmill::tile_of<Tile, Config::GROUP>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
-  const matmill::Part part = matmill::Part::own<Config::BK>(k);
-  A += a_first + batch * a_batch + origin.row * a_row + part.first * a_col;
-  B += b_first + batch * b_batch + origin.column * b_col + part.first * b_row;
+  const matmill::Part part = matmill::Part::own<Config::BK>(args.k);
+  const Scalar* const A =
+      args.A + args.a_first + batch * args.a_batch + origin.row * args.a_row + part.first * args.a_column;
+  const Scalar* const B =
+      args.B + args.b_first + batch * args.b_batch + origin.column * args.b_column + part.first * args.b_row;
 
   Tile tile;
-  tile.run(shared, Tile::CopyA(A, a_row, a_col, m - origin.row, part.terms),
-           Tile::CopyB(B, b_col, b_row, n - origin.column, part.terms), part.terms);
-  if (parts == nullptr) {
-    tile.store(shared, C + batch * c_batch, c_row, c_col, D + batch * d_batch, d_row, d_col, origin, m, n, alpha, beta);
+  tile.run(shared, Tile::CopyA(A, args.a_row, args.a_column, m - origin.row, part.terms),
+           Tile::CopyB(B, args.b_column, args.b_row, n - origin.column, part.terms), part.terms);
+  if (args.workspace == nullptr) {
+    tile.store(shared, args.C + batch * args.c_batch, args.c_row, args.c_column, args.D + batch * args.d_batch, args.d_row, args.d_column, origin, m, n, args.alpha, args.beta);
   } else {
-    keep(tile, parts + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
+    keep(tile, args.workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
   }
 }

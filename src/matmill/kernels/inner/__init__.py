@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from matmill.config import Config
-from matmill.execute import Argument
-from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.kernel import GemmOperands, Geometry, Kernel, always
 from matmill.kernels.inner.space import against, space
-from matmill.partials import (
-    CARRY,
-    FINISH,
-    c_strides,
+from matmill.launch import Argument
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+from matmill.tiling.split_k import (
+    ACCUMULATE_PARTIAL,
+    OUTPUT_FIELDS,
+    REDUCE_TOTALS,
     counter,
-    d_strides,
-    finish,
+    output_values,
     padded_bytes,
     partials_bytes,
-    scalars,
+    splitk_reduce,
     sums_bytes,
     workspace,
 )
-from matmill.problem import Gemm
 
 __all__ = ["INNER", "piece", "space", "total"]
 
@@ -43,19 +41,43 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     a_batch, b_batch, *_ = problem.batch_strides
-    return (
-        operands.a,
-        operands.b,
-        workspace(operands),
-        counter(operands),
-        np.int64(problem.k),
-        *(np.int64(stride) for stride in (*problem.a_row_col, a_batch, *problem.b_row_col, b_batch)),
-        operands.c,
-        *c_strides(problem),
-        operands.d,
-        *d_strides(problem),
-        *scalars(problem, operands),
+    (e_row, e_k), (f_k, f_column) = problem.a_row_col, problem.b_row_col
+    return _PARAMETERS.pack(
+        problem.dtype,
+        E=operands.a,
+        F=operands.b,
+        C=operands.c,
+        D=operands.d,
+        workspace=workspace(operands),
+        counter=counter(operands),
+        k=problem.k,
+        e_row=e_row,
+        e_k=e_k,
+        e_batch=a_batch,
+        f_k=f_k,
+        f_column=f_column,
+        f_batch=b_batch,
+        **output_values(problem, operands),
     )
+
+
+#: Strides are in elements.
+_PARAMETERS = Parameters.of(
+    E="const Scalar*",
+    F="const Scalar*",
+    C="const Scalar*",
+    D="Scalar*",
+    workspace="Acc*",
+    counter="unsigned*",
+    k="Index",
+    e_row="Index",
+    e_k="Index",
+    e_batch="Index",
+    f_k="Index",
+    f_column="Index",
+    f_batch="Index",
+    **OUTPUT_FIELDS,
+)
 
 
 def _scratch(problem: Gemm, config: Config) -> int:
@@ -99,10 +121,11 @@ INNER: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=against,
-    after=(finish(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
+    after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
     scratch=_scratch,
     alone=lambda _problem, config: config["LAST"] == 1,
     early=True,
+    parameters=_PARAMETERS,
 )
 
 
@@ -112,21 +135,23 @@ def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
     read.
     """
-    return replace(kernel, after=(CARRY,), scratch=partials_bytes, alone=None)
+    return replace(kernel, after=(ACCUMULATE_PARTIAL,), scratch=partials_bytes, alone=None)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     """The launch after the last :func:`piece`: it makes the product of the totals, which are its workspace."""
+    reduce = REDUCE_TOTALS
 
     def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-        return FINISH.arguments(problem, kernel.config, operands)
+        return reduce.arguments(problem, kernel.config, operands)
 
-    return replace(
-        kernel,
-        entry=FINISH.entry,
-        geometry=FINISH.geometry,
+    return Kernel(
+        entry=reduce.entry,
+        package=reduce.package,
+        config=reduce.config,
+        geometry=reduce.geometry,
         arguments=arguments,
-        after=(),
+        legality=always,
         scratch=sums_bytes,
-        alone=None,
+        parameters=reduce.parameters,
     )

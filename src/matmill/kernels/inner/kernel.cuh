@@ -4,14 +4,14 @@
 //   inner ─▶ partial sums [batch][block][output] ─▶ the last block ─▶ D
 //                                                └▶ finish (or carry, then finish) ─▶ D
 //
-// Where partials is null there is one block, and it makes D itself. Where counter is null the partial sums are left to a
+// Where `workspace` is null there is one block, and it makes D itself. Where `counter` is null the partial sums are left to a
 // second launch.
 //
 // Everything is added in an order that launch and layout alone decide: the same inputs give the same bits.
-#include "matmill/inner/last_block.cuh"
+#include "matmill/splitk/last_block.cuh"
 #include "matmill/inner/packed_sums.cuh"
 #include "matmill/inner/product.cuh"
-#include "matmill/inner/units.cuh"
+#include "matmill/inner/mma.cuh"
 
 template <class Config, bool UNITS>
 struct ProductOf {
@@ -29,33 +29,32 @@ constexpr int SHARED_BYTES = larger(larger(LastBlock::BYTES, Packed::BYTES), Pro
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
 extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
-    inner(const Scalar* E, const Scalar* F, Acc* partials, unsigned* counter,
-          Index k, Index e_row, Index e_k, Index e_batch, Index f_k, Index f_column, Index f_batch, const Scalar* C,
-          Index c_row, Index c_column, Index c_batch, Scalar* D, Index d_row, Index d_column, Index d_batch, Acc alpha,
-          Acc beta) {
+    inner(const __grid_constant__ Args args) {
   matmill::ptx::begin();
   extern __shared__ __align__(16) unsigned char shared[];
   const Index batch = blockIdx.y;
   Product product;
-  product.run({E + batch * e_batch, e_row, e_k}, {F + batch * f_batch, f_column, f_k}, k, shared);
+  product.run({args.E + batch * args.e_batch, args.e_row, args.e_k},
+              {args.F + batch * args.f_batch, args.f_column, args.f_k}, args.k, shared);
 
   const auto write = [&](Index batch, int row, int column, Acc sum) {
-    const auto given = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
-    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, given);
+    const auto given = [&] { return args.C[batch * args.c_batch + row * args.c_row + column * args.c_column]; };
+    args.D[batch * args.d_batch + row * args.d_row + column * args.d_column] =
+        matmill::output_of(args.alpha, sum, args.beta, given);
   };
-  if (partials == nullptr) {
+  if (args.workspace == nullptr) {
     product.sum(shared, [&](int row, int column, Acc sum) { write(batch, row, column, sum); });
     return;
   }
-  const bool counts = counter != nullptr;
+  const bool counts = args.counter != nullptr;
   const Index pitch = counts ? LastBlock::PITCH : Product::M * Product::N;
-  Acc* const own = partials + (batch * gridDim.x + blockIdx.x) * pitch;
+  Acc* const own = args.workspace + (batch * gridDim.x + blockIdx.x) * pitch;
   Packed::write(product, shared, own);
   if (!counts) return;
   LastBlock::pad(own);
-  if (!matmill::is_last(counter, gridDim.x * gridDim.y)) return;
+  if (!matmill::is_last(args.counter, gridDim.x * gridDim.y)) return;
   for (Index other = 0; other < gridDim.y; ++other) {
-    const Acc* const sums = partials + other * gridDim.x * pitch;
+    const Acc* const sums = args.workspace + other * gridDim.x * pitch;
     LastBlock::run(sums, gridDim.x, reinterpret_cast<Acc*>(shared), [&](int output, Acc sum) {
       write(other, output / Product::N, output % Product::N, sum);
     });

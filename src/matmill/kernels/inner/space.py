@@ -15,12 +15,12 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, teams, width_of
 from matmill.kernel import ceil_div
+from matmill.kernels.inner.mma import against_units, units
 from matmill.kernels.inner.stages import LEAST_COPY, with_stages
-from matmill.kernels.inner.units import against_units, units
 from matmill.layout import NARROW, is_long
-from matmill.mma_tiles import LARGEST, no_unit
-from matmill.partials import MOST_ADDED_BY_ONE, padded_bytes
 from matmill.problem import Gemm
+from matmill.tiling.mma import LARGEST, no_unit
+from matmill.tiling.split_k import MOST_ADDED_BY_ONE, padded_bytes
 
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128

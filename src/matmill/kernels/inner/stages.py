@@ -80,7 +80,7 @@ def _sum_bytes(config: Config, itemsize: int, room: int) -> int:
 
 
 def _border_bytes(config: Config, itemsize: int) -> int:
-    """Where warps that share outputs beyond the tiles add theirs, as ``include/matmill/inner/border.cuh`` has them."""
+    """Where warps that share outputs beyond the tiles add theirs, as ``include/matmill/inner/remainder.cuh`` has them."""
     rows, columns = border(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
@@ -98,7 +98,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
-    """Where the last block adds the sums of all, as ``include/matmill/inner/last_block.cuh`` lays them out."""
+    """Where the last block adds the sums of all, as ``include/matmill/splitk/last_block.cuh`` lays them out."""
     places, lanes = last_block(config, itemsize)
     ways = config["BS"] // lanes
     slices = config["BS"] // _LANES if places <= _IN_WARP else ways

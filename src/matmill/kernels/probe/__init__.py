@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.dtypes import DType
-from matmill.execute import Pointer
 from matmill.kernel import GemmOperands, Kernel, P
+from matmill.launch import Pointer
 
 _UNUSED = Pointer("unused", 0)
 

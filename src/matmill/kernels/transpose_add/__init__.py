@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from matmill.kernel import Kernel
 from matmill.problem import Geam
-from matmill.turns import kernel
+from matmill.tiling.transpose import kernel
 
 TRANSPOSE_ADD: Kernel[Geam] = kernel("transpose_add", __name__)

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.execute import Argument, Pointer
-from matmill.gaps import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.portions import aheads, alone, dealt, elements, gathering, launch, shared_bytes, turned_first
+from matmill.launch import Argument, Pointer
+from matmill.parameters import Parameters
 from matmill.problem import Geam, View
+from matmill.tiling.bank_padding import VECTOR_BYTES, best, same_rows, steady
+from matmill.tiling.transpose_chunks import (
+    aheads,
+    alone,
+    dealt,
+    elements,
+    gathering,
+    launch,
+    shared_bytes,
+    turned_first,
+)
 
 #: The short side, and how many times longer the long one is at least. Tiles of 64 elements and more are not padding.
 _LEAST, _SHORT, _TIMES = 2, 63, 16
@@ -191,22 +199,34 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
-    wide = problem.dtype.accumulator
     problem, operands = turned_first(problem, operands)
     y = problem.y or View((0, 0))
-    return (
-        operands.a,
-        Pointer("none", 0) if problem.y is None else operands.b,
-        operands.d,
-        np.int32(max(problem.m, problem.n)),
-        np.int64(problem.x.strides[1]),
-        np.int64(y.strides[0]),
-        np.int64(problem.d.strides[0]),
-        wide.scalar(operands.alpha),
-        wide.scalar(operands.beta),
+    return _PARAMETERS.pack(
+        problem.dtype,
+        X=operands.a,
+        Y=Pointer("none", 0) if problem.y is None else operands.b,
+        D=operands.d,
+        length=max(problem.m, problem.n),
+        x_pitch=problem.x.strides[1],
+        y_pitch=y.strides[0],
+        d_pitch=problem.d.strides[0],
+        alpha=operands.alpha,
+        beta=operands.beta,
     )
 
 
+#: ``length`` is that of the long side; pitches are the elements from one long row or column to the next.
+_PARAMETERS = Parameters.of(
+    X="const Scalar*",
+    Y="const Scalar*",
+    D="Scalar*",
+    length="int",
+    x_pitch="Index",
+    y_pitch="Index",
+    d_pitch="Index",
+    alpha="Acc",
+    beta="Acc",
+)
 TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     entry="transpose_slim",
     package=__name__,
@@ -233,4 +253,5 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     arguments=_arguments,
     legality=_against,
     early=True,
+    parameters=_PARAMETERS,
 )

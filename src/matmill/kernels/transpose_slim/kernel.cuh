@@ -10,7 +10,7 @@
 // vector more for each line, and gathered from behind what was not asked for. Of D a portion's part of each row is moved
 // to the left until it starts on 16 bytes, and X is loaded from V columns before. Neither depends on the portion, so both
 // are in the places worked out once.
-#include "matmill/geam/portion.cuh"
+#include "matmill/transpose/chunk.cuh"
 
 using matmill::Index;
 
@@ -130,12 +130,11 @@ struct Operands {
 // D has `length` rows (tall) or columns (wide). Pitches are those of lines; a run's is of no interest. Y and D may be
 // the same memory.
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
-    transpose_slim(const Scalar* X, const Scalar* Y, Scalar* D, int length, Index x_pitch, Index y_pitch,
-                   Index d_pitch, Portion::Acc alpha, Portion::Acc beta) {
+    transpose_slim(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const bool aligned = matmill::on_vectors(WIDE ? X : D);
-  const Operands operands{X, Y, D, length, x_pitch, y_pitch, d_pitch, aligned};
+  const bool aligned = matmill::on_vectors(WIDE ? args.X : args.D);
+  const Operands operands{args.X, args.Y, args.D, args.length, args.x_pitch, args.y_pitch, args.d_pitch, aligned};
   // Rows that are moved to the left end up to V - 1 columns further on.
   const int reach = WIDE && APART ? V - 1 : 0;
-  Portion::make(shared, operands, (length + reach + LONG - 1) / LONG, alpha, beta);
+  Portion::make(shared, operands, (args.length + reach + LONG - 1) / LONG, args.alpha, args.beta);
 }

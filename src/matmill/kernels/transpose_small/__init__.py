@@ -8,16 +8,24 @@ from __future__ import annotations
 
 from math import gcd
 
-import numpy as np
-
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.execute import Argument, Pointer
-from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument, Pointer
 from matmill.layout import many_small
-from matmill.portions import aheads, alone, dealt, elements, gathering, launch, shared_bytes, turned_first
+from matmill.parameters import Parameters
 from matmill.problem import Geam
+from matmill.tiling.bank_padding import VECTOR_BYTES, best, steady
+from matmill.tiling.transpose_chunks import (
+    aheads,
+    alone,
+    dealt,
+    elements,
+    gathering,
+    launch,
+    shared_bytes,
+    turned_first,
+)
 
 #: Vectors of a run, about, each of which has a thread.
 _VECTORS = (128, 256)
@@ -83,18 +91,20 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
-    wide = problem.dtype.accumulator
     problem, operands = turned_first(problem, operands)
-    return (
-        operands.a,
-        Pointer("none", 0) if problem.y is None else operands.b,
-        operands.d,
-        np.int64(problem.batch * problem.m * problem.n),
-        wide.scalar(operands.alpha),
-        wide.scalar(operands.beta),
+    return _PARAMETERS.pack(
+        problem.dtype,
+        X=operands.a,
+        Y=Pointer("none", 0) if problem.y is None else operands.b,
+        D=operands.d,
+        total=problem.batch * problem.m * problem.n,
+        alpha=operands.alpha,
+        beta=operands.beta,
     )
 
 
+#: ``total`` is the number of all elements.
+_PARAMETERS = Parameters.of(X="const Scalar*", Y="const Scalar*", D="Scalar*", total="Index", alpha="Acc", beta="Acc")
 TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     entry="transpose_small",
     package=__name__,
@@ -118,4 +128,5 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     arguments=_arguments,
     legality=_against,
     early=True,
+    parameters=_PARAMETERS,
 )

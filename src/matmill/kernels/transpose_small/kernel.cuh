@@ -2,7 +2,7 @@
 // portion; see portion.cuh. All operands' portions are runs of the same elements of memory.
 //
 // An operand that does not start on 16 bytes goes element by element.
-#include "matmill/geam/portion.cuh"
+#include "matmill/transpose/chunk.cuh"
 
 using matmill::Index;
 using Portion = matmill::Portion<Scalar, Config>;
@@ -43,10 +43,16 @@ struct Operands {
   }
 };
 
-// `total` is the number of all elements. Y and D may be the same memory.
+// Y and D may be the same memory.
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
-    transpose_small(const Scalar* X, const Scalar* Y, Scalar* D, Index total, Portion::Acc alpha, Portion::Acc beta) {
+    transpose_small(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Operands operands{X, Y, D, total, matmill::on_vectors(X), matmill::on_vectors(Y), matmill::on_vectors(D)};
-  Portion::make(shared, operands, (total + Portion::RUN - 1) / Portion::RUN, alpha, beta);
+  const Operands operands{args.X,
+                          args.Y,
+                          args.D,
+                          args.total,
+                          matmill::on_vectors(args.X),
+                          matmill::on_vectors(args.Y),
+                          matmill::on_vectors(args.D)};
+  Portion::make(shared, operands, (args.total + Portion::RUN - 1) / Portion::RUN, args.alpha, args.beta);
 }

@@ -15,10 +15,10 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, Rung, ceil_div, multiples
-from matmill.mma_tiles import ELEMENT_BYTES, VECTOR_BYTES, no_unit, threads
+from matmill.launch import Argument
 from matmill.problem import Gemm
+from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, no_unit, threads
 
 #: What a lane can hold of a tile in registers beside all else: float32 sums of 64 x 64 outputs of a warp.
 _MOST_SUMS = 128

@@ -1,4 +1,4 @@
-"""What the rungs on the pipeline of ``include/matmill/tile/mma_gemm.cuh`` share on the host."""
+"""What the rungs on the pipeline of ``include/matmill/gemm/mma.cuh`` share on the host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.kernel import Geometry, Kernel
 from matmill.ladder.hgemm.common import arguments, block_per_tile, packed
-from matmill.mma_tiles import LARGEST, against, rounds, shapes, space, threads, tiles, with_copies
 from matmill.problem import Gemm
+from matmill.tiling.mma import LARGEST, against, rounds, shapes, space, threads, tiles, with_copies
 
 
 def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import Document, GemmOperands, Geometry, Kernel, always, ceil_div
 from matmill.ladder.packed import packed, packed_arguments, tiles
+from matmill.launch import Argument
 from matmill.problem import Gemm
 
 Transfer = Literal["pageable", "pinned", "unified"]

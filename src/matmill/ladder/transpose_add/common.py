@@ -9,10 +9,10 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument
 from matmill.problem import Geam, View
-from matmill.turns import layout, tiles
+from matmill.tiling.transpose import layout, tiles
 
 VECTOR_BYTES = 16
 _SIDE = 32

@@ -8,7 +8,7 @@
 // one by one to the first threads of the grid.
 #pragma once
 
-#include "matmill/inner/outputs.cuh"
+#include "matmill/dtype/epilogue.cuh"
 #include "matmill/inner/piece.cuh"
 
 namespace matmill {

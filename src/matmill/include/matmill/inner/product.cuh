@@ -17,10 +17,10 @@
 // GRAM: F is E's transpose. E is read once, and only the tiles on and above the diagonal are written.
 #pragma once
 
-#include "matmill/inner/lines.cuh"
-#include "matmill/inner/outputs.cuh"
+#include "matmill/inner/fragments.cuh"
+#include "matmill/inner/matrix.cuh"
 #include "matmill/inner/stage.cuh"
-#include "matmill/inner/tile_sum.cuh"
+#include "matmill/inner/block_reduce.cuh"
 
 namespace matmill {
 

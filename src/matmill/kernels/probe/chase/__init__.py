@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
+from matmill.launch import Argument
 
 Ints: TypeAlias = "NDArray[np.integer[Any]]"
 

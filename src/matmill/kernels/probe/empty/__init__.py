@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
+from matmill.launch import Argument
 
 
 def _one_warp(_problem: None, _config: Config) -> Geometry:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.launch import Argument
 
 #: Element types of A and B, in the order of the enumeration in ``kernel.cuh``. Sums are float32, of float64 float64.
 INPUTS = ("float16", "bfloat16", "tf32", "float64")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
+from matmill.launch import Argument
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-// As `multistage`, for any m, n and k; the pipeline is that of include/matmill/tile/mma_gemm.cuh, whose table says when
+// As `multistage`, for any m, n and k; the pipeline is that of include/matmill/gemm/mma.cuh, whose table says when
 // what happens.
 //
 // Copies past a matrix's end write zeros and read nothing, sums past D's end are not stored. Rows that start on 16, 8
 // or 4 bytes are copied by cp.async of that size; where they start on 2 bytes (an odd k or n), elements come one by one
 // through registers and leave for shared memory 16 bytes at a time. Stores are checked one by one.
 // Fragments of the next step are read while this one's are multiplied, across the barrier too.
-#include "matmill/tile/mma_gemm.cuh"
+#include "matmill/gemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

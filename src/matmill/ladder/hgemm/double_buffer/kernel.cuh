@@ -4,9 +4,9 @@
 //
 // The one barrier does two jobs: it publishes tile t, and it proves that all have finished with tile t-1, whose buffer
 // is written next.
-#include "matmill/tile/next_tiles.cuh"
-#include "matmill/tile/swizzle.cuh"
-#include "matmill/tile/warp_tile.cuh"
+#include "matmill/gemm/next_tiles.cuh"
+#include "matmill/gemm/swizzle.cuh"
+#include "matmill/gemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

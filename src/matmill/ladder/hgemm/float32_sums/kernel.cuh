@@ -1,6 +1,6 @@
 // As `epilogue`, with sums in float32, which cost twice the registers, and blocks that walk D in bands of GROUP tiles,
 // so that those that run at the same time share rows of A and columns of B in L2.
-#include "matmill/tile/mma_gemm.cuh"
+#include "matmill/gemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

@@ -4,8 +4,8 @@
 //
 // Eight rows of one 8x8 matrix then lie in eight different groups of four banks: 1 wavefront. Stores go to the same
 // rows as before, in another order, and stay free of conflicts. No padding, so tiles keep their size.
-#include "matmill/tile/swizzle.cuh"
-#include "matmill/tile/warp_tile.cuh"
+#include "matmill/gemm/swizzle.cuh"
+#include "matmill/gemm/warp_tile.cuh"
 #include "matmill/word.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;

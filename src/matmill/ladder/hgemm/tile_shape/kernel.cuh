@@ -7,9 +7,9 @@
 // are 0 in the lane's first piece), stepping down by 16 rows changes none of the row's bits that count. So all
 // addresses of a lane are its first one, XORed with a constant or plus a constant: base ^ (step * 32), + i * 16 rows.
 // Rows of a are now 64 bytes long, two of them to a pass over the banks: CuTe's Swizzle<2, 3, 3>.
-#include "matmill/tile/next_tiles.cuh"
-#include "matmill/tile/swizzle.cuh"
-#include "matmill/tile/warp_tile.cuh"
+#include "matmill/gemm/next_tiles.cuh"
+#include "matmill/gemm/swizzle.cuh"
+#include "matmill/gemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

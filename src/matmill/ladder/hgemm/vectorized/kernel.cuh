@@ -4,7 +4,7 @@
 //
 // The loop has as many rounds as the compiler can count, so it is unrolled: all loads of a step are issued before the
 // first is stored. Stores fill whole rows of banks; reads still take 8 wavefronts per 8x8 matrix.
-#include "matmill/tile/warp_tile.cuh"
+#include "matmill/gemm/warp_tile.cuh"
 #include "matmill/word.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;

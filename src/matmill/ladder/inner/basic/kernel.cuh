@@ -7,7 +7,7 @@
 //
 // 2 elements per multiply-add come from global memory, and neighbouring lanes read L elements apart: each in a sector
 // of its own. The next output's shares need no barrier before them: thread 0 alone reads shares[0] after the last one.
-#include "matmill/inner/outputs.cuh"
+#include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS)
     basic(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ sums, int m, int n, Index k,

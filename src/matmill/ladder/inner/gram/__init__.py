@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Kernel, Rung, ceil_div
 from matmill.ladder.documents import OURS
 from matmill.ladder.inner.common import (
@@ -19,8 +18,9 @@ from matmill.ladder.inner.common import (
     width,
 )
 from matmill.ladder.inner.vectors import contiguous_e, per_sm, rounds, vector
-from matmill.partials import FINISH_TRIANGLE, partials_bytes
+from matmill.launch import Argument
 from matmill.problem import Gemm
+from matmill.tiling.split_k import REDUCE_TRIANGLE, partials_bytes
 
 #: Registers of sums in a triangle that one thread keeps, and the rows of a tile where that is too few: the first
 #: whose sums fit in shared memory.
@@ -92,7 +92,7 @@ GRAM: Rung[Gemm] = Rung(
         geometry=gs_blocks,
         arguments=_arguments,
         legality=_legality,
-        after=(FINISH_TRIANGLE,),
+        after=(REDUCE_TRIANGLE,),
         scratch=partials_bytes,
     ),
     tune=_tune,

@@ -9,7 +9,7 @@
 //
 // One element per (M + 1) / 2 multiply-adds comes from global memory, and half the multiply-adds of a general product.
 #include "matmill/inner/block_sum.cuh"
-#include "matmill/inner/outputs.cuh"
+#include "matmill/dtype/epilogue.cuh"
 #include "matmill/inner/piece.cuh"
 
 constexpr int M = Config::M, T = Config::T, V = Config::V, U = Config::U, S = Config::S, BS = Config::BS;

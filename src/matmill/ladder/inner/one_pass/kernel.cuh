@@ -7,7 +7,7 @@
 // (TM + TN) / (TM TN) elements per multiply-add come from global memory, instead of 2. Threads that share a k are
 // neighbouring lanes, so that DRAM sees E and F once.
 #include "matmill/inner/block_sum.cuh"
-#include "matmill/inner/outputs.cuh"
+#include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS, 1)
     one_pass(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ sums, Index k, Index e_row,

@@ -7,7 +7,7 @@
 //
 // 2 elements per multiply-add come from global memory: E is read n times and F m times. Along k a warp reads whole
 // sectors; of a row-major F it reads one element in n.
-#include "matmill/inner/outputs.cuh"
+#include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS)
     phvm(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ sums, int m, int n, Index k,

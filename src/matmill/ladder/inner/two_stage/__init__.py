@@ -6,8 +6,8 @@ from matmill.kernel import Kernel, Rung
 from matmill.ladder.documents import OURS
 from matmill.ladder.inner.common import fixed_size_arguments, gs_blocks
 from matmill.ladder.inner.vectors import DEFAULT, tune, wide_loads
-from matmill.partials import FINISH_PARTIALS, partials_bytes
 from matmill.problem import Gemm
+from matmill.tiling.split_k import REDUCE_PARTIALS, partials_bytes
 
 TWO_STAGE: Rung[Gemm] = Rung(
     name="two-stage",
@@ -24,7 +24,7 @@ TWO_STAGE: Rung[Gemm] = Rung(
         geometry=gs_blocks,
         arguments=fixed_size_arguments,
         legality=wide_loads,
-        after=(FINISH_PARTIALS,),
+        after=(REDUCE_PARTIALS,),
         scratch=partials_bytes,
     ),
     tune=tune,

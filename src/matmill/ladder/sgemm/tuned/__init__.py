@@ -9,7 +9,7 @@ from matmill.kernel import Geometry, Kernel, Rung
 from matmill.ladder.documents import OURS
 from matmill.ladder.packed import packed, packed_arguments
 from matmill.problem import Gemm
-from matmill.tiles import TILES, against, space, threads, tiles, with_copies
+from matmill.tiling.simt import TILES, against, space, threads, tiles, with_copies
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:

@@ -6,7 +6,7 @@ from matmill.kernel import Rung
 from matmill.ladder.documents import OURS
 from matmill.ladder.transpose_add.common import tuned
 from matmill.problem import Geam
-from matmill.turns import kernel
+from matmill.tiling.transpose import kernel
 
 WIDE: Rung[Geam] = Rung(
     name="wide",

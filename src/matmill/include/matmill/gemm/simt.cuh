@@ -1,0 +1,250 @@
+// The main loop of a matrix product on the plain FMA units: D tile = sum over k of A tile * B tile.
+//
+//   global ── cp.async, STAGES deep ──▶ shared a[BK][BM], b[BK][BN] ── 16-byte reads ──▶ registers ──▶ acc[TM][TN]
+//
+// Pipeline, per k-tile t (one barrier each; the fragment of step k+1 is read while step k computes):
+//
+//   all warps   k = 0        issue the copies of tile t+STAGES-1 into the stage that tile t-1 left, commit
+//               k = 0..BK-2  read fragment k+1 of tile t          │ FMA fragment k
+//               k = BK-1     wait until tile t+1 has landed, barrier, read its fragment 0 │ FMA fragment BK-1
+//
+// The barrier at k = BK-1 does two jobs: it publishes tile t+1 to all warps, and it proves that every warp has read
+// the last fragment of tile t, whose stage the next iteration's copies overwrite.
+//
+// Both tiles lie k-major in shared memory whatever their layout in global memory, so the inner loop knows one layout
+// only. An operand that is contiguous along k is transposed on the way, one element per cp.async: a hundredth of
+// the FMAs' issue slots, for the freedom to take any strides and any alignment.
+//
+// Warps split a block's tile into WARPS_M x WARPS_N warp tiles; in a warp, LANES_M x LANES_N lanes each own TM x TN
+// outputs in vectors of 16 bytes. Lanes are numbered so that lane ^ 1 shares a row of lanes and lane ^ 2 a column: on
+// either condition the hardware merges the quarter-warps of a 16-byte read in pairs, so that every fragment read takes
+// two passes over the banks. Numbered row by row, reads of B take four (matmill.emulator.banks has the rule).
+// With SLICES > 1, groups of warps share one tile of D and each takes its part of every k-tile: more warps per
+// tile where there are too few tiles to fill the GPU. Their sums meet in shared memory at the end.
+#pragma once
+
+#include "matmill/ptx/cp_async.cuh"
+#include "matmill/gemm/raster.cuh"
+
+namespace matmill {
+
+template <class Scalar>
+struct Vec16 {
+  static constexpr int SIZE = 16 / sizeof(Scalar);
+};
+
+// Copies one operand's BK x EXTENT tile into shared memory. EXTENT runs along m (for A) or n (for B), "outer" below.
+template <class Scalar, int EXTENT, int BK, int THREADS, bool ALONG_K, int VEC>
+struct TileCopy {
+  static_assert(!ALONG_K || VEC == 1, "a tile that is transposed on the way is copied element by element");
+  static constexpr int PITCH = EXTENT + Vec16<Scalar>::SIZE;  // padded: a transposing copy then spreads over the banks
+  static constexpr int ITEMS = EXTENT * BK / VEC;
+  static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
+  // Each pass of the block over the tile advances by whole rows of one dimension and stays put in the other.
+  static constexpr int INNER = ALONG_K ? BK : EXTENT / VEC;
+  static constexpr int ADVANCE = THREADS / INNER;
+  static_assert(THREADS % INNER == 0, "a pass of all threads must cover whole rows of the tile");
+  static_assert(SLOTS * ADVANCE * INNER >= ITEMS, "");
+
+  const Scalar* next;      // this thread's first element of the next tile
+  long long tile_stride;   // from one k-tile to the next, in elements
+  long long slot_stride;   // from one pass to the next, in elements
+  unsigned place;          // this thread's first element in the tile, in bytes
+  int outer_left, k_left;  // extent of the matrix from this thread's first element on
+
+  __device__ __forceinline__ TileCopy(const Scalar* origin, long long outer_stride, long long k_stride, int outer_left, int k) {
+    const unsigned fast = threadIdx.x % INNER, slow = threadIdx.x / INNER;
+    const int outer = ALONG_K ? slow : fast * VEC;
+    const int inner_k = ALONG_K ? fast : slow;
+    place = (inner_k * PITCH + outer) * sizeof(Scalar);
+    this->outer_left = outer_left - outer;
+    k_left = k - inner_k;
+    next = origin + outer * outer_stride + inner_k * k_stride;
+    tile_stride = BK * k_stride;
+    slot_stride = ADVANCE * (ALONG_K ? outer_stride : k_stride);
+  }
+
+  // tile: a shared-memory address; as a pointer it would cost an address computation for every copy.
+  __device__ __forceinline__ void issue(unsigned tile) {
+    const Scalar* source = next;
+#pragma unroll
+    for (int s = 0; s < SLOTS; ++s) {
+      const int o = ALONG_K ? s * ADVANCE : 0, kk = ALONG_K ? 0 : s * ADVANCE;
+      if (ITEMS % THREADS == 0 || s + 1 < SLOTS || threadIdx.x < ITEMS - s * THREADS) {
+        // A 16-byte item is copied whole or not at all: VEC > 1 is chosen only where the extent is a multiple of it.
+        ptx::cp_async_or_zero<sizeof(Scalar) * VEC>(tile + place + (kk * PITCH + o) * sizeof(Scalar), source,
+                                                   o < outer_left && kk < k_left);
+      }
+      source += slot_stride;
+    }
+    next += tile_stride;
+    k_left -= BK;
+  }
+};
+
+template <class Scalar, class Config>
+struct SimtGemm {
+  static constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK, TM = Config::TM, TN = Config::TN;
+  static constexpr int WARPS_M = Config::WARPS_M, WARPS_N = Config::WARPS_N, SLICES = Config::SLICES;
+  static constexpr int STAGES = Config::STAGES;
+  static constexpr int V = Vec16<Scalar>::SIZE;
+  static constexpr int LANES_M = BM / (WARPS_M * TM), LANES_N = BN / (WARPS_N * TN);
+  static constexpr int GROUP_THREADS = WARPS_M * WARPS_N * 32;  // the threads of one slice
+  static constexpr int THREADS = GROUP_THREADS * SLICES;
+  static constexpr int SLICE_K = BK / SLICES;
+  static_assert(LANES_M * LANES_N == 32 && LANES_N >= 2 && LANES_M >= 2, "thread tiles must cover the warp tile");
+  static_assert(LANES_M * WARPS_M * TM == BM && LANES_N * WARPS_N * TN == BN, "warp tiles must cover the block tile");
+  static_assert(TM % V == 0 && TN % V == 0, "fragments are read 16 bytes at a time");
+  static_assert(SLICE_K * SLICES == BK && SLICE_K % 2 == 0, "fragments alternate between two sets of registers");
+  static_assert(STAGES >= 2, "a tile lands while another computes");
+
+  using CopyA = TileCopy<Scalar, BM, BK, THREADS, Config::A_ALONG_K != 0, Config::A_VEC>;
+  using CopyB = TileCopy<Scalar, BN, BK, THREADS, Config::B_ALONG_K != 0, Config::B_VEC>;
+  static constexpr int B_OFFSET = BK * CopyA::PITCH;  // a stage holds A's tile, then B's
+  static constexpr int STAGE = B_OFFSET + BK * CopyB::PITCH;
+  static constexpr int STAGE_BYTES = STAGE * int(sizeof(Scalar)), PIPELINE_BYTES = STAGES * STAGE_BYTES;
+  static constexpr int MERGE_BYTES = SLICES > 1 ? (SLICES - 1) * BM * BN * int(sizeof(Scalar)) : 0;
+  static constexpr int SHARED_BYTES = PIPELINE_BYTES > MERGE_BYTES ? PIPELINE_BYTES : MERGE_BYTES;
+  static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
+
+  struct Fragment {
+    Scalar a[TM], b[TN];
+  };
+
+  Scalar acc[TM][TN] = {};
+  int slice, row, column;  // row, column: this thread's first output in the block's tile
+
+  __device__ __forceinline__ SimtGemm() {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned lane_m = lane / 2 % LANES_M, lane_n = lane % 2 + lane / (2 * LANES_M) * 2;
+    slice = warp / (WARPS_M * WARPS_N);
+    const unsigned w = warp % (WARPS_M * WARPS_N);
+    row = (w / WARPS_N) * LANES_M * TM + lane_m * V;
+    column = (w % WARPS_N) * LANES_N * TN + lane_n * V;
+  }
+
+  // The i-th row (j-th column) that this thread owns, relative to row (column).
+  static __device__ __forceinline__ constexpr int row_of(int i) { return i / V * (LANES_M * V) + i % V; }
+  static __device__ __forceinline__ constexpr int column_of(int j) { return j / V * (LANES_N * V) + j % V; }
+
+  static __device__ __forceinline__ void read16(Scalar* to, const Scalar* from) {
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+  }
+
+  // Fragment kk of this slice's part of a k-tile; a and b point at this thread's first row and column in the stage.
+  static __device__ __forceinline__ void read(Fragment& f, const Scalar* a, const Scalar* b, int kk) {
+#pragma unroll
+    for (int i = 0; i < TM; i += V) read16(&f.a[i], &a[kk * CopyA::PITCH + row_of(i)]);
+#pragma unroll
+    for (int j = 0; j < TN; j += V) read16(&f.b[j], &b[kk * CopyB::PITCH + column_of(j)]);
+  }
+
+  __device__ __forceinline__ void multiply(const Fragment& f) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+      for (int jj = 0; jj < TN; ++jj) {
+        // Back and forth along the rows: each step then shares one operand register with the step before it.
+        const int j = i % 2 ? TN - 1 - jj : jj;
+        acc[i][j] += f.a[i] * f.b[j];
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void issue(unsigned stage, CopyA& copy_a, CopyB& copy_b) {
+    copy_a.issue(stage);
+    copy_b.issue(stage + B_OFFSET * sizeof(Scalar));
+    ptx::cp_async_commit();
+  }
+
+  // acc += A tile row * B tile column over all of k. `shared` holds SHARED_BYTES, aligned to 16.
+  __device__ __forceinline__ void run(Scalar* shared, CopyA copy_a, CopyB copy_b, int k) {
+    const int tiles = (k + BK - 1) / BK;
+    const unsigned stages = ptx::shared_address(shared);
+
+    // Tiles past the end are all zero fill: issuing them costs little and keeps the count of groups uniform.
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) issue(stages + s * STAGE_BYTES, copy_a, copy_b);
+    ptx::cp_async_wait<STAGES - 2>();
+    __syncthreads();
+
+    const int first_k = slice * SLICE_K;
+    const Scalar* const read_a = shared + first_k * CopyA::PITCH + row;
+    const Scalar* const read_b = shared + B_OFFSET + first_k * CopyB::PITCH + column;
+    Fragment f[2];
+    int reading = 0;  // offset of the stage, in elements
+    unsigned writing = stages + (STAGES - 1) * STAGE_BYTES;
+    read(f[0], read_a, read_b, 0);
+#pragma unroll 1
+    for (int t = 0; t < tiles; ++t) {
+#pragma unroll
+      for (int kk = 0; kk < SLICE_K; ++kk) {
+        if (kk == SLICE_K - 1) {
+          ptx::cp_async_wait<STAGES - 2>();
+          __syncthreads();
+          reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+        }
+        read(f[(kk + 1) % 2], read_a + reading, read_b + reading, (kk + 1) % SLICE_K);
+        if (kk == 0) {
+          issue(writing, copy_a, copy_b);
+          writing = writing == stages + (STAGES - 1) * STAGE_BYTES ? stages : writing + STAGE_BYTES;
+        }
+        multiply(f[kk % 2]);
+      }
+    }
+    ptx::cp_async_wait<0>();
+    if constexpr (SLICES > 1) merge(shared);
+  }
+
+  // Sums the slices into slice 0, in slice order so that the result is the same every time.
+  __device__ __forceinline__ void merge(Scalar* shared) {
+    __syncthreads();  // the pipeline's stages become the merge buffer
+    const int thread = threadIdx.x % GROUP_THREADS;
+    if (slice > 0) {
+      Scalar* mine = shared + (slice - 1) * BM * BN;
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) mine[(i * TN + j) * GROUP_THREADS + thread] = acc[i][j];
+    }
+    __syncthreads();
+    if (slice > 0) return;
+#pragma unroll
+    for (int s = 1; s < SLICES; ++s)
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) acc[i][j] += shared[(s - 1) * BM * BN + (i * TN + j) * GROUP_THREADS + thread];
+  }
+
+  // D = alpha * acc + beta * C where the tile lies inside m x n. With slices, the first one holds the sums.
+  template <int D_VEC>
+  __device__ __forceinline__ void store(const Scalar* C, long long c_row, long long c_col, Scalar* D, long long d_row,
+                                        long long d_col, Origin origin, int m, int n, Scalar alpha, Scalar beta) const {
+    if (slice > 0) return;
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+      const int r = origin.row + row + row_of(i);
+      if (r >= m) continue;
+#pragma unroll
+      for (int j = 0; j < TN; j += D_VEC) {
+        const int c = origin.column + column + column_of(j);
+        if (c >= n) continue;
+        Scalar out[D_VEC];
+#pragma unroll
+        for (int v = 0; v < D_VEC; ++v) {
+          out[v] = alpha * acc[i][j + v];
+          // beta = 0 must not read C: it may hold NaN, or not exist.
+          if (beta != Scalar(0)) out[v] += beta * C[r * c_row + (c + v) * c_col];
+        }
+        if constexpr (D_VEC == 1) {
+          D[r * d_row + c * d_col] = out[0];
+        } else {
+          *reinterpret_cast<uint4*>(&D[r * d_row + c]) = *reinterpret_cast<uint4*>(out);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace matmill

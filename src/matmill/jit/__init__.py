@@ -1,0 +1,1 @@
+"""From a kernel and its constants to machine code or PTX: source, NVRTC, and the cache on disk."""

@@ -1,0 +1,250 @@
+"""CUDA C++ to cubin and PTX through NVRTC, without nvcc, driver or GPU; results are kept on disk."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from matmill.errors import CompileError, UnknownNameError
+from matmill.jit.cache import DiskCache
+from matmill.jit.source import Source
+from matmill.settings import cache_dir
+
+#: ``-lineinfo`` lets the emulator and the profilers name source lines; it changes no instruction.
+OPTIONS = ("-std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")  # in the assembler's verbose report
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one entry point needs, as the assembler reports it: registers per thread, the rest in bytes."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    shared: int
+
+
+_NOTHING = Resources(0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One compiled kernel: machine code for ``target``, the PTX it came from, and its resources."""
+
+    kernel: str
+    entry: str
+    target: str
+    cubin: bytes
+    ptx: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One compiled translation unit, with the resources of each of its entry points."""
+
+    cubin: bytes
+    ptx: str
+    resources: dict[str, Resources]
+
+
+def compile_source(source: Source, target: str) -> Binary:
+    """Compiles ``source`` for ``target`` (``sm_75`` … ``sm_90a`` … ``sm_120``), or takes it from the cache.
+
+    A translation unit is compiled once for all its entry points.
+
+    Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
+    """
+    unit = _remembered(source, target)
+    resources = unit.resources.get(source.entry, _NOTHING)
+    return Binary(source.kernel, source.entry, target, unit.cubin, unit.ptx, resources)
+
+
+def compile_ptx(source: Source, target: str) -> str:
+    """The PTX of :func:`compile_source` alone, all that the emulator needs: no machine code is made.
+
+    Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
+    """
+    return _remembered_ptx(source, target)
+
+
+@lru_cache(maxsize=512)
+def _remembered(source: Source, target: str) -> _Unit:
+    key, store = _key(source, target), _store()
+    unit = _stored(store, key)
+    if unit is None:
+        unit = _compile(source, target)
+        if store is not None:
+            meta = {name: asdict(resources) for name, resources in unit.resources.items()}
+            store.put(key, meta, unit.cubin, unit.ptx.encode())
+    return unit
+
+
+@lru_cache(maxsize=512)
+def _remembered_ptx(source: Source, target: str) -> str:
+    key, store = _key(source, target), _store()
+    alone = f"{key}\nptx alone"
+    unit = _stored(store, key) or _stored(store, alone)
+    if unit is None:
+        unit = _compile(source, target, machine_code=False)
+        if store is not None:
+            store.put(alone, {}, b"", unit.ptx.encode())
+    return unit.ptx
+
+
+def _key(source: Source, target: str) -> str:
+    return "\n".join([source.digest, target, *OPTIONS, _compiler()])
+
+
+def _store() -> DiskCache | None:
+    folder = cache_dir()
+    return DiskCache(folder) if folder is not None else None
+
+
+def _stored(store: DiskCache | None, key: str) -> _Unit | None:
+    entry = store.get(key) if store else None
+    if entry is None or not _readable(entry[0]):
+        return None
+    meta, cubin, ptx = entry
+    return _Unit(cubin, ptx.decode(), {name: Resources(**numbers) for name, numbers in meta.items()})
+
+
+def _readable(meta: dict[str, Any]) -> bool:
+    """Whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
+    known = Resources.__dataclass_fields__.keys()
+    return all(isinstance(numbers, dict) and numbers.keys() == known for numbers in meta.values())
+
+
+@cache
+def _compiler() -> str:
+    """What stands for the compiler in keys: its wheel's version, or where there is no wheel that of the library loaded.
+
+    The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
+    the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.
+    """
+    for folder in map(Path, sys.path):
+        wheels = sorted(folder.glob("nvidia_cuda_nvrtc-*.dist-info"))
+        if wheels and any(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
+            return wheels[-1].name
+    major, minor = compiler_version()
+    return f"nvrtc {major}.{minor}"
+
+
+@cache
+def compiler_version() -> tuple[int, int]:
+    """NVRTC's version as (major, minor)."""
+    # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see above
+
+    status, major, minor = nvrtc.nvrtcVersion()
+    _demand(status, "nvrtcVersion", "")
+    return int(major), int(minor)
+
+
+@cache
+def targets() -> tuple[str, ...]:
+    """Every plain target the installed NVRTC compiles for, oldest first."""
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
+
+    status, numbers = nvrtc.nvrtcGetSupportedArchs()
+    _demand(status, "nvrtcGetSupportedArchs", "")
+    return tuple(f"sm_{number}" for number in sorted(numbers))
+
+
+def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit:
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
+
+    names = [name.encode() for name, _ in source.headers]
+    texts = [text.encode() for _, text in source.headers]
+    file = f"{source.entry}.cu".encode()
+    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
+    _demand(status, "nvrtcCreateProgram", source.kernel)
+    try:
+        # For a virtual architecture NVRTC stops before the assembler.
+        architecture = target if machine_code else target.replace("sm_", "compute_", 1)
+        options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in OPTIONS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            _refuse(source, target, log)
+        # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
+        here = str(Path.cwd()).removesuffix("/")  # the root folder ends in a slash as it is
+        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{here}/', '"')
+        cubin = _machine_code(program, source) if machine_code else b""
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return _Unit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+
+
+def _machine_code(program: object, source: Source) -> bytes:
+    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
+
+    status, size = nvrtc.nvrtcGetCUBINSize(program)
+    _demand(status, "nvrtcGetCUBINSize", source.kernel)
+    cubin = bytearray(size)
+    (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
+    _demand(status, "nvrtcGetCUBIN", source.kernel)
+    return bytes(cubin)
+
+
+def _refuse(source: Source, target: str, log: str) -> None:
+    if "--gpu-architecture" in log:
+        raise UnknownNameError(
+            argument="target",
+            got=repr(target),
+            wanted=f"one of {', '.join(targets())} (with suffix 'a' from sm_90 on)",
+            fix="Name a GPU that the installed NVRTC supports.",
+        )
+    raise CompileError(
+        argument=f"kernel {source.kernel}",
+        got=f"source that does not compile for {target}",
+        wanted="CUDA C++ that NVRTC accepts",
+        fix=f"The compiler says:\n{log.strip()}",
+        log=log,
+    )
+
+
+def parse_resources(log: str, entry: str) -> Resources:
+    """Reads the assembler's verbose report (``ptxas -v``) for one entry point."""
+    _, found, section = log.partition(f"Function properties for {entry}\n")
+    section = section.split("Compiling entry function")[0] if found else ""
+
+    def number(pattern: str) -> int:
+        match = re.search(pattern, section)
+        return int(match.group(1)) if match else 0
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        spill_stores=number(r"(\d+) bytes spill stores"),
+        spill_loads=number(r"(\d+) bytes spill loads"),
+        stack=number(r"(\d+) bytes stack frame"),
+        shared=number(r"(\d+) bytes smem"),
+    )
+
+
+def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[object]], program: object) -> str:
+    """One of NVRTC's texts, whose size is asked for first."""
+    status, size = size_of(program)
+    _demand(status, "reading the compiler's output", "")
+    # Memory of its own: NVRTC writes in place, and a bytes object of length 1 is one that the whole process shares.
+    buffer = bytearray(size)
+    (status,) = fill(program, buffer)
+    _demand(status, "reading the compiler's output", "")
+    return buffer.rstrip(b"\0 ").decode(errors="replace")
+
+
+def _demand(status: object, call: str, kernel: str) -> None:
+    if getattr(status, "value", status) != 0:
+        raise CompileError(
+            argument=f"kernel {kernel}" if kernel else "NVRTC",
+            got=f"{call} answered {status}",
+            wanted="success",
+            fix="Run `matmill doctor`: it checks the compiler and says what to install.",
+        )

@@ -1,0 +1,73 @@
+"""From a kernel and its constants to one self-contained translation unit, and the digest that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from matmill.dtypes import DType
+from matmill.kernel import Program
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+KERNEL_FILE = "kernel.cuh"
+
+
+@dataclass(frozen=True)
+class Source:
+    """CUDA C++ ready to compile: ``text`` is the generated file, ``headers`` all it includes, as (name, text).
+
+    ``kernel`` is the name used in messages, ``entry`` the ``extern "C"`` function. Sources that differ in the entry
+    alone are equal: one translation unit has them all.
+    """
+
+    kernel: str
+    entry: str = field(compare=False)
+    text: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over text and headers, in hexadecimal."""
+        parts = [self.text, *(part for header in self.headers for part in header)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def generate(program: Program, dtype: DType) -> Source:
+    """The translation unit of one entry point: constants, scalar type, parameters, then its ``kernel.cuh``.
+
+    The kernel's own file is included rather than pasted, so that line numbers in messages are those of the file that
+    a reader has open.
+    """
+    title = program.package.removeprefix("matmill.")
+    name = f"{title.replace('.', '/')}/{KERNEL_FILE}"
+    body = _read(program.package, KERNEL_FILE)
+    headers = {name: body}
+    parameters = program.parameters
+    types = (*filter(None, (dtype.header,)), *(parameters.headers if parameters else ()))
+    define = "".join(f'#include "{header}"\n' for header in types)
+    _collect(define + body, headers)
+    args = f"{parameters.cxx(dtype)}\n" if parameters else ""
+    text = f'{program.config.cxx()}\n{define}using Scalar = {dtype.cxx};\n{args}#include "{name}"\n'
+    return Source(kernel=title, entry=program.entry, text=text, headers=tuple(sorted(headers.items())))
+
+
+def _collect(text: str, headers: dict[str, str]) -> None:
+    """Adds to ``headers`` all that ``text`` includes, transitively."""
+    for name in _INCLUDE.findall(text):
+        if name not in headers:
+            headers[name] = _read("matmill.include", name)
+            _collect(headers[name], headers)
+
+
+@cache
+def _read(package: str, path: str) -> str:
+    # From the root package down, because `include` is a plain folder of headers, not a package of code.
+    top, *folders = package.split(".")
+    found: Traversable = files(top)
+    for part in (*folders, *path.split("/")):
+        found = found / part
+    return found.read_text(encoding="utf-8")

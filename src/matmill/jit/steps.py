@@ -1,0 +1,28 @@
+"""All that a kernel launches for a problem, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matmill.jit.compile import Binary, compile_ptx, compile_source
+from matmill.jit.source import generate
+from matmill.kernel import GemmOperands, Kernel
+from matmill.launch import Launch
+
+
+def binaries(
+    kernel: Kernel[Any], problem: Any, operands: GemmOperands, target: str
+) -> tuple[tuple[Binary, Launch], ...]:
+    """The launches of ``Kernel.steps``, in order, each with its binary for a GPU.
+
+    ``problem`` has a ``dtype``. Raises what :meth:`~matmill.kernel.Kernel.steps` does, and
+    :class:`~matmill.errors.CompileError`.
+    """
+    steps = kernel.steps(problem, operands)
+    return tuple((compile_source(generate(program, problem.dtype), target), launch) for program, launch in steps)
+
+
+def ptx(kernel: Kernel[Any], problem: Any, operands: GemmOperands, target: str) -> tuple[tuple[str, Launch], ...]:
+    """:func:`binaries` for the emulator, which needs no machine code."""
+    steps = kernel.steps(problem, operands)
+    return tuple((compile_ptx(generate(program, problem.dtype), target), launch) for program, launch in steps)

@@ -1,0 +1,1 @@
+"""Partial sums added to running totals."""

@@ -1,0 +1,1 @@
+"""Sums set to zero."""

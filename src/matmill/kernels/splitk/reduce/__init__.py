@@ -1,0 +1,1 @@
+"""D of partial sums."""

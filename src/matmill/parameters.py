@@ -1,0 +1,98 @@
+"""A kernel's parameters: declared once, emitted to the device as one struct, and laid out on the host by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from matmill.dtypes import DType
+from matmill.errors import ArgumentError
+from matmill.launch import Pointer, Struct, TensorMap, Value
+
+#: C++ and NumPy types of the numbers that a parameter may be. ``Acc`` is the type that products are summed in.
+_NUMBERS: dict[str, type[np.generic]] = {
+    "int": np.int32,
+    "unsigned": np.uint32,
+    "Index": np.int64,
+    "float": np.float32,
+    "double": np.float64,
+}
+_TENSOR_MAP = "matmill::TensorMap"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Names and C++ types of a kernel's parameters, which it takes as one ``struct Args``.
+
+    Types are pointers (``const Scalar*``, ``Acc*``, ``unsigned*``), the numbers ``int``, ``unsigned``, ``Index`` (64
+    bits), ``float``, ``double`` and ``Acc``, and ``matmill::TensorMap``.
+
+    >>> from matmill.dtypes import F16
+    >>> vector = Parameters.of(A="const Scalar*", n="int", alpha="Acc")
+    >>> print(vector.cxx(F16))
+    struct Args {
+      const Scalar* A;
+      int n;
+      float alpha;
+    };
+    >>> (args,) = vector.pack(F16, A=Pointer("A", 256), n=5, alpha=0.5)
+    >>> args.offsets, args["alpha"]
+    ({'A': 0, 'n': 8, 'alpha': 12}, np.float32(0.5))
+    """
+
+    fields: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, **fields: str) -> Parameters:
+        """Parameters from keyword arguments, in their order."""
+        return cls(tuple(fields.items()))
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The files in ``include/`` that define the fields' types."""
+        return ("matmill/ptx/tensor_map.cuh",) if any(kind == _TENSOR_MAP for _, kind in self.fields) else ()
+
+    def cxx(self, dtype: DType) -> str:
+        """The struct, for elements of ``dtype``, which the source calls ``Scalar``."""
+        types = {"Acc": dtype.accumulator.cxx, "Index": "long long"}
+        lines = []
+        for name, kind in self.fields:
+            base = kind.removeprefix("const ").rstrip("*")
+            spelled = kind.replace(base, types.get(base, base))
+            lines.append(f"  {spelled} {name};")
+        return "\n".join(["struct Args {", *lines, "};"])
+
+    def pack(self, dtype: DType, **values: Value | float) -> tuple[Struct]:
+        """The argument of a launch: ``values`` by name, numbers as wide as their fields.
+
+        Raises :class:`~matmill.errors.ArgumentError` for names that are missing or too many, for a value of another
+        kind than its field, and for an integer that its field does not hold.
+        """
+        names = [name for name, _ in self.fields]
+        if set(names) != set(values):
+            raise ArgumentError(
+                argument="parameters",
+                got=", ".join(sorted(values)),
+                wanted=", ".join(names),
+                fix="Give each declared parameter once.",
+            )
+        return (Struct(tuple((name, _as_field(name, kind, values[name], dtype)) for name, kind in self.fields)),)
+
+
+def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value:
+    if kind.endswith("*") or kind == _TENSOR_MAP:
+        if isinstance(value, Pointer if kind.endswith("*") else TensorMap):
+            return value
+    elif isinstance(value, int | float | np.integer | np.floating):
+        if kind == "Acc":
+            return dtype.accumulator.scalar(float(value))  # wraps, or becomes infinite, as C++ would
+        number = _NUMBERS[kind]
+        if np.issubdtype(number, np.floating):
+            return number(value)
+        info = np.iinfo(number)  # type: ignore[type-var]
+        if int(value) == value and info.min <= value <= info.max:
+            return number(int(value))
+    raise ArgumentError(
+        argument=f"parameter {name}", got=repr(value), wanted=f"a value of type {kind}", fix="Pass one that fits it."
+    )

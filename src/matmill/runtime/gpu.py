@@ -1,0 +1,472 @@
+"""The CUDA executor: device memory through the driver's bindings, kernels through cuda-core, launches through ctypes.
+
+Nothing of CUDA is touched at import. :func:`unavailable` asks the driver's library directly, through ctypes, because
+cuda-core's first failure on a machine without a driver can leave the next call hanging.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from matmill.arch import ARCHES, Arch
+from matmill.arrays import resolve_stream
+from matmill.driver import LIBRARY as DRIVER
+from matmill.driver import current_context, launcher
+from matmill.driver import load as load_driver
+from matmill.errors import DeviceError, LaunchError, NoGPUError
+from matmill.jit.compile import Binary
+from matmill.launch import Launch
+from matmill.runtime.launch_frame import Frame
+from matmill.runtime.memory import Allocation
+from matmill.runtime.tensor_map import encode
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+_OLDEST = (7, 5)
+#: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
+_SHARED_BY_DEFAULT = 48 * 1024
+#: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
+_MOST_PREPARED = 4096
+
+#: (float32, float64) lanes per SM by compute capability, for GPUs that ``arch`` does not list (CUDA programming guide,
+#: throughput of native arithmetic instructions).
+_LANES = {(7, 5): (64, 2), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
+_LANES_OTHERWISE = (128, 2)
+
+#: What ``cuEventQuery`` says of work that is over: success, or an error that the context stays with, after which no
+#: kernel of it runs (CUDA driver API, ``CUresult``: "must be terminated and relaunched", and a context that is gone).
+_OVER = frozenset({0, 4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
+#: CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers where the thread has no context, or
+#: another one than the function.
+_ELSEWHERE = frozenset({201, 400})
+
+
+@cache
+def unavailable() -> str | None:
+    """The reason why no GPU can be used, or None where one can. Asked once per process; never raises."""
+    try:
+        library = load_driver()
+    except OSError:
+        return f"no NVIDIA driver is installed ({DRIVER} is not found)"
+    status = library.cuInit(0)
+    if status:
+        return f"the NVIDIA driver does not start: {_reason(library, status)}"
+    count = ctypes.c_int()
+    status = library.cuDeviceGetCount(ctypes.byref(count))
+    if status or not count.value:
+        return "the NVIDIA driver sees no GPU" + (f": {_reason(library, status)}" if status else "")
+    numbers = []
+    for attribute in (_MAJOR, _MINOR):
+        value = ctypes.c_int()
+        library.cuDeviceGetAttribute(ctypes.byref(value), attribute, 0)
+        numbers.append(value.value)
+    capability = (numbers[0], numbers[1])
+    if capability < _OLDEST:
+        return f"GPU 0 has compute capability {capability[0]}.{capability[1]}, and the compiler starts at 7.5"
+    if importlib.util.find_spec("cuda.core") is None:
+        return "the package cuda-core is not installed"
+    return None
+
+
+def _reason(driver: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    driver.cuGetErrorString(status, ctypes.byref(text))
+    return f"{(text.value or b'unknown error').decode()} (CUresult {status})"
+
+
+class Prepared:
+    """One kernel, loaded, and what of its launch is in the kernel's own care: what is left is to launch a frame."""
+
+    def __init__(self, gpu: GPU, binary: Binary, launch: Launch) -> None:
+        self._gpu = gpu
+        self._what = launch
+        self._enqueue = gpu.enqueue
+        self._function = gpu.function(binary, launch)
+
+    def __call__(self, config: int, parameters: int) -> None:
+        """Enqueues one of the ``calls`` of a :class:`~matmill.runtime.launch_frame.Frame` and returns without waiting.
+
+        The calling thread's context may be any. Asking which it is takes half a microsecond, and the driver refuses a
+        function of another one: only then it is asked for.
+        """
+        status = self._enqueue(config, self._function, parameters, None)
+        if status:
+            self._enqueue_within(config, parameters, status)
+        self._gpu.last = self._what
+
+    def _enqueue_within(self, config: int, parameters: int, status: int) -> None:
+        """Tries once more in the GPU's own context, where ``status`` may be for want of it."""
+        if status in _ELSEWHERE:
+            with self._gpu.within():
+                status = self._enqueue(config, self._function, parameters, None)
+        if status:
+            raise LaunchError(
+                argument=f"launch {self._what}",
+                got=self._gpu.words(status),
+                wanted="a launch that the driver accepts",
+                fix="An earlier kernel may have failed; compute-sanitizer names the access at fault.",
+            )
+
+
+class _Cell(threading.local):
+    """Where the driver writes a thread's current context."""
+
+    def __init__(self) -> None:
+        self.found = ctypes.c_void_p()
+        self.address = ctypes.addressof(self.found)
+
+
+class GPU:
+    """One NVIDIA GPU. ``GPU.get(index)`` gives the same object every time."""
+
+    def __init__(self, index: int) -> None:
+        from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
+
+        self.index = index
+        self.last: Launch | None = None
+        self._driver = driver
+        library = load_driver()
+        self.enqueue = launcher(library)
+        self._current, self._cell = current_context(library), _Cell()
+        self._demand(driver.cuInit(0), "cuInit")
+        self._device = self._demand(driver.cuDeviceGet(index), "cuDeviceGet")
+        self._context = self._demand(driver.cuDevicePrimaryCtxRetain(self._device), "cuDevicePrimaryCtxRetain")
+        self._context_address = int(self._context)
+        self._kernels: dict[tuple[bytes, str], Any] = {}
+        self._prepared: dict[tuple[Binary, Launch], Prepared] = {}
+        self._loading = threading.RLock()  # for `_kernels` and `_prepared`: loading lets other threads run
+        self._kept: dict[int, deque[tuple[Any, tuple[object, ...]]]] = {}
+        self._captured: list[tuple[object, ...]] = []
+        self._keeping = threading.Lock()
+        self.arch = self._recognise()
+
+    @staticmethod
+    def get(index: int = 0) -> GPU:
+        """The GPU with that number.
+
+        Raises :class:`~matmill.errors.NoGPUError` where none can be used, :class:`~matmill.errors.DeviceError` where
+        there are fewer.
+        """
+        reason = unavailable()
+        if reason is not None:
+            raise no_gpu("GPU", f"device {index}, but {reason}")
+        return _get(index)
+
+    def empty(self, nbytes: int) -> Allocation:
+        """Plain device memory with arbitrary contents, never managed (unified) memory."""
+        return Allocation(self, nbytes)
+
+    def zeros(self, nbytes: int) -> Allocation:
+        """Plain device memory, all of it 0 when the call returns, also while a graph captures a stream."""
+        with self.within(), self._relaxed():
+            made = self.empty(nbytes)
+            # On a stream of its own: the default stream may be tied to the one that is captured.
+            stream = self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+            self.call("cuMemsetD8Async", made.address, 0, nbytes, stream)
+            self.call("cuStreamSynchronize", stream)
+            self.call("cuStreamDestroy", stream)
+            return made
+
+    def upload(self, array: np.ndarray[Any, Any], name: str) -> Allocation:
+        """A packed row-major copy of ``array`` in device memory; ``name`` appears in messages."""
+        try:
+            allocation = self.empty(array.nbytes)
+        except LaunchError as error:
+            raise LaunchError(
+                argument=name,
+                got=f"{array.nbytes / 2**30:.2f} GiB to copy to GPU {self.index}: {error.got}",
+                wanted="an operand that fits its free memory",
+                fix="Split the product, or free GPU memory first.",
+            ) from error
+        allocation.write(np.ascontiguousarray(array))
+        return allocation
+
+    def prepare(self, binary: Binary, launch: Launch) -> Prepared:
+        """The kernel of ``binary``, loaded once, with the launch shape of ``launch`` and no arguments yet."""
+        key = (binary, replace(launch, args=()))
+        found = self._prepared.get(key)
+        if found is None:
+            with self._loading:
+                found = self._prepared.get(key)
+                if found is None:
+                    if len(self._prepared) >= _MOST_PREPARED:
+                        self._prepared.clear()
+                    found = self._prepared[key] = Prepared(self, *key)
+        return found
+
+    def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
+        """A frame of launches for this GPU."""
+        return Frame(launches, names, self.arch, encode)
+
+    def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
+        """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
+
+        Returns without waiting. Raises :class:`~matmill.errors.LaunchError` naming kernel and launch.
+        """
+        prepared, frame = self.prepare(binary, launch), self.frame((launch,))
+        frame.bind((), resolve_stream(stream) or 0)
+        self.tidy()
+        prepared(*frame.calls[0])
+
+    def synchronize(self) -> None:
+        """Waits for all work on this GPU; a kernel that failed is reported here, with the latest launch's name."""
+        self.call("cuCtxSynchronize")
+        self.tidy()
+
+    def order(self, before: int, after: int) -> None:
+        """Makes the stream ``after`` wait for what is on the stream ``before`` now. The host does not wait."""
+        event = self._mark(before)
+        self.call("cuStreamWaitEvent", after, event, 0)
+        self.call("cuEventDestroy", event)
+
+    def keep(self, owners: tuple[object, ...], stream: int) -> None:
+        """Holds ``owners`` until what is on the stream now has run, so that their memory outlives it.
+
+        They are let go by a later launch, allocation or wait on this GPU (:meth:`tidy`); the host does not wait. Where
+        a CUDA graph captures the stream nothing runs yet, and the graph may be launched at any time and often:
+        ``owners`` are then held for the life of the process.
+        """
+        if int(self.call("cuStreamIsCapturing", stream)):
+            self._captured.append(owners)
+            return
+        event = self._mark(stream)
+        with self._keeping:
+            self._kept.setdefault(stream, deque()).append((event, owners))
+
+    def _mark(self, stream: int) -> Any:
+        """A new event, which happens once all that is on the stream now has run."""
+        event = self.call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value)
+        self.call("cuEventRecord", event, stream)
+        return event
+
+    def tidy(self) -> None:
+        """Lets go of what :meth:`keep` holds and is no longer used."""
+        if self._kept:
+            with self.within():
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """:meth:`tidy` in this GPU's context."""
+        if not self._keeping.acquire(blocking=False):
+            return  # another thread is at it
+        driver, over = self._driver, []
+        with self._relaxed():
+            try:
+                for stream, marks in list(self._kept.items()):
+                    # Those of one stream happen in turn, so that the first that has not is the last to be asked.
+                    while marks and int(driver.cuEventQuery(marks[0][0])[0]) in _OVER:
+                        over.append(marks.popleft())
+                        driver.cuEventDestroy(over[-1][0])
+                    if not marks:
+                        del self._kept[stream]
+            finally:
+                self._keeping.release()
+            over.clear()  # with the lock released, because owners run code of their own as they go
+
+    @contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Lets this thread query, allocate and free while a graph captures a stream; the context must be current.
+
+        That would otherwise break the capture on any stream of the thread, or in the default mode of the process
+        (cuThreadExchangeStreamCaptureMode).
+        """
+        driver = self._driver
+        _, mode = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        try:
+            yield
+        finally:
+            if mode is not None:  # as it is where a kernel has failed, which every call then answers
+                driver.cuThreadExchangeStreamCaptureMode(mode)
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new device memory."""
+        self.tidy()
+        return int(self.call("cuMemAlloc", nbytes))
+
+    def free(self, address: int) -> None:
+        """Gives device memory back."""
+        self.call("cuMemFree", address)
+
+    def enter(self) -> bool:
+        """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
+        cell = self._cell
+        self._current(cell.address)
+        if cell.found.value == self._context_address:
+            return False
+        self._demand(self._driver.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+        return True
+
+    def leave(self) -> None:
+        """Undoes :meth:`enter`, so that the array library finds its own current device again."""
+        self._driver.cuCtxPopCurrent()
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Between :meth:`enter` and :meth:`leave`."""
+        entered = self.enter()
+        try:
+            yield
+        finally:
+            if entered:
+                self.leave()
+
+    def call(self, name: str, *args: object) -> Any:
+        """One driver call in this GPU's context; its result, or a :class:`~matmill.errors.LaunchError`."""
+        with self.within():
+            return self._demand(getattr(self._driver, name)(*args), name)
+
+    def check(self, status: int, name: str) -> None:
+        """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success."""
+        if status:
+            raise LaunchError(
+                argument=f"GPU {self.index}",
+                got=f"{self.words(status)}, from {name}",
+                wanted="success",
+                fix=f"The latest launch was {self.last}; compute-sanitizer names an access at fault."
+                if self.last
+                else "Run `matmill doctor`, which checks driver and GPU.",
+            )
+
+    def function(self, binary: Binary, launch: Launch) -> int:
+        """The kernel of ``binary`` that ``launch`` names, loaded: its ``CUfunction`` in this GPU's context.
+
+        It is allowed the dynamic shared memory that the launch asks for.
+        """
+        with self.within():
+            kernel = self._loaded(binary, launch.entry)
+        if launch.dynamic_shared + binary.resources.shared > _SHARED_BY_DEFAULT:
+            # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
+            most = self.arch.shared_per_block - binary.resources.shared
+            attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.call("cuKernelSetAttribute", attribute, most, kernel.handle, self._device)
+        return int(self.call("cuKernelGetFunction", kernel.handle))
+
+    def _loaded(self, binary: Binary, entry: str) -> Any:
+        """An entry point of ``binary``, loaded once, in whatever context is current."""
+        from cuda.core import ObjectCode  # noqa: PLC0415 — see Prepared
+
+        # A kernel of several launches has all its entry points in one cubin.
+        key = (binary.cubin, entry)
+        try:
+            # A second loading would take the first one's place, whose code is unloaded while its handle is in use.
+            with self._loading:
+                if key not in self._kernels:
+                    # The object code is kept beside its kernel: unloading it would pull the code away.
+                    code = ObjectCode.from_cubin(binary.cubin, name=binary.kernel)
+                    self._kernels[key] = (code, code.get_kernel(entry))
+                return self._kernels[key][1]
+        except Exception as error:
+            raise LaunchError(
+                argument=f"kernel {binary.kernel}",
+                got=f"{error} when loading its cubin for {binary.target}",
+                wanted=f"a cubin that GPU {self.index} ({self.arch.title}, {self.arch.target}) runs",
+                fix="Compile for this GPU's target, and update the driver if it is older than the compiler.",
+            ) from error
+
+    def _demand(self, answer: tuple[Any, ...], name: str) -> Any:
+        status, *values = answer
+        self.check(status.value, name)
+        return values[0] if values else None
+
+    def words(self, status: int) -> str:
+        """The driver's name and words for one of its errors, a ``CUresult``."""
+        try:
+            known = self._driver.CUresult(status)
+        except ValueError:  # newer than the bindings
+            return f"CUresult {status}"
+        _, text = self._driver.cuGetErrorString(known)
+        return f"{known.name}: {(text or b'').decode()}"
+
+    def _recognise(self) -> Arch:
+        """The arch of this GPU: the table's where the model is in it, else one made of the driver's attributes.
+
+        Some GPUs (those that share the host's memory, and virtual ones) report clocks of 0. Costs then take the
+        slowest clock and memory of the table: too slow is a cautious guess, and 0 is a rate that nothing has.
+        """
+
+        def ask(name: str) -> int:
+            attribute = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            return int(self._demand(self._driver.cuDeviceGetAttribute(attribute, self._device), name))
+
+        raw = self._demand(self._driver.cuDeviceGetName(128, self._device), "cuDeviceGetName")
+        title = raw.split(b"\0")[0].decode()
+        capability = (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR"))
+        sms, clock = ask("MULTIPROCESSOR_COUNT"), ask("CLOCK_RATE") * 1e3
+        # Two transfers per memory clock, on a bus given in bits.
+        dram = 2 * ask("MEMORY_CLOCK_RATE") * 1e3 * ask("GLOBAL_MEMORY_BUS_WIDTH") / 8
+        plain = re.sub(r"[^a-z0-9]", "", title.lower())
+        for known in ARCHES.values():
+            if known.name.replace("-", "") in plain and (known.capability, known.sms) == (capability, sms):
+                # Models come with several memories (A100 with 40 or 80 GB): beyond 15%, the driver's figure is right.
+                near = not dram or abs(known.dram_bytes_per_s / dram - 1) < 0.15
+                return known if near else replace(known, title=title, dram_bytes_per_s=dram)
+        clock = clock or min(known.boost_hz for known in ARCHES.values())
+        dram = dram or min(known.dram_bytes_per_s for known in ARCHES.values())
+        fp32, fp64 = _LANES.get(capability, _LANES_OTHERWISE)
+        return Arch(
+            name=plain,
+            title=title,
+            capability=capability,
+            sms=sms,
+            boost_hz=clock,
+            fp32_flops=2.0 * fp32 * sms * clock,
+            fp64_flops=2.0 * fp64 * sms * clock,
+            dram_bytes_per_s=dram,
+            l2_bytes=ask("L2_CACHE_SIZE"),
+            shared_per_sm=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+            shared_per_block=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            threads_per_sm=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+            blocks_per_sm=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+            registers_per_sm=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+            max_threads_per_block=ask("MAX_THREADS_PER_BLOCK"),
+            shared_reserved=ask("RESERVED_SHARED_MEMORY_PER_BLOCK"),
+        )
+
+
+def no_gpu(argument: str, got: str) -> NoGPUError:
+    """The error for a GPU that was demanded where none can be used."""
+    return NoGPUError(
+        argument=argument,
+        got=got,
+        wanted="a usable NVIDIA GPU",
+        fix="Run `matmill doctor`, or use executor='cpu' or executor='emulator', which need none.",
+    )
+
+
+_gpus: dict[int, GPU] = {}
+_starting = threading.Lock()
+
+
+def _get(index: int) -> GPU:
+    found = _gpus.get(index)
+    if found is None:
+        with _starting:
+            found = _gpus.get(index)
+            if found is None:
+                found = _gpus[index] = _start(index)
+    return found
+
+
+def _start(index: int) -> GPU:
+    from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
+
+    driver.cuInit(0)
+    count = int(driver.cuDeviceGetCount()[1])
+    if not 0 <= index < count:
+        raise DeviceError(
+            argument="device",
+            got=f"GPU {index}",
+            wanted=f"a number below {count}",
+            fix="CUDA_VISIBLE_DEVICES may hide GPUs from this process.",
+        )
+    return GPU(index)

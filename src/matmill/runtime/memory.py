@@ -1,0 +1,66 @@
+"""Memory of a GPU, and copies between it and NumPy's."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from matmill.errors import LaunchError
+from matmill.launch import Pointer
+
+if TYPE_CHECKING:
+    from matmill.runtime.gpu import GPU
+
+
+class Allocation:
+    """Device memory of one GPU, freed on :meth:`close` or when the last reference goes. A context manager."""
+
+    def __init__(self, gpu: GPU, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.gpu = gpu
+        # The driver refuses to allocate nothing; a kernel on empty arrays is never launched, so one byte serves.
+        self.address = gpu.allocate(max(1, nbytes))
+        self._free = weakref.finalize(self, gpu.free, self.address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def pointer(self, name: str, offset: int = 0) -> Pointer:
+        """The address ``offset`` bytes from the start, named for messages."""
+        return Pointer(name, self.address + offset)
+
+    def download(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """A copy of the first elements as a packed NumPy array; waits for the default stream only."""
+        array = np.empty(shape, dtype)
+        if array.nbytes > self.nbytes:
+            raise LaunchError(
+                argument="shape",
+                got=f"{array.nbytes} bytes to download",
+                wanted=f"at most the {self.nbytes} of the allocation",
+                fix="Ask for fewer elements.",
+            )
+        if array.nbytes:
+            self.gpu.call("cuMemcpyDtoH", array.ctypes.data, self.address, array.nbytes)
+        return array
+
+    def fill_bytes(self, value: int) -> None:
+        """Sets every byte; done when the call returns."""
+        if self.nbytes:
+            self.gpu.call("cuMemsetD8", self.address, value, self.nbytes)
+            self.gpu.call("cuStreamSynchronize", 0)
+
+    def write(self, array: np.ndarray[Any, Any]) -> None:
+        """Copies a packed NumPy array to the start; done when the call returns."""
+        if array.nbytes:
+            self.gpu.call("cuMemcpyHtoD", self.address, array.ctypes.data, array.nbytes)
+            # From pageable memory the copy may return before the last bytes have landed.
+            self.gpu.call("cuStreamSynchronize", 0)
+
+    def close(self) -> None:
+        """Frees the memory; a second call does nothing."""
+        self._free()

@@ -1,0 +1,81 @@
+"""Gaps in the shared memory of a portion, so that what a warp gathers from it lies in different banks.
+
+A portion of ``include/matmill/transpose/chunk.cuh`` is stored in vectors of 16 bytes, column by column; ``gap`` vectors
+are left out behind every ``every`` of them. A warp reads element i of 32 neighbouring vectors of D at a time, and where
+those lie in X depends on the shape of a portion's matrices alone: so the gaps that suit a shape are found by counting,
+not by a rule.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+VECTOR_BYTES = 16
+_WARP, _BANKS, _WORD = 32, 32, 4
+#: Gaps, and vectors between two of them besides those that follow from the shape.
+_GAPS, _EVERY = (1, 2, 3), (4, 6, 7, 8, 12, 16, 24, 32)
+#: Vectors of D, from a portion's first on, whose reads are counted.
+_COUNTED = 256
+#: Wavefronts of a read that shared memory twice as large may save at least.
+_WORTH = 0.5
+
+
+def same_rows(m: int, n: int, v: int) -> bool:
+    """Whether no vector of D crosses two matrices, and all cross rows at the same places, if at any."""
+    return n % v == 0 or (v % n == 0 and m % (v // n) == 0)
+
+
+def steady(m: int, n: int, v: int, every: int) -> bool:
+    """Whether the elements of each vector of D lie at the same distances in shared memory. The device knows the same.
+
+    ``v`` are the elements of a vector. Otherwise each element has a place of its own to be worked out.
+
+    >>> steady(32, 32, 8, every=32), steady(32, 32, 8, every=4), steady(32, 32, 8, every=3), steady(17, 31, 8, every=1)
+    (True, True, False, False)
+    """
+    columns = min(n, v)  # that a vector of D covers
+    lines, rest = divmod(every * v, m)  # columns of X from one gap to the next
+    whole = every * v % (columns * m) == 0 or (m % v == 0 and rest == 0 and columns % lines == 0)
+    return same_rows(m, n, v) and whole
+
+
+def wavefronts(m: int, n: int, itemsize: int, vectors: int, gaps: tuple[int, int]) -> float:
+    """Wavefronts of one read by a warp, or half of one for 8 bytes, on average over a portion of ``vectors``.
+
+    ``gaps`` are ``every`` and ``gap``. Lanes that read the same word are served at once.
+    """
+    every, gap = gaps
+    v, word = VECTOR_BYTES // itemsize, max(_WORD, itemsize)
+    lanes = min(_WARP * _WORD // word, vectors)
+    first = np.arange(min(vectors, _COUNTED) // lanes * lanes).reshape(-1, 1, lanes) * v
+    at = first + np.arange(v)[:, None]
+    matrix, inside = np.divmod(at, m * n)
+    row, column = np.divmod(inside, n)
+    place = matrix * m * n + column * m + row
+    words = np.sort(((place // (v * every) * gap * VECTOR_BYTES + place * itemsize) // word).reshape(-1, lanes))
+    fresh = np.diff(words, axis=1, prepend=-1) != 0
+    banks = _BANKS * _WORD // word
+    bins = np.arange(len(words))[:, None] * banks + words % banks
+    return float(np.bincount(bins[fresh], minlength=len(words) * banks).reshape(-1, banks).max(axis=1).mean())
+
+
+@lru_cache(maxsize=256)
+def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[int, int]:
+    """``every`` and ``gap`` for a portion of ``vectors`` of D, which takes ``most_bytes`` of shared memory at the most.
+
+    Where vectors can be :func:`steady`, only such gaps are considered as leave them so.
+
+    >>> best(32, 32, 4, vectors=256, most_bytes=24576)
+    (32, 1)
+    """
+    v = VECTOR_BYTES // itemsize
+    shape = {m, 2 * m, max(1, m // 2), max(1, m * n // v), max(1, m // v), max(1, 2 * m // v)}
+    found = {(m, 0): wavefronts(m, n, itemsize, vectors, (m, 0))}
+    for every, gap in product(sorted({*_EVERY, *shape}), _GAPS):
+        fits = 2 * gap <= every and (vectors + (vectors - 1) // every * gap) * VECTOR_BYTES <= most_bytes
+        if fits and (not same_rows(m, n, v) or steady(m, n, v, every)):
+            found[every, gap] = wavefronts(m, n, itemsize, vectors, (every, gap)) + _WORTH * gap / every
+    return min(found, key=found.__getitem__)

@@ -1,0 +1,190 @@
+"""Tile shapes of the FMA pipeline in ``include/matmill/gemm/simt.cuh``: the host's side of its arithmetic.
+
+The production kernel and the last rung of the SGEMM ladder both take their constants from here. What every pipeline of
+tiles shares, the one on the matrix units (:mod:`matmill.tiling.mma`) too, stands first: how many tiles there are, which
+extents are too long for one, and the parameters of an entry point that takes any strides.
+"""
+
+from __future__ import annotations
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import GemmOperands, ceil_div
+from matmill.launch import Value
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+from matmill.tiling.split_k import OUTPUT_FIELDS, output_values, workspace
+
+VECTOR_BYTES = 16
+#: Tile origins and loop counters are 32-bit integers, and a tile may reach past the end.
+LONGEST = 2**31 - 1024
+
+
+def tiles(problem: Gemm, config: Config) -> int:
+    """Tiles of D in one product of the batch."""
+    return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
+
+
+def too_long(problem: Gemm) -> str | None:
+    """Which extent is beyond what tiles are counted in, or None.
+
+    >>> too_long(Gemm(m=8, n=2**31, k=8))
+    'n = 2147483648 > 2147482624'
+    """
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    return next((f"{name} = {extent} > {LONGEST}" for name, extent in extents.items() if extent > LONGEST), None)
+
+
+def too_wide(config: Config, widest: Config) -> str | None:
+    """Which copies take more elements at a time than those of ``widest``, all that the layout allows, or None."""
+    for name in ("A_VEC", "B_VEC", "D_VEC"):
+        if config[name] > widest[name]:
+            return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
+    return None
+
+
+#: What a kernel of tiles takes that works with any strides: A, B, C, D and the workspace of the partial sums; m, n, k;
+#: row, column and batch stride of each matrix; alpha and beta, as wide as the sums.
+STRIDED = Parameters.of(
+    A="const Scalar*",
+    B="const Scalar*",
+    C="const Scalar*",
+    D="Scalar*",
+    workspace="Acc*",
+    m="int",
+    n="int",
+    k="int",
+    a_row="Index",
+    a_column="Index",
+    a_batch="Index",
+    b_row="Index",
+    b_column="Index",
+    b_batch="Index",
+    **OUTPUT_FIELDS,
+)
+
+
+def strided_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | float]:
+    """The values of :data:`STRIDED`."""
+    a_batch, b_batch, _, _ = problem.batch_strides
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
+    return {
+        "A": operands.a,
+        "B": operands.b,
+        "C": operands.c,
+        "D": operands.d,
+        "workspace": workspace(operands),
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "a_row": a_row,
+        "a_column": a_column,
+        "a_batch": a_batch,
+        "b_row": b_row,
+        "b_column": b_column,
+        "b_batch": b_batch,
+        **output_values(problem, operands),
+    }
+
+
+def shared_bytes(config: Config, itemsize: int) -> int:
+    """Dynamic shared memory of one block: the pipeline's stages, or the slices' sums where they take more.
+
+    The device computes the same and asserts that both agree.
+    """
+    pad = VECTOR_BYTES // itemsize
+    stage = config["BK"] * (config["BM"] + pad + config["BN"] + pad)
+    merge = (config["SLICES"] - 1) * config["BM"] * config["BN"]
+    return max(config["STAGES"] * stage, merge) * itemsize
+
+
+def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile, warps
+    bm: int,
+    bn: int,
+    bk: int,
+    tm: int,
+    tn: int,
+    warps_m: int,
+    warps_n: int,
+    *,
+    slices: int = 1,
+    stages: int = 3,
+    blocks_per_sm: int = 1,
+) -> Config:
+    """A tile shape; how the operands are copied is added per problem by :func:`with_copies`."""
+    return Config.of(
+        BM=bm,
+        BN=bn,
+        BK=bk,
+        TM=tm,
+        TN=tn,
+        WARPS_M=warps_m,
+        WARPS_N=warps_n,
+        SLICES=slices,
+        STAGES=stages,
+        BLOCKS_PER_SM=blocks_per_sm,
+        GROUP=8,
+    )
+
+
+#: Tile shapes by element size. On an H200 the first is the fastest per SM and needs the most work to fill the GPU;
+#: the later ones give up some of that for more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
+TILES: dict[int, tuple[Config, ...]] = {
+    4: (
+        tile(128, 256, 8, 16, 8, 2, 4),
+        tile(128, 128, 8, 16, 8, 2, 2, blocks_per_sm=2),
+        tile(64, 128, 16, 8, 8, 1, 4, slices=2),
+        tile(64, 64, 16, 8, 8, 1, 2, slices=4, blocks_per_sm=2),
+        tile(32, 64, 32, 4, 8, 1, 2, slices=4, blocks_per_sm=2),
+        tile(32, 32, 32, 4, 8, 1, 1, slices=8, blocks_per_sm=2),
+    ),
+    8: (
+        tile(128, 128, 8, 8, 8, 2, 4),
+        tile(64, 128, 8, 8, 8, 2, 2, blocks_per_sm=2),
+        tile(32, 64, 16, 4, 8, 1, 2, slices=2, blocks_per_sm=2),
+    ),
+}
+
+
+def with_copies(config: Config, problem: Gemm) -> Config:
+    """``config`` with the way each matrix is copied: along which dimension, and how many elements at a time.
+
+    An operand is copied along the dimension in which it is contiguous. 16 bytes at a time are legal where that is not
+    k (along k the tile is transposed on the way), every start is aligned to 16 bytes, and the extent is a multiple.
+    """
+    vector = VECTOR_BYTES // problem.dtype.itemsize
+    a_along_k = _along_k(outer=problem.a_row_col[0], k=problem.a_row_col[1])
+    b_along_k = _along_k(outer=problem.b_row_col[1], k=problem.b_row_col[0])
+    a_wide = not a_along_k and problem.a_row_col[0] == 1 and problem.a_align >= VECTOR_BYTES and problem.m % vector == 0
+    b_wide = not b_along_k and problem.b_row_col[1] == 1 and problem.b_align >= VECTOR_BYTES and problem.n % vector == 0
+    d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
+    config = config.replace(
+        A_ALONG_K=int(a_along_k),
+        A_VEC=vector if a_wide else 1,
+        B_ALONG_K=int(b_along_k),
+        B_VEC=vector if b_wide else 1,
+        D_VEC=vector if d_wide else 1,
+    )
+    return config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype.itemsize))
+
+
+def _along_k(*, outer: int, k: int) -> bool:
+    """Whether neighbouring threads should copy neighbouring elements along k rather than along m or n."""
+    return abs(k) < abs(outer)
+
+
+def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
+    """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
+    return tuple(with_copies(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
+
+
+def threads(config: Config) -> int:
+    """Threads per block."""
+    return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
+
+
+def against(problem: Gemm, config: Config) -> str | None:
+    """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
+    if problem.dtype.itemsize not in TILES:
+        return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
+    return too_long(problem) or too_wide(config, with_copies(config, problem))

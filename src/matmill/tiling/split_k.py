@@ -1,0 +1,219 @@
+"""Partial sums in a workspace, and the launches around a kernel that splits k over blocks.
+
+Such a kernel leaves one sum per output and slice of k in the workspace, in the type that the element type is summed in
+(``DType.accumulator``). The split-K reduction (``kernels/splitk/reduce``) adds them in fixed order and makes D of them,
+or the last block of the kernel's own launch does (``include/matmill/splitk/last_block.cuh``). Kernels that add
+atomically keep one sum per output, which ``CLEAR`` sets to zero first. Where k itself comes in pieces,
+``ACCUMULATE_PARTIAL`` adds each piece's sums to a running total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
+from matmill.launch import Argument, Pointer, Value
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+
+_CLEAR_THREADS = 256
+#: The most slices that one thread adds, which are what it loads at once, and the fewest outputs that 4 threads add:
+#: with more, an H200 has no room for all of the threads of 16 at once.
+_FEW, _MANY = 16, 2**13
+_VECTOR, _LINE, _APART = 16, 128, 32  # bytes: of loads, of a cache line, and what is put between whole cache lines
+#: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 60 to 90 KB,
+#: and 2 us longer where they are 256, which a host may still save.
+MOST_ADDED_BY_ONE = 320 * 1024
+
+Needed = Callable[[Gemm, Config], bool]
+
+
+def workspace(operands: GemmOperands) -> Pointer:
+    """Where the partial sums are stored, or null where there are none; ``Kernel.steps`` refuses one that is missing."""
+    return operands.workspace or Pointer("no workspace", 0)
+
+
+def counter(operands: GemmOperands) -> Pointer:
+    """Where blocks count themselves, or null where the partial sums are left to a second launch."""
+    return operands.counter or Pointer("no counter", 0)
+
+
+def padded_bytes(problem: Gemm, config: Config) -> int:
+    """:func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
+    own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
+    return config["GS"] * problem.batch * (own if own % _LINE else own + _APART)
+
+
+def sums_bytes(problem: Gemm, _config: Config) -> int:
+    """Bytes of one sum per output of the batch."""
+    return problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+
+
+def partials_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of one sum per output and block."""
+    return config["GS"] * sums_bytes(problem, config)
+
+
+def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
+    """Parts of k worth considering where ``blocks`` make D and each multiprocessor holds ``per_sm`` of them.
+
+    One; and as many as give every multiprocessor one block, or all that it holds at once, but at most ``most``.
+
+    >>> from matmill.arch import get
+    >>> splits(16, 100, 2, get("h200")), splits(200, 100, 2, get("h200")), splits(1, 5, 1, get("h200"))
+    ([1, 8, 16], [1], [1, 5])
+    """
+    room = {arch.sms * resident // blocks for resident in {1, per_sm}}
+    return sorted({1, *(max(1, min(parts, most)) for parts in room)})
+
+
+def uncounted(problem: Gemm, config: Config) -> str | None:
+    """Why the partial sums of one product are too many for the launch that adds them, or None."""
+    if config["GS"] > 1 and problem.m * problem.n >= 2**31:
+        return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
+    return None
+
+
+def split_bytes(problem: Gemm, config: Config) -> int:
+    """:func:`partials_bytes`, or none where k is whole: the one block of a tile then makes D itself."""
+    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
+
+
+#: C and D of a kernel that makes outputs of sums: pointers, strides in elements, and the scalars, as wide as the sums.
+OUTPUT_FIELDS = {
+    "c_row": "Index",
+    "c_column": "Index",
+    "c_batch": "Index",
+    "d_row": "Index",
+    "d_column": "Index",
+    "d_batch": "Index",
+    "alpha": "Acc",
+    "beta": "Acc",
+}
+
+
+def output_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | float]:
+    """The values of :data:`OUTPUT_FIELDS`."""
+    _, _, c_batch, d_batch = problem.batch_strides
+    strides = (*problem.c_row_col, c_batch, *problem.d_row_col, d_batch)
+    return dict(zip(OUTPUT_FIELDS, (*strides, operands.alpha, operands.beta), strict=True))
+
+
+_REDUCE = Parameters.of(
+    C="const Scalar*", D="Scalar*", workspace="const Acc*", slices="int", m="int", n="int", **OUTPUT_FIELDS
+)
+
+
+def splitk_reduce(
+    slices: Callable[[Config], int],
+    *,
+    outputs: int = 32,
+    ways: int = 16,
+    mirrored: bool = False,
+    needed: Needed | None = None,
+) -> AuxLaunch[Gemm]:
+    """The launch that makes D of so many partial sums per output.
+
+    A block makes ``outputs``, each by ``ways`` threads. ``mirrored`` says that there are no partial sums below the
+    diagonal.
+    """
+
+    def arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+        return _REDUCE.pack(
+            problem.dtype,
+            C=operands.c,
+            D=operands.d,
+            workspace=workspace(operands),
+            slices=slices(config),
+            m=problem.m,
+            n=problem.n,
+            **output_values(problem, operands),
+        )
+
+    constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored))
+    package, geometry = "matmill.kernels.splitk.reduce", _by(outputs, ways)
+    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, early=True)
+
+
+def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
+    """The launch whose blocks make so many outputs, by so many threads each."""
+
+    def geometry(problem: Gemm, _config: Config) -> Geometry:
+        blocks = ceil_div(problem.m * problem.n, outputs)
+        return Geometry(grid=(blocks, problem.batch, 1), block=(outputs * ways, 1, 1))
+
+    return geometry
+
+
+def _slices(config: Config) -> int:
+    return config["GS"]
+
+
+#: After atomic adds, after one partial sum per slice, and after those of the upper triangle alone.
+REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
+REDUCE_PARTIALS = splitk_reduce(_slices)
+REDUCE_TRIANGLE = splitk_reduce(_slices, mirrored=True)
+
+
+def _ways(problem: Gemm, config: Config) -> int:
+    """Threads that add the partial sums of one output, 0 where k is whole."""
+    if config["GS"] <= _FEW:
+        return 1 if config["GS"] > 1 else 0
+    return 4 if problem.batch * problem.m * problem.n >= _MANY else 16
+
+
+#: After a kernel that makes D itself where k is whole: few partial sums of an output are one thread's work, many are
+#: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the product saves, and 16 to
+#: each of 128 x 128 outputs of 33 slices 2 us longer than 4.
+SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
+    splitk_reduce(_slices, outputs=256, ways=1, needed=lambda *asked: _ways(*asked) == 1),
+    splitk_reduce(_slices, outputs=64, ways=4, needed=lambda *asked: _ways(*asked) == 4),
+    splitk_reduce(_slices, outputs=32, ways=16, needed=lambda *asked: _ways(*asked) == 16),
+)
+
+_CLEAR = Parameters.of(workspace="Acc*", count="int")
+
+
+def _clear_geometry(problem: Gemm, _config: Config) -> Geometry:
+    return Geometry(grid=(ceil_div(problem.m * problem.n, _CLEAR_THREADS), 1, 1), block=(_CLEAR_THREADS, 1, 1))
+
+
+def _clear_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return _CLEAR.pack(problem.dtype, workspace=workspace(operands), count=problem.m * problem.n)
+
+
+#: Sets one sum per output to zero.
+CLEAR: AuxLaunch[Gemm] = AuxLaunch(
+    "clear",
+    "matmill.kernels.splitk.clear",
+    Config.of(THREADS=_CLEAR_THREADS),
+    _CLEAR,
+    _clear_geometry,
+    _clear_arguments,
+)
+
+_ACCUMULATE = Parameters.of(D="Acc*", workspace="const Acc*", slices="int", outputs="int")
+
+
+def _accumulate_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return _ACCUMULATE.pack(
+        problem.dtype,
+        D=operands.d,
+        workspace=workspace(operands),
+        slices=_slices(config),
+        outputs=problem.m * problem.n,
+    )
+
+
+#: Adds the partial sums of one piece of k to the totals at D, which start as zeros: an array of sums, not of elements,
+#: packed, and of the accumulator's type. One product, no batch.
+ACCUMULATE_PARTIAL: AuxLaunch[Gemm] = AuxLaunch(
+    "accumulate_partial",
+    "matmill.kernels.splitk.accumulate",
+    Config.of(OUTPUTS=32, WAYS=16),
+    _ACCUMULATE,
+    _by(32, 16),
+    _accumulate_arguments,
+)
