@@ -205,7 +205,7 @@ def test_errors(
 
 
 class InnerGPU(FakeGPU):
-    """Does at ``finish`` what the launches before it were for, with the matrices that they were given."""
+    """Does at ``splitk_reduce`` what the launches before it were for, with the matrices that they were given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,27 +220,32 @@ class InnerGPU(FakeGPU):
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)
         args: tuple[Any, ...] = launch.args
-        if launch.entry not in {"clear", "finish"}:
+        if launch.entry not in {"clear", "splitk_reduce"}:
             self.pending = (launch.entry, *args)
-        elif launch.entry == "finish":
-            d, d_row, d_column, _d_batch, m, n = args[6:12]
-            assert (int(d_row), int(d_column)) == (int(n), 1)
-            self._multiply(d, int(m), int(n))
+        elif launch.entry == "splitk_reduce":
+            (given,) = args
+            assert (int(given["d_row"]), int(given["d_column"])) == (int(given["n"]), 1)
+            self._multiply(given["D"], int(given["m"]), int(given["n"]))
         # No workspace: one block makes D itself; a counter: the last block does.
-        if launch.entry == "inner" and (not args[2].address or args[3].address):
-            d, d_row = args[15:17]
-            self._multiply(d, self.live[d.address].nbytes // (4 * int(d_row)), int(d_row))
+        if launch.entry == "inner" and (not args[0]["workspace"].address or args[0]["counter"].address):
+            d, d_row = args[0]["D"], int(args[0]["d_row"])
+            self._multiply(d, self.live[d.address].nbytes // (4 * d_row), d_row)
 
     def _multiply(self, d: Pointer, m: int, n: int) -> None:
         entry, *given = self.pending
-        numbers = [int(x) for x in given if not isinstance(x, Pointer)]
-        if entry in {"basic", "phvm"}:  # which take m and n
-            assert numbers[:2] == [m, n]
-            numbers = numbers[2:]
-        k, e_row, *f = numbers
-        at = 2 if entry == "inner" else 1  # a batch stride of E comes before
-        e = _strided(given[0], (m, k), (e_row, 1))
-        right = e.T if entry == "gram" else _strided(given[1], (k, n), (f[at], f[at + 1]))
+        if entry == "inner":
+            e_at, f_at = given[0]["E"], given[0]["F"]
+            k, e_row, f_k, f_column = (int(given[0][name]) for name in ("k", "e_row", "f_k", "f_column"))
+        else:
+            e_at, f_at = given[:2]
+            numbers = [int(x) for x in given if not isinstance(x, Pointer)]
+            if entry in {"basic", "phvm"}:  # which take m and n
+                assert numbers[:2] == [m, n]
+                numbers = numbers[2:]
+            k, e_row, *f = numbers
+            f_k, f_column = f[1:3] if entry != "gram" else (1, e_row)
+        e = _strided(e_at, (m, k), (e_row, 1))
+        right = e.T if entry == "gram" else _strided(f_at, (k, n), (f_k, f_column))
         product = e @ right
         self.products += 1
         if entry == self.wrong:
@@ -298,7 +303,7 @@ def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.Ca
     assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in found["baselines"])
     assert "not compared with cupy: no" in found["notes"]
     assert Outcome.from_dict(found).as_dict() == found
-    assert {"clear", "finish", "basic", "gram"} <= set(gpu.entries)
+    assert {"clear", "splitk_reduce", "basic", "gram"} <= set(gpu.entries)
     assert gpu.live == {}
 
 

@@ -129,16 +129,18 @@ class SumGPU(FakeGPU):
             self.copied = 16 * int(args[2])
             ctypes.memmove(args[1].address, args[0].address, self.copied)
             return
-        m, n = int(args[3]), int(args[4])
-        numbers = [int(x) for x in args[5:-2]]
         if launch.entry in {"v1", "v2"}:
-            x_column, y_row, d_row = numbers
+            m, n, x_column, y_row, d_row = (int(x) for x in args[3:-2])
+            pointers, scalars = args[:3], args[-2:]
             strides = [(1, x_column), (y_row, 1), (d_row, 1)]
         else:
-            strides = [(numbers[place], numbers[place + 1]) for place in (0, 3, 6)]
-            assert numbers[2] == numbers[5] == numbers[8] == 0
-        assert [float(x) for x in args[-2:]] == [1.0, 1.0]
-        x, y, d = (self._view(where, (m, n), steps) for where, steps in zip(args[:3], strides, strict=True))
+            (given,) = args
+            m, n = int(given["m"]), int(given["n"])
+            pointers, scalars = tuple(given[name] for name in "XYD"), (given["alpha"], given["beta"])
+            strides = [(int(given[f"{name}_row"]), int(given[f"{name}_column"])) for name in "xyd"]
+            assert [int(given[f"{name}_batch"]) for name in "xyd"] == [0, 0, 0]
+        assert [float(x) for x in scalars] == [1.0, 1.0]
+        x, y, d = (self._view(where, (m, n), steps) for where, steps in zip(pointers, strides, strict=True))
         d[...] = exact_sum(np.ascontiguousarray(x), y)
         if launch.entry == self.wrong:
             bits = f"i{self.dtype.itemsize}"
