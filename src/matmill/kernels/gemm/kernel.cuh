@@ -7,6 +7,7 @@
 #include "matmill/dtype/epilogue.cuh"
 #include "matmill/gemm/split_k.cuh"
 #include "matmill/gemm/simt.cuh"
+#include "matmill/ptx/order.cuh"
 
 using Tile = matmill::SimtGemm<Scalar, Config>;
 

@@ -10,6 +10,7 @@
 #include "matmill/dtype/epilogue.cuh"
 #include "matmill/gemm/mma.cuh"
 #include "matmill/gemm/split_k.cuh"
+#include "matmill/ptx/order.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

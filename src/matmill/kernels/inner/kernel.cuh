@@ -13,6 +13,7 @@
 #include "matmill/inner/packed_sums.cuh"
 #include "matmill/inner/product.cuh"
 #include "matmill/inner/mma.cuh"
+#include "matmill/ptx/order.cuh"
 
 template <class Config, bool UNITS>
 struct ProductOf {
