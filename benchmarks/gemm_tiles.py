@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from lab.enqueue import enqueuer
 from lab.gemm.tiles import LIBRARY
-from matmill.bench.baselines import torch_product
-from matmill.bench.clock import Clock, Competitor
 from matmill.bench.environment import describe
-from matmill.bench.halves import half_product
-from matmill.bench.randoms import uniform
+from matmill.bench.libraries.blas import torch_product
+from matmill.bench.problems.hgemm import half_product
+from matmill.bench.problems.random_numbers import uniform
+from matmill.bench.timing.clock import Clock, Competitor
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
 from matmill.jit.steps import binaries

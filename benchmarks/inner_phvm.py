@@ -19,9 +19,9 @@ from lab.enqueue import enqueuer
 from lab.inner.matrices import InnerMatrices
 from lab.tensors import needs_torch
 from matmill.arch import Arch
-from matmill.bench.clock import Clock, Competitor, flush_bytes
-from matmill.bench.products import CASES, LAYOUTS, case, inner_product
-from matmill.bench.selection import launched
+from matmill.bench.ladder.selection import launched
+from matmill.bench.problems.inner import CASES, LAYOUTS, case, inner_product
+from matmill.bench.timing.clock import Clock, Competitor, flush_bytes
 from matmill.dtypes import F32
 from matmill.jit.steps import binaries
 from matmill.kernel import Kernel

@@ -22,7 +22,7 @@ import numpy as np
 from lab.machine_code import Code, compiled, disassembler, main_path
 from lab.markdown import markdown
 from matmill.arch import Arch, get
-from matmill.bench.products import gram_of, inner_product
+from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.cost import inner as cost

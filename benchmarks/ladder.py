@@ -20,18 +20,18 @@ from typing import Any
 
 from lab.pages import recorded
 from matmill.arch import get
-from matmill.bench import halves
-from matmill.bench.halves import HALVES, half_product
-from matmill.bench.ladder import emulate
-from matmill.bench.measure import measure
-from matmill.bench.production import rows_of
-from matmill.bench.products import EMULATED_K, LAYOUTS, case, inner_product, layout_of
-from matmill.bench.results import Outcome
-from matmill.bench.selection import for_emulator, pick
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
-from matmill.bench.transfers import measure_transfers
-from matmill.bench.transposed import ARTICLE, EMULATED, transposed_sum
+from matmill.bench.ladder.emulated import emulate
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.measured import measure
+from matmill.bench.ladder.measured_transfers import measure_transfers
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import for_emulator, pick
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.plots.sweep import draw_sweep
+from matmill.bench.problems import hgemm
+from matmill.bench.problems.hgemm import HALVES, half_product
+from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
+from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transposed_sum
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, DType
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -105,10 +105,10 @@ def record_measured(args: argparse.Namespace) -> None:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     for name in args.inner:
         product = inner_product(*case(name), ALL[args.dtype], args.layout)
-        record(args.out, measure("inner", rows_of("inner"), product, None, seed=SEED))
+        record(args.out, measure("inner", LADDERS["inner"].rows, product, None, seed=SEED))
     for name in args.transpose_add:
         problem = transposed_sum(*ARTICLE, ELEMENTWISE[name])
-        record(args.out, measure("transpose_add", rows_of("transpose_add"), problem, None, seed=SEED))
+        record(args.out, measure("transpose_add", LADDERS["transpose_add"].rows, problem, None, seed=SEED))
 
 
 def emulated_sgemm() -> Iterator[Outcome]:
@@ -119,20 +119,20 @@ def emulated_sgemm() -> Iterator[Outcome]:
 def emulated_halves() -> Iterator[Outcome]:
     """The hgemm ladder and the production kernel in both element types."""
     for dtype in HALVES.values():
-        yield emulate("hgemm", rows_of("hgemm"), half_product(*halves.EMULATED, dtype), get("h200"), seed=SEED)
+        yield emulate("hgemm", LADDERS["hgemm"].rows, half_product(*hgemm.EMULATED, dtype), get("h200"), seed=SEED)
 
 
 def emulated_transpose_add() -> Iterator[Outcome]:
     """The transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
     for dtype in (BF16, F32):
         asked = transposed_sum(*EMULATED, dtype)
-        yield emulate("transpose_add", rows_of("transpose_add"), asked, get("h200"), seed=SEED)
+        yield emulate("transpose_add", LADDERS["transpose_add"].rows, asked, get("h200"), seed=SEED)
 
 
 def emulated_inner() -> Iterator[Outcome]:
     """The inner ladder and the production kernel, as ``matmill ladder inner --on emulator`` runs them."""
     problem = inner_product(3, 3, EMULATED_K)
-    rungs, said = for_emulator(rows_of("inner"))
+    rungs, said = for_emulator(LADDERS["inner"].rows)
     found = emulate("inner", rungs, problem, get("h200"), seed=SEED)
     yield replace(found, notes=(*found.notes, said))
 
@@ -148,7 +148,7 @@ EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
 def record_halves(folder: Path, dtype: DType, sizes: Sequence[int]) -> None:
     """The hgemm ladder at every size, and a plot of all recorded of the type at powers of two."""
     for n in sizes:
-        record(folder, measure("hgemm", rows_of("hgemm"), half_product(n, n, n, dtype), None, seed=SEED))
+        record(folder, measure("hgemm", LADDERS["hgemm"].rows, half_product(n, n, n, dtype), None, seed=SEED))
     measured = [r for r in recorded(folder, "hgemm") if r["on"] == "gpu" and r["problem"]["n"].bit_count() == 1]
     of_type = [r for r in measured if r["problem"]["dtype"] == dtype.name]
     for arch, group in groupby(sorted(of_type, key=lambda r: r["arch"]), key=lambda r: r["arch"]):

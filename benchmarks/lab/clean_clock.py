@@ -1,6 +1,6 @@
 """A clock that finds L2 cold and clean, and the kernel that reads a long buffer, which leaves it so.
 
-A flush that writes, as that of :class:`~matmill.bench.clock.Clock`, leaves L2 full of bytes that are still to be
+A flush that writes, as that of :class:`~matmill.bench.timing.clock.Clock`, leaves L2 full of bytes that are still to be
 written back. Whatever runs next evicts them, and memory writes them meanwhile: 50 MB on an H200, 10 us. Inner
 products, which only read, and transpose_add are timed after a flush that only reads.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from lab.enqueue import enqueuer
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.probe_runs import Runs
+from matmill.bench.probe.samples import Runs
+from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.kernel import ceil_div
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import READ, VECTOR, Stream

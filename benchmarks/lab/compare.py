@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 from lab.operations import chosen
 from lab.records import Format, by_line
 from lab.tensors import needs_torch
-from matmill.bench.baselines import LibraryProduct
 from matmill.bench.environment import describe
+from matmill.bench.libraries.blas import LibraryProduct
 from matmill.cli.console import output, table
 from matmill.errors import ArgumentError
 from matmill.runtime.gpu import GPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from matmill.bench.clock import StreamHandle
+from matmill.bench.timing.clock import StreamHandle
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
 from matmill.runtime.gpu import GPU

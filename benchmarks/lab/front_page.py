@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.markdown import markdown
-
+from lab.markdown import markdown
 from matmill.bench import units
-from matmill.bench.results import Outcome
+from matmill.bench.ladder.results import Outcome
 from matmill.cli.console import show
 from matmill.cli.tables import report
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from lab.markdown import markdown
 from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
 from matmill.bench import units
-from matmill.bench.traffic import said, sectors_per_load
+from matmill.bench.ladder.traffic import said, sectors_per_load
 
 _UNITS = (
     "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"

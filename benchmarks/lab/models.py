@@ -11,7 +11,7 @@ from lab.gemm import tiles
 from lab.inner.search import read as read_inner
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
-from matmill.bench.products import layout_of
+from matmill.bench.problems.inner import layout_of
 from matmill.cost import hgemm, inner, transpose_add
 from matmill.problem import Geam
 

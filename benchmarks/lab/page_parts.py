@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lab.markdown import markdown
 from matmill.bench import units
-from matmill.bench.subject import subject_of
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]
@@ -131,7 +131,8 @@ def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> s
     said = ""
     if measured:
         record = measured[-1]
-        row, subject, copied = row_of(record, rung.label), subject_of(record["ladder"]), record.get("copy_bytes_per_s")
+        row, copied = row_of(record, rung.label), record.get("copy_bytes_per_s")
+        subject = LADDERS[record["ladder"]].subject
         if row and row[subject.rate]:
             of = "a copy's bandwidth in that run" if copied else f"the {record['arch']}'s {subject.limit_name}"
             part = f", {units.percent(row[subject.fraction])} of {of}" if row[subject.fraction] else ""

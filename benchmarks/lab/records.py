@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.results import finite
+from matmill.bench.ladder.results import finite
 from matmill.errors import ArgumentError
 
 

@@ -26,8 +26,8 @@ from lab.records import Kind, append
 from lab.tensors import needs_torch
 from matmill import arch as arches
 from matmill.arch import DEFAULT, Arch
-from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.kernel import GemmOperands, Kernel
 from matmill.runtime.gpu import GPU
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from matmill.bench.baselines import installed
+from matmill.bench.libraries.blas import installed
 from matmill.errors import ArgumentError
 
 #: Where tensors are made.

@@ -1,6 +1,6 @@
-"""Every kernel matmill knows: production kernels that ``choose`` picks from, and the teaching ladders.
+"""The production kernels that ``choose`` picks from.
 
-A kernel is registered by naming it here; tests, benchmarks, documentation and the command line read these tables.
+A kernel is registered by naming it here; tests, benchmarks and documentation read these tables.
 """
 
 from __future__ import annotations
@@ -15,22 +15,17 @@ from matmill.cost import gemm as gemm_cost
 from matmill.cost import hgemm as hgemm_cost
 from matmill.cost import inner as inner_cost
 from matmill.cost import transpose_add as transpose_add_cost
-from matmill.kernel import Kernel, P, Rung
+from matmill.kernel import Kernel, P
 from matmill.kernels.gemm import GEMM, space_where_wide
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
-from matmill.kernels.inner import INNER as INNER_KERNEL
+from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
-from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
-from matmill.ladder.inner import INNER
-from matmill.ladder.memory import MEMORY, TransferRung
-from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_LADDER
 from matmill.problem import Geam, Gemm
 from matmill.tiling.transpose import space as turn_space
 
@@ -72,20 +67,12 @@ class Production(Generic[P]):
 PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, space_where_wide, gemm_cost.explain),
     Production(HGEMM, hgemm_space, hgemm_cost.explain),
-    Production(INNER_KERNEL, space_where_long, inner_cost.explain),
+    Production(INNER, space_where_long, inner_cost.explain),
 )
 
-#: Kernels of sums of matrices that lie any way.
+#: Kernels of transpose-add, for matrices of any layout.
 SUMS: tuple[Production[Geam], ...] = (
     Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SLIM, slim_space, transpose_add_cost.explain),
 )
-
-LADDERS: dict[str, tuple[Rung[Gemm], ...] | tuple[Rung[Geam], ...] | tuple[TransferRung, ...]] = {
-    "sgemm": SGEMM,
-    "hgemm": HGEMM_LADDER,
-    "memory": MEMORY,
-    "inner": INNER,
-    "transpose_add": TRANSPOSE_ADD_LADDER,
-}

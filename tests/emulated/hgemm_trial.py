@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from matmill import reference
 from matmill.arch import ARCHES, Arch
-from matmill.bench.sums import float16_sums
+from matmill.bench.problems.error_bounds import float16_sums
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run

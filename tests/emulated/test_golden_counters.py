@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from matmill.arch import get
-from matmill.bench.subject import subject_of
+from matmill.bench.ladder import ladders
 from matmill.emulator import Memory, run
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
@@ -79,7 +79,7 @@ def test_every_rung_is_recorded_and_every_metric_counted(ladder: str) -> None:
 )
 def test_the_emulator_counts_what_nsight_compute_counted(ladder: str, rung: Rung[Gemm]) -> None:
     row = recorded(ladder)[rung.label]
-    size: Gemm = subject_of(ladder).problem(row["problem"])
+    size: Gemm = ladders.LADDERS[ladder].subject.problem(row["problem"])
     arch = get("h200")
     kernel = rung.kernel_for(size, arch)
     generator = np.random.default_rng()

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from matmill import cli, registry
+from matmill import cli
 from matmill.cli import main
 from matmill.kernel import Rung
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
+from support.ladder_runs import change
 
 NAIVE = next(rung for rung in SGEMM if rung.label == "naive")
 
@@ -51,7 +52,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel = replace(NAIVE.kernel, package=package, entry="planted")
         rung: Rung[Gemm] = replace(NAIVE, name="planted", kernel=kernel)
-        monkeypatch.setitem(registry.LADDERS, "sgemm", (NAIVE, rung))
+        change(monkeypatch, "sgemm", rungs=(NAIVE, rung))
 
     return put
 

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 from emulated.launched_script import ScriptGPU, run_script
-from matmill import cli, registry
-from matmill.bench.halves import EMULATED
-from matmill.bench.results import Outcome
+from matmill import cli
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
+from support.ladder_runs import change
 
 #: A warp per row of D, an element of it per lane.
 PARAMETERS = (
@@ -32,7 +33,7 @@ extern "C" __global__ void planted{PARAMETERS} {{
   const int row = blockIdx.x, column = blockIdx.y * 32 + threadIdx.x;
   if (row >= m || column >= n) return;
 """
-#: Rounded to float16 eight terms at a time, as float16 sums of matrix units are.
+#: Rounded to float16 eight terms at a time, as float16 sums of tensor cores are.
 NARROW = """
   float sum = 0.0f;
   for (int i = 0; i < k; ++i) {
@@ -66,7 +67,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
             legality=lambda _problem, _config, _arch: None,
         )
         rung: Rung[Gemm] = replace(ANY_SIZE, name="planted", kernel=kernel, tune=None)
-        monkeypatch.setitem(registry.LADDERS, "hgemm", (ANY_SIZE, rung))
+        change(monkeypatch, "hgemm", rungs=(ANY_SIZE, rung))
 
     return put
 

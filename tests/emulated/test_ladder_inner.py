@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from matmill import cli, registry
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.traffic import read_over_least
+from matmill import cli
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.traffic import read_over_least
 from matmill.cli import main
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
+from support.ladder_runs import change
 
 BY_LABEL = {rung.label: rung for rung in INNER}
 ONE_PASS = BY_LABEL["one-pass"]
@@ -62,7 +63,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel: Kernel[Gemm] = replace(ONE_PASS.kernel, package=package, entry="planted", before=())
         rung: Rung[Gemm] = replace(ONE_PASS, name=name, kernel=kernel)
-        monkeypatch.setitem(registry.LADDERS, "inner", (ONE_PASS, rung))
+        change(monkeypatch, "inner", rungs=(ONE_PASS, rung))
 
     return put
 
@@ -130,7 +131,7 @@ def test_every_dtype_and_layout(dtype: str, layout: str, capsys: pytest.CaptureF
     code, found = _json(["--m", "3", "--n", "2", "--k", "501", "--dtype", dtype, "--layout", layout], capsys)
     assert code == cli.OK
     assert found["problem"] == {"m": 3, "n": 2, "k": 501, "dtype": dtype, "layout": layout}
-    assert [row["ok"] for row in found["rows"]] == [True] * len(rows_of("inner")), found["rows"]
+    assert [row["ok"] for row in found["rows"]] == [True] * len(LADDERS["inner"].rows), found["rows"]
     gram = found["rows"][-2]
     assert gram["problem"] == {"m": 3, "n": 3, "k": 501, "dtype": dtype, "layout": "gram"}
     assert gram["note"].startswith("at m=3 n=3 k=501: its F is the transpose of E")

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill import cli, registry
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.transposed import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
+from matmill import cli
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.problems.transpose_add import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
+from support.ladder_runs import change
 
 LABELS = [rung.label for rung in TRANSPOSE_ADD]
 V1 = TRANSPOSE_ADD[0]
@@ -59,7 +60,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         (folder / "__init__.py").write_text("", encoding="utf-8")
         monkeypatch.syspath_prepend(str(tmp_path))
         kernel: Kernel[Geam] = replace(V1.kernel, package=package, entry="planted")
-        monkeypatch.setitem(registry.LADDERS, "transpose_add", (V1, replace(V1, name="planted", kernel=kernel)))
+        change(monkeypatch, "transpose_add", rungs=(V1, replace(V1, name="planted", kernel=kernel)))
 
     return put
 
@@ -196,8 +197,8 @@ def test_records_and_the_production_row() -> None:
     asked = transposed_sum(24300, 11520)
     assert described(asked) == {"m": 24300, "n": 11520, "dtype": "bfloat16"}
     assert restored(described(asked)) == asked
-    assert [row.name for row in rows_of("transpose_add")] == [*LABELS, "production"]
-    lone: Rung[Any] = rows_of("transpose_add")[-1]
+    assert [row.name for row in LADDERS["transpose_add"].rows] == [*LABELS, "production"]
+    lone: Rung[Any] = LADDERS["transpose_add"].rows[-1]
     assert lone.kernel.entry == "transpose_add"
 
 

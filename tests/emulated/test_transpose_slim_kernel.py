@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
-from matmill.bench.transposed import transposed_sum
+from matmill.bench.problems.transpose_add import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div

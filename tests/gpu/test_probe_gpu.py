@@ -9,8 +9,8 @@ import pytest
 
 from matmill import cli
 from matmill.arch import load
-from matmill.bench.probe import data_sheet, probe
-from matmill.bench.probe_runs import Runs
+from matmill.bench.probe.run import data_sheet, probe
+from matmill.bench.probe.samples import Runs
 from matmill.cli import main
 from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.runtime.gpu import GPU

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from matmill import cli
 from matmill.arch import get
-from matmill.bench import measure, transfers
-from matmill.bench.clock import Clock, Competitor, StreamHandle
+from matmill.bench.ladder import measured_transfers
+from matmill.bench.libraries import gemm
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.errors import LaunchError
 from matmill.jit.compile import Binary
@@ -23,6 +24,7 @@ from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.runtime.memory import Allocation
+from support.ladder_runs import FakePeer, use
 
 MILLISECONDS = 2.0
 #: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.
@@ -70,7 +72,7 @@ class FakeGPU:
         del self.live[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
 
     def launch(self, _binary: Binary, launch: Launch, stream: object = None) -> None:
         """Does what the kernel would."""
@@ -107,34 +109,18 @@ def _view(where: object, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return np.ctypeslib.as_array(buffer).reshape(shape)
 
 
-class FakeLibrary:
+class FakeLibrary(FakePeer):
     """A cuBLAS that is right, unless told otherwise."""
 
-    name = "cuBLAS (fake)"
-    version = "fake 1"
-
     def __init__(self, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        self._product = a @ b
-        self.runs = 0
-
-    def run(self, stream: StreamHandle) -> None:
-        """Counts."""
-        assert stream.address
-        self.runs += 1
-
-    def result(self) -> NDArray[np.float32]:
-        """The product."""
-        return self._product
+        super().__init__("cuBLAS (fake)", a @ b)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "cublas", FakeLibrary)
-    # Settling takes half a second by the wall clock, which a fake GPU has no use for.
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    use(monkeypatch, fake)
+    monkeypatch.setattr(gemm, "cublas", FakeLibrary)
     return fake
 
 
@@ -180,7 +166,7 @@ def test_a_wrong_kernel_is_marked_and_fails_the_run(gpu: FakeGPU, capsys: pytest
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(FakeLibrary, "result", lambda self: self._product * np.float32(1.001))
+    monkeypatch.setattr(FakeLibrary, "result", lambda self: self._result * np.float32(1.001))
     code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.FAILED
     assert found["baselines"][0]["ok"] is False
@@ -190,7 +176,7 @@ def test_a_wrong_library_fails_the_run_too(monkeypatch: pytest.MonkeyPatch, caps
 def test_without_a_library_the_fraction_is_null_and_the_run_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(measure, "cublas", lambda _a, _b: None)
+    monkeypatch.setattr(gemm, "cublas", lambda _a, _b: None)
     code, found = _json(["ladder", "sgemm", "--n", "64", "--rungs", "naive"], capsys)
     assert code == cli.OK
     assert found["rows"][0]["library_fraction"] is None
@@ -245,7 +231,7 @@ def test_memory_is_given_back_where_there_is_not_enough(
     monkeypatch.setattr(gpu, "call", scarce)
     rungs = [rung for rung in MEMORY if rung.name == "pinned"]
     with pytest.raises(LaunchError, match="out of memory"):
-        transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1)
+        measured_transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1)
     assert gpu.live == {}
 
 
@@ -285,7 +271,7 @@ def test_a_copy_that_does_not_arrive_is_wrong(gpu: FakeGPU, monkeypatch: pytest.
 
     monkeypatch.setattr(gpu, "call", lossy)
     rungs = [rung for rung in MEMORY if rung.name == "pinned"]
-    outcome = transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1, rounds=1)
+    outcome = measured_transfers.measure_transfers(rungs, Gemm(m=32, n=32, k=32), None, seed=1, rounds=1)
     assert outcome.rows[0].ok is False
     assert "not what the host had sent" in outcome.rows[0].note
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from matmill import cli
 from matmill.arch import get
-from matmill.bench.plots import draw
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.selection import nearest, pick
-from matmill.cli import tables
+from matmill.bench.ladder.ladders import LADDERS, Ladder
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.selection import nearest, pick
+from matmill.bench.plots.ladder import draw
+from matmill.cli import main, tables
 from matmill.kernel import multiples
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
@@ -206,3 +208,12 @@ def test_plots_are_drawn(kind: str, suffix: str, tmp_path: Path) -> None:
     draw(outcome("emulator" if kind == "emulator" else "gpu", rows), path)
     start = path.read_bytes()[:200]
     assert start.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in start
+
+
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_the_list_has_every_rung_with_its_source(ladder: Ladder[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "--list"]) == cli.OK
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip() == ladder.name) + 1
+    assert lines[start].split()[:2] == [ladder.rungs[0].label, ladder.rungs[0].source.key]
+    assert all(any(line.startswith(f"{rung.label} ") for line in lines[start:]) for rung in ladder.rungs)

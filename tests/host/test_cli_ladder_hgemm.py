@@ -23,19 +23,21 @@ from host.test_cli_ladder import measured, outcome
 from lab.hgemm_page import hgemm_page
 from matmill import cli
 from matmill.arch import get
-from matmill.bench import measure, peers, units
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.halves import HALVES, HalfInputs, half_product
-from matmill.bench.peers import NARROW, WIDE, half_peers
-from matmill.bench.plots import draw
-from matmill.bench.results import Outcome
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
+from matmill.bench import units
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.libraries import gemm
+from matmill.bench.libraries.gemm import NARROW, WIDE, half_peers
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.sweep import draw_sweep
+from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.cli import ladder_sweep, main, tables
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import Binary
 from matmill.ladder.hgemm import HGEMM
 from matmill.launch import Launch, Pointer
+from support.ladder_runs import FakePeer, change, refused, use
 from torch_stand_in import Tensor, stand_in
 
 Array = NDArray[Any]
@@ -72,10 +74,8 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", *arguments, *on]) == code
-    said = capsys.readouterr().err
+    found, said = refused(arguments, monkeypatch, capsys)
+    assert found == code
     assert all(word in said for word in words), said
 
 
@@ -84,14 +84,6 @@ def test_help_says_what_is_summed_how(capsys: pytest.CaptureFixture[str]) -> Non
     said = " ".join(capsys.readouterr().out.split())
     assert "m, n, k 4096 4096 4096 on a GPU and 256 256 128 emulated, --dtype (float16 or bfloat16) to float16" in said
     assert "all rungs but the last sum in float16" in said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "hgemm")
-    assert lines[start + 1].split()[:2] == ["hierarchical", "S2"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in LABELS)
 
 
 # A GPU made of host memory
@@ -121,41 +113,27 @@ class HalfGPU(FakeGPU):
         return np.ctypeslib.as_array(buffer).view(self.dtype.numpy).reshape(shape)
 
 
-class FakePeer:
+def _peer(asked: HalfInputs, name: str, *, acc16: bool) -> FakePeer:
     """A cuBLAS that is right, as far as its sums allow."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: HalfInputs, name: str, *, acc16: bool) -> None:
-        self.name, self.acc16 = name, acc16
-        product = asked.a.astype(np.float32) @ asked.b.astype(np.float32)
-        # An error that float16 sums may have and float32 ones may not.
-        self._product = (product * np.float32(1.005 if acc16 else 1.0)).astype(asked.problem.dtype.numpy)
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The product."""
-        return self._product
+    product = asked.a.astype(np.float32) @ asked.b.astype(np.float32)
+    # An error that float16 sums may have and float32 ones may not.
+    product *= np.float32(1.005 if acc16 else 1.0)
+    return FakePeer(name, product.astype(asked.problem.dtype.numpy), acc16=acc16)
 
 
 def _peers(asked: HalfInputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
     assert a != b
-    found = [FakePeer(asked, WIDE, acc16=False)]
+    found = [_peer(asked, WIDE, acc16=False)]
     if asked.problem.dtype is F16:
-        found.append(FakePeer(asked, NARROW, acc16=True))
+        found.append(_peer(asked, NARROW, acc16=True))
     return found, ["not compared with a note"]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
     fake = HalfGPU()
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "half_peers", _peers)
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    use(monkeypatch, fake)
+    change(monkeypatch, "hgemm", libraries=_peers)
     return fake
 
 
@@ -168,7 +146,7 @@ def _json(arguments: list[str], capsys: pytest.CaptureFixture[str], rungs: str =
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_rates_refer_to_the_matrix_units(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rates_refer_to_the_tensor_cores(dtype: str, gpu: HalfGPU, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.dtype = HALVES[dtype]
     code, found = _json(["--n", "250", "--dtype", dtype], capsys)
     assert code == cli.OK, found
@@ -208,11 +186,11 @@ def test_a_library_s_error_is_judged_by_its_sums(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def honest(asked: HalfInputs, _a: int, _b: int) -> tuple[list[FakePeer], list[str]]:
-        peer = FakePeer(asked, WIDE, acc16=True)
+        peer = _peer(asked, WIDE, acc16=True)
         peer.acc16 = False
         return [peer], []
 
-    monkeypatch.setattr(measure, "half_peers", honest)
+    change(monkeypatch, "hgemm", libraries=honest)
     code, found = _json(["--n", "256"], capsys, "any-size")
     assert code == cli.FAILED
     assert found["baselines"][0]["ok"] is False
@@ -220,7 +198,8 @@ def test_a_library_s_error_is_judged_by_its_sums(
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("matmill.cli.ladder_hgemm.GPU_SIZES", (128, 192, 64))
+    assert LADDERS["hgemm"].sizes["gpu"] == (4096, 4096, 4096)
+    change(monkeypatch, "hgemm", sizes={"gpu": (128, 192, 64)})
     _, found = _json([], capsys, "any-size")
     assert found["problem"] == {"m": 128, "n": 192, "k": 64, "dtype": "float16"}
     _, found = _json(["--k", "32"], capsys, "any-size")
@@ -361,7 +340,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = stand_in()
     made.as_tensor = _resident
     monkeypatch.setitem(sys.modules, "torch", made)
-    monkeypatch.setattr(peers, "installed", lambda: ("torch", "cupy"))
+    monkeypatch.setattr(gemm, "installed", lambda: ("torch", "cupy"))
     return made
 
 

@@ -17,22 +17,23 @@ from rich.console import Console
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
-from matmill.bench import measure, peers, sums
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.inputs import Inputs, InputsBySize
-from matmill.bench.plots import draw
-from matmill.bench.production import rows_of
-from matmill.bench.products import CASES, case, gram_of, inner_product
-from matmill.bench.randoms import uniform
-from matmill.bench.results import Outcome
-from matmill.bench.selection import nearest
-from matmill.bench.subject import TRAFFIC
-from matmill.bench.sums import random_sum
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import TRAFFIC
+from matmill.bench.libraries import gemm
+from matmill.bench.plots.ladder import draw
+from matmill.bench.problems import error_bounds
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inner import CASES, case, gram_of, inner_product
+from matmill.bench.problems.inputs import Inputs, InputsBySize
+from matmill.bench.problems.random_numbers import uniform
 from matmill.cli import main, tables
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.jit.compile import Binary
 from matmill.ladder.inner import INNER
 from matmill.launch import Launch, Pointer
+from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in INNER}
@@ -86,7 +87,7 @@ def test_a_gram_rung_gets_the_transpose_and_others_the_size_asked_for() -> None:
 @pytest.mark.parametrize("start", [0, 1, 6, 7])
 @pytest.mark.parametrize("dtype", [F32, F64], ids=lambda dtype: dtype.name)
 def test_threads_draw_what_one_generator_would(start: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.bench.randoms._CHUNK", 8)
+    monkeypatch.setattr("matmill.bench.problems.random_numbers._CHUNK", 8)
     generator = np.random.default_rng([3, 4])
     expected = 2 * generator.random(start + 60, dtype=dtype.numpy)[start:] - 1
     assert np.array_equal(uniform([3, 4], start, (6, 10), dtype), expected.reshape(6, 10))
@@ -136,7 +137,7 @@ def test_the_bound_holds_for_a_running_sum_and_not_for_a_wrong_one(dtype: Any) -
 def test_blocks_along_k_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Inputs.random(inner_product(2, 3, 5000, F64, "column"), 1, random_sum)
     whole, limit = random_sum(made.a, made.b)
-    monkeypatch.setattr(sums, "_BLOCK", 1)
+    monkeypatch.setattr(error_bounds, "_BLOCK", 1)
     parts, again = random_sum(made.a, made.b)
     assert np.allclose(parts, whole, rtol=1e-13, atol=1e-12)
     assert np.allclose(limit, again)
@@ -195,26 +196,16 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", *arguments, *on]) == code
-    said = capsys.readouterr().err
+    found, said = refused(arguments, monkeypatch, capsys)
+    assert found == code
     assert all(word in said for word in words), said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "inner")
-    assert lines[start + 1].split()[:2] == ["basic", "S3"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in BY_LABEL)
 
 
 # A GPU made of host memory
 
 
 class InnerGPU(FakeGPU):
-    """Does at ``finish`` what the launches before it were for, with the matrices that they were given."""
+    """Does at ``splitk_reduce`` what the launches before it were for, with the matrices that they were given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,27 +220,32 @@ class InnerGPU(FakeGPU):
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)
         args: tuple[Any, ...] = launch.args
-        if launch.entry not in {"clear", "finish"}:
+        if launch.entry not in {"clear", "splitk_reduce"}:
             self.pending = (launch.entry, *args)
-        elif launch.entry == "finish":
-            d, d_row, d_column, _d_batch, m, n = args[6:12]
-            assert (int(d_row), int(d_column)) == (int(n), 1)
-            self._multiply(d, int(m), int(n))
+        elif launch.entry == "splitk_reduce":
+            (given,) = args
+            assert (int(given["d_row"]), int(given["d_column"])) == (int(given["n"]), 1)
+            self._multiply(given["D"], int(given["m"]), int(given["n"]))
         # No workspace: one block makes D itself; a counter: the last block does.
-        if launch.entry == "inner" and (not args[2].address or args[3].address):
-            d, d_row = args[15:17]
-            self._multiply(d, self.live[d.address].nbytes // (4 * int(d_row)), int(d_row))
+        if launch.entry == "inner" and (not args[0]["workspace"].address or args[0]["counter"].address):
+            d, d_row = args[0]["D"], int(args[0]["d_row"])
+            self._multiply(d, self.live[d.address].nbytes // (4 * d_row), d_row)
 
     def _multiply(self, d: Pointer, m: int, n: int) -> None:
         entry, *given = self.pending
-        numbers = [int(x) for x in given if not isinstance(x, Pointer)]
-        if entry in {"basic", "phvm"}:  # which take m and n
-            assert numbers[:2] == [m, n]
-            numbers = numbers[2:]
-        k, e_row, *f = numbers
-        at = 2 if entry == "inner" else 1  # a batch stride of E comes before
-        e = _strided(given[0], (m, k), (e_row, 1))
-        right = e.T if entry == "gram" else _strided(given[1], (k, n), (f[at], f[at + 1]))
+        if entry == "inner":
+            e_at, f_at = given[0]["E"], given[0]["F"]
+            k, e_row, f_k, f_column = (int(given[0][name]) for name in ("k", "e_row", "f_k", "f_column"))
+        else:
+            e_at, f_at = given[:2]
+            numbers = [int(x) for x in given if not isinstance(x, Pointer)]
+            if entry in {"basic", "phvm"}:  # which take m and n
+                assert numbers[:2] == [m, n]
+                numbers = numbers[2:]
+            k, e_row, *f = numbers
+            f_k, f_column = f[1:3] if entry != "gram" else (1, e_row)
+        e = _strided(e_at, (m, k), (e_row, 1))
+        right = e.T if entry == "gram" else _strided(f_at, (k, n), (f_k, f_column))
         product = e @ right
         self.products += 1
         if entry == self.wrong:
@@ -265,36 +261,17 @@ def _strided(where: object, shape: tuple[int, int], strides: tuple[int, int]) ->
     return np.lib.stride_tricks.as_strided(flat, shape, tuple(4 * stride for stride in strides))
 
 
-class FakePeer:
-    """A library that is right."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: Inputs, name: str) -> None:
-        self.name = name
-        self._product = asked.a @ asked.b
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The product."""
-        return self._product
-
-
 def _peers(asked: Inputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
     assert a != b
-    return [FakePeer(asked, "torch.mm"), FakePeer(asked, "torch einsum")], ["not compared with cupy: no"]
+    product = asked.a @ asked.b
+    return [FakePeer("torch.mm", product), FakePeer("torch einsum", product)], ["not compared with cupy: no"]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(measure, "peers", _peers)
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    use(monkeypatch, fake)
+    change(monkeypatch, "inner", libraries=_peers)
     return fake
 
 
@@ -326,7 +303,7 @@ def test_rates_are_bytes_over_time(layout: str, gpu: InnerGPU, capsys: pytest.Ca
     assert all(base["ok"] and base["tbytes_per_second"] > 0 for base in found["baselines"])
     assert "not compared with cupy: no" in found["notes"]
     assert Outcome.from_dict(found).as_dict() == found
-    assert {"clear", "finish", "basic", "gram"} <= set(gpu.entries)
+    assert {"clear", "splitk_reduce", "basic", "gram"} <= set(gpu.entries)
     assert gpu.live == {}
 
 
@@ -354,11 +331,11 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
     _, found = _json(["--k", "40000", "--rungs", "two-stage,production"], capsys)
     assert [row["rung"] for row in found["rows"]] == ["two-stage", "production"]
     assert all(row["ok"] and row["library_fraction"] == pytest.approx(1) for row in found["rows"])
-    wide = rows_of("inner")[-1]
+    wide = LADDERS["inner"].rows[-1]
     for dtype in (F32, F16):
         asked = inner_product(200, 3, 5000, dtype)
         assert nearest(wide, asked, get("h200"), TRAFFIC) == (asked, "")  # the kernels of any product take it
-    # Turing's matrix units have no bfloat16.
+    # Turing's tensor cores have no bfloat16.
     size, reason = nearest(wide, inner_product(200, 3, 5000, BF16), get("t4"), TRAFFIC)
     assert size is not None
     assert size.m == 128
@@ -369,7 +346,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
 def test_a_cpu_that_would_take_long_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.ladder.cpu_estimate", lambda _a, _b: 12.0)
+    monkeypatch.setattr("matmill.bench.ladder.rows.cpu_estimate", lambda _a, _b: 12.0)
     _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
     assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
     assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]
@@ -377,7 +354,8 @@ def test_a_cpu_that_would_take_long_is_left_out_and_said(
 
 @pytest.mark.usefixtures("gpu")
 def test_the_default_on_a_gpu_is_mtxa(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(CASES, "MTXA", (3, 3, 5000))
+    assert LADDERS["inner"].sizes["gpu"] == CASES["MTXA"]
+    change(monkeypatch, "inner", sizes={"gpu": (3, 3, 5000)})
     _, found = _json(["--rungs", "one-pass"], capsys)
     assert found["problem"] == {"m": 3, "n": 3, "k": 5000, "dtype": "float32", "layout": "row"}
 
@@ -415,15 +393,15 @@ def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys:
 
 
 def test_libraries_that_refuse_are_told_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "installed", lambda: ("cupy",))
-    found, absent = peers.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
+    monkeypatch.setattr(gemm, "installed", lambda: ("cupy",))
+    found, absent = gemm.peers(Inputs.random(inner_product(2, 2, 8, BF16), 1), 256, 512)
     assert found == []
     assert absent == ["not compared with cupy (cupy_matmul): bfloat16 is not handed to it"]
 
 
 def test_matrices_reach_a_library_as_they_lie() -> None:
     problem = inner_product(2, 3, 100, BF16, "column")
-    e, f = (device.__cuda_array_interface__ for device in peers._operands(problem, 1024, 4096))
+    e, f = (device.__cuda_array_interface__ for device in gemm._operands(problem, 1024, 4096))
     assert (e["data"], e["shape"], e["strides"], e["typestr"]) == ((1024, False), (2, 100), (200, 2), "<i2")
     assert (f["data"], f["shape"], f["strides"]) == ((4096, False), (100, 3), (2, 200))
 

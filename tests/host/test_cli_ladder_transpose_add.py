@@ -23,20 +23,23 @@ from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
 from matmill.arrays import inspect
-from matmill.bench import copying, measure, sum_peers, transposed
-from matmill.bench.clock import Clock, StreamHandle
-from matmill.bench.plots import draw
-from matmill.bench.results import Outcome
-from matmill.bench.selection import nearest
-from matmill.bench.subject import MOVING
-from matmill.bench.sum_peers import CUPY, EAGER, TUNED, CupySum
-from matmill.bench.transposed import ARTICLE, SumInputs, exact_sum, transposed_sum
+from matmill.bench.ladder import measured
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import MOVING
+from matmill.bench.libraries import transpose_add as libraries
+from matmill.bench.libraries.transpose_add import CUPY, EAGER, TUNED, CupySum
+from matmill.bench.plots.ladder import draw
+from matmill.bench.problems import transpose_add as problems
+from matmill.bench.problems.transpose_add import ARTICLE, SumInputs, exact_sum, transposed_sum
+from matmill.bench.timing import device_copy
 from matmill.cli import main, tables
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.jit.compile import Binary
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Launch, Pointer
 from matmill.layout import lower_sum
+from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}
@@ -93,10 +96,8 @@ def test_errors(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
-    on = [] if "--on" in arguments else ["--on", "emulator"]
-    assert main(["ladder", "transpose_add", *arguments, *on]) == code
-    said = capsys.readouterr().err
+    found, said = refused(["transpose_add", *arguments], monkeypatch, capsys)
+    assert found == code
     assert all(word in said for word in words), said
 
 
@@ -104,14 +105,6 @@ def test_help_says_what_m_and_n_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "--help"]) == cli.OK
     said = " ".join(capsys.readouterr().out.split())
     assert "--m and --n are the rows and columns of x; y and the result have n rows and m columns" in said
-
-
-def test_the_list_has_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ladder", "--list"]) == cli.OK
-    lines = capsys.readouterr().out.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.strip() == "transpose_add")
-    assert lines[start + 1].split()[:2] == ["v1", "S4"]
-    assert all(any(line.startswith(f"{label} ") for line in lines[start:]) for label in BY_LABEL)
 
 
 # A GPU made of host memory
@@ -136,16 +129,18 @@ class SumGPU(FakeGPU):
             self.copied = 16 * int(args[2])
             ctypes.memmove(args[1].address, args[0].address, self.copied)
             return
-        m, n = int(args[3]), int(args[4])
-        numbers = [int(x) for x in args[5:-2]]
         if launch.entry in {"v1", "v2"}:
-            x_column, y_row, d_row = numbers
+            m, n, x_column, y_row, d_row = (int(x) for x in args[3:-2])
+            pointers, scalars = args[:3], args[-2:]
             strides = [(1, x_column), (y_row, 1), (d_row, 1)]
         else:
-            strides = [(numbers[place], numbers[place + 1]) for place in (0, 3, 6)]
-            assert numbers[2] == numbers[5] == numbers[8] == 0
-        assert [float(x) for x in args[-2:]] == [1.0, 1.0]
-        x, y, d = (self._view(where, (m, n), steps) for where, steps in zip(args[:3], strides, strict=True))
+            (given,) = args
+            m, n = int(given["m"]), int(given["n"])
+            pointers, scalars = tuple(given[name] for name in "XYD"), (given["alpha"], given["beta"])
+            strides = [(int(given[f"{name}_row"]), int(given[f"{name}_column"])) for name in "xyd"]
+            assert [int(given[f"{name}_batch"]) for name in "xyd"] == [0, 0, 0]
+        assert [float(x) for x in scalars] == [1.0, 1.0]
+        x, y, d = (self._view(where, (m, n), steps) for where, steps in zip(pointers, strides, strict=True))
         d[...] = exact_sum(np.ascontiguousarray(x), y)
         if launch.entry == self.wrong:
             bits = f"i{self.dtype.itemsize}"
@@ -161,39 +156,17 @@ class SumGPU(FakeGPU):
         return np.lib.stride_tricks.as_strided(flat, shape, tuple(size * stride for stride in strides))
 
 
-class FakePeer:
-    """A library that is right, or wrong in one element."""
-
-    version = "fake 1"
-
-    def __init__(self, asked: SumInputs, name: str, *, wrong: bool = False) -> None:
-        self.name = name
-        self._sum = asked.expected.copy()
-        if wrong:
-            self._sum[0, 0] += 1
-
-    def run(self, stream: StreamHandle) -> None:
-        """Takes no time."""
-        assert stream.address
-
-    def result(self) -> Array:
-        """The sum."""
-        return self._sum
-
-
 def _peers(asked: SumInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]:
     assert x != y
-    return [FakePeer(asked, EAGER), FakePeer(asked, TUNED)], ["not compared with CuPy: no"]
+    return [FakePeer(EAGER, asked.expected), FakePeer(TUNED, asked.expected)], ["not compared with CuPy: no"]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(BF16)
-    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
-    monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
-    monkeypatch.setattr(copying, "LEAST", 4096)
-    monkeypatch.setattr(measure, "sum_peers", _peers)
-    monkeypatch.setattr(Clock, "_settle", lambda *_: None)
+    use(monkeypatch, fake)
+    monkeypatch.setattr(device_copy, "LEAST", 4096)
+    change(monkeypatch, "transpose_add", libraries=_peers)
     return fake
 
 
@@ -250,7 +223,12 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(measure, "sum_peers", lambda asked, _x, _y: ([FakePeer(asked, EAGER, wrong=True)], []))
+    def wrong(asked: SumInputs, _x: int, _y: int) -> tuple[list[FakePeer], list[str]]:
+        found = asked.expected.copy()
+        found[0, 0] += 1
+        return [FakePeer(EAGER, found)], []
+
+    change(monkeypatch, "transpose_add", libraries=wrong)
     assert main(["ladder", "transpose_add", "--m", "64", "--n", "64", "--rungs", "v2"]) == cli.FAILED
     assert "WRONG" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(EAGER))
 
@@ -259,8 +237,8 @@ def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_default_on_a_gpu_is_the_article_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.cli.ladder_transpose_add.ARTICLE", (84, 96))
-    monkeypatch.setitem(transposed.CASES, "article", (84, 96))
+    change(monkeypatch, "transpose_add", sizes={"gpu": (84, 96)})
+    monkeypatch.setitem(problems.CASES, "article", (84, 96))
     for arguments in ([], ["--case", "article"]):
         _, found = _json([*arguments, "--rungs", "v1"], capsys)
         assert found["problem"] == {"m": 84, "n": 96, "dtype": "bfloat16"}
@@ -273,14 +251,14 @@ def test_another_gpu_s_percentages_are_its_data_sheet_s_or_its_arch_file_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--m", "64", "--n", "64", "--rungs", "v1", "--arch", "a100"]
-    monkeypatch.setattr(measure, "measured", lambda _arch: None)
+    monkeypatch.setattr(measured, "measured", lambda _arch: None)
     _, found = _json(arguments, capsys)
     assert "copy_bytes_per_s" not in found
     rate = 3 * 2 * 64 * 64 / 2e-3
     assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1555e9)
     assert any("refer to the data sheet of the A100" in note for note in found["notes"])
     known = SimpleNamespace(copy_bytes_per_s=1.3e12, date="2026-11-20")
-    monkeypatch.setattr(measure, "measured", lambda _arch: known)
+    monkeypatch.setattr(measured, "measured", lambda _arch: known)
     _, found = _json(arguments, capsys)
     assert found["copy_bytes_per_s"] == 1.3e12
     assert found["rows"][0]["bandwidth_fraction"] == pytest.approx(rate / 1.3e12)
@@ -359,7 +337,7 @@ def _resident(memory: Any) -> Array:
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
     fake = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(sum_peers, "find_spec", lambda name: object() if name == "cupy" else None)
+    monkeypatch.setattr(libraries, "find_spec", lambda name: object() if name == "cupy" else None)
     return fake
 
 
@@ -367,7 +345,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
 def test_cupy_gets_the_matrices_where_they_are(dtype: DType, cupy: FakeCupy) -> None:
     asked = SumInputs.random(transposed_sum(33, 20, dtype), 5)
     x = np.ascontiguousarray(asked.a.T)
-    found, absent = sum_peers.sum_peers(asked, x.ctypes.data, asked.b.ctypes.data)
+    found, absent = libraries.sum_peers(asked, x.ctypes.data, asked.b.ctypes.data)
     assert absent == ["not compared with torch, which is not installed"]
     (peer,) = found
     assert isinstance(peer, CupySum)
@@ -382,7 +360,7 @@ def test_what_refuses_is_told(cupy: FakeCupy) -> None:
 
     cupy.add = broken  # type: ignore[assignment]  # another callable
     asked = SumInputs.random(transposed_sum(8, 8, F32), 5)
-    found, absent = sum_peers.sum_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    found, absent = libraries.sum_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
     assert found == []
     assert absent[-1] == "not compared with CuPy: no kernel"
 

@@ -11,7 +11,7 @@ import pytest
 
 from matmill import arch, cli
 from matmill.arch import Measured
-from matmill.bench.phvm_curve import read_measured
+from matmill.bench.plots.phvm import read_measured
 from matmill.choose import choose_from
 from matmill.cli import main, model
 from matmill.cost import gemm as gemm_cost
@@ -131,7 +131,7 @@ def test_phvm_table_marks_the_optimum_alone(capsys: pytest.CaptureFixture[str]) 
     assert marked[0][:5] == ["864", "256", "435511486", "309", "ms"]
     assert "6.00GB, which takes 3.86 ms" in said
     assert "80.0 times" in said
-    assert "BS 32: 64 blocks per multiprocessor, which holds 32" in said
+    assert "BS 32: 64 blocks per SM, which holds 32" in said
     assert max(map(len, said.splitlines())) <= 120
 
 

@@ -38,8 +38,8 @@ def test_what_is_chosen_is_what_a_call_would_run(capsys: pytest.CaptureFixture[s
 def test_layouts_and_batches_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
     (plain,) = _asked(capsys, "matmul", "7x96x40", "7x40x64")["stages"]
     assert plain["problem"] == "7 x 96x64x40 float32"
-    (turned,) = _asked(capsys, "matmul", "96x40T", "40x64")["stages"]
-    assert turned["best"]["config"]["A_ALONG_K"] == 0 != plain["best"]["config"]["A_ALONG_K"]
+    (transposed,) = _asked(capsys, "matmul", "96x40T", "40x64")["stages"]
+    assert transposed["best"]["config"]["A_ALONG_K"] == 0 != plain["best"]["config"]["A_ALONG_K"]
     (gram,) = _asked(capsys, "inner", "3x1e7", "--gram")["stages"]
     assert (gram["best"]["kernel"], gram["best"]["config"]["GRAM"]) == ("inner", 1)
     (cross,) = _asked(capsys, "inner", "3x1e7", "1e7x3T")["stages"]
@@ -105,7 +105,7 @@ def test_errors_name_the_argument(
 
 
 def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    from matmill.bench.transposed import transposed_sum  # noqa: PLC0415 — the ladder's own way to the same sum
+    from matmill.bench.problems.transpose_add import transposed_sum  # noqa: PLC0415 — the ladder's own way to the same sum
 
     (stage,) = _asked(capsys, "transpose_add", "8191x4095", "--dtype", "bfloat16")["stages"]
     kernel = choose_sum(transposed_sum(8191, 4095, BF16), get("h200")).kernel

@@ -13,7 +13,7 @@ from lab.gemm.tiles import read
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import ARCHES, get
-from matmill.bench.halves import half_product
+from matmill.bench.problems.hgemm import half_product
 from matmill.choose import choose
 from matmill.cost import hgemm as cost
 from matmill.dtypes import BF16, F16, F32, DType

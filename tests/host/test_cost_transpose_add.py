@@ -10,7 +10,7 @@ import pytest
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import get
-from matmill.bench.transposed import ARTICLE, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, transposed_sum
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small

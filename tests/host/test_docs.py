@@ -17,13 +17,12 @@ from lab.hgemm_page import hgemm_page, recorded_pictures
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.transpose_add.report import recorded_comparisons
-from matmill.bench.production import rows_of
+from matmill.bench.ladder.ladders import LADDERS
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.registry import LADDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -154,7 +153,7 @@ def test_the_recorded_emulation_covers_today_s_ladder(ladder: str) -> None:
     emulated = [r for r in recorded(RESULTS, ladder) if r["on"] == "emulator"]
     assert emulated
     for record in emulated:
-        assert [row["rung"] for row in record["rows"]] == [rung.label for rung in rows_of(ladder)]
+        assert [row["rung"] for row in record["rows"]] == [rung.label for rung in LADDERS[ladder].rows]
         assert all(row["ok"] for row in record["rows"])
 
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.arch import get
-from matmill.bench import halves
-from matmill.bench.halves import HALVES, HalfInputs, half_product
-from matmill.bench.subject import MATRIX
+from matmill.bench.ladder.subject import MATRIX
+from matmill.bench.problems import hgemm
+from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.dtypes import BF16, F16, DType
 from matmill.ladder.hgemm import HGEMM
 
@@ -59,7 +59,7 @@ def test_alignments_are_true_of_the_arrays(size: int, dtype: DType) -> None:
     assert problem.a_align == 16 or row % (2 * problem.a_align)
     assert size == 1 or (size * dtype.itemsize) % problem.b_align == 0
     assert problem.b_align == problem.d_align or size == 1
-    assert halves.restored(halves.described(problem)) == problem
+    assert hgemm.restored(hgemm.described(problem)) == problem
 
 
 @pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)

@@ -92,6 +92,26 @@ def test_results_are_never_checked_by_what_made_them() -> None:
     assert users <= {"bench", "cli"}
 
 
+#: The rooms of bench, low to high. A module may import its own room and those below it.
+BENCH_ROOMS = (
+    ("units", "progress", "environment"),
+    ("timing", "problems"),
+    ("libraries", "probe"),
+    ("ladder",),
+    ("plots",),
+)
+BENCH_RANK = {name: rank for rank, row in enumerate(BENCH_ROOMS) for name in row}
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.parent.parent == ROOT / "bench"], ids=MODULES.get)
+def test_rooms_of_bench_import_only_what_is_below_them(path: Path) -> None:
+    own = path.parent.name
+    for name in _imports(path):
+        if name.startswith("matmill.bench."):
+            room = name.split(".")[2]
+            assert room == own or BENCH_RANK[room] < BENCH_RANK[own], f"{MODULES[path]} imports {name}"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
 def test_cuda_and_array_libraries_stay_where_they_belong(path: Path) -> None:
     tops = {name.split(".")[0] for name in _imports(path)}

@@ -21,9 +21,9 @@ from lab.inner import compare as inner_compare
 from lab.inner.groups import GROUPS, must_beat_library, problems, wanted
 from lab.inner.report import FORMAT, LIBRARY, OURS, Entry, cells, entries, page, recorded_comparisons, rows_of, said
 from matmill.arch import get
-from matmill.bench import probe_runs
-from matmill.bench.clock import Clock
-from matmill.bench.products import CASES, described, gram_of, inner_product
+from matmill.bench.probe import samples
+from matmill.bench.problems.inner import CASES, described, gram_of, inner_product
+from matmill.bench.timing.clock import Clock
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm
 from support.scripts import run_script
@@ -225,7 +225,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SearchGPU:
     monkeypatch.setattr(tensors, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "installed", lambda: ("torch",))
     monkeypatch.setattr(inner_compare, "inner", _inner)
-    monkeypatch.setattr(probe_runs, "flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr(samples, "flush_bytes", lambda _arch, *, cold: 1024 * cold)
     monkeypatch.setattr(Reading, "nbytes", 1 << 16)
     monkeypatch.setattr(fake, "prepare", lambda _binary, _launch: lambda _config, _parameters: None)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

@@ -181,7 +181,7 @@ def test_kernels_of_one_launch_are_what_they_were() -> None:
         ),
         ("two-stage", Gemm(3, 3, 9, a_strides=(1, 3)), {}, "E's rows are not contiguous: their stride is 3"),
         ("two-stage", Gemm(3, 3, 8), {"F_MODE": 0}, "F's columns are not contiguous: their stride is 3"),
-        ("two-stage", Gemm(3, 3, 9), {"E_WIDTH": 4}, "E_WIDTH = 4 needs lines aligned to 16 bytes"),
+        ("two-stage", Gemm(3, 3, 9), {"E_WIDTH": 4}, "E_WIDTH = 4 needs rows or columns aligned to 16 bytes"),
         ("two-stage", Gemm(3, 3, 8, b_strides=(5, 1)), {"F_MODE": 1}, "F with strides (5, 1) is not one run of memory"),
         ("gram", Gemm(3, 3, 9), {}, "F is not the transpose of E"),
     ],

@@ -23,10 +23,10 @@ from lab.inner.search import SEARCH, Task, candidates, mma_tasks, numbers, read,
 from lab.records import append
 from lab.search import Candidate, Search, Tools
 from matmill.arch import get
-from matmill.bench.clock import Clock, Competitor, StreamHandle
-from matmill.bench.phvm_curve import read_measured
-from matmill.bench.products import gram_of, inner_product, layout_of
-from matmill.bench.sums import random_sum
+from matmill.bench.plots.phvm import read_measured
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inner import gram_of, inner_product, layout_of
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
@@ -379,7 +379,7 @@ def test_kernels_can_be_compiled_alone_by_other_processes(
 def test_the_curve_of_phvm_is_measured_over_its_launches(
     gpu: SearchGPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr("matmill.bench.timing.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
     assert run_script(monkeypatch, "inner_phvm.py", "--out", tmp_path, "--cases", "MTX1", "--k", 5000) == 0
     curve = read_measured(tmp_path / "phvm_h200_MTX1.json")

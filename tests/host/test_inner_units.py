@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from matmill.arch import get
-from matmill.bench.products import gram_of, inner_product
+from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.cost import inner as cost

@@ -17,7 +17,7 @@ from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
 from lab.models import MODELS
 from lab.records import append
 from matmill.arch import get
-from matmill.bench.products import gram_of, inner_product
+from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.cost import inner as cost
 from matmill.cost.inner import Constants
 from matmill.dtypes import BF16, F64

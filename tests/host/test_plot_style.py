@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill import cli
-from matmill.bench.plot_style import COLOURS, spread
-from matmill.bench.plots import draw
-from matmill.bench.results import Outcome
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.style import COLOURS, spread
+from matmill.bench.plots.sweep import draw_sweep
 from matmill.cli import main
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from matmill import cli
 from matmill.arch import Arch, Measured, get, load, user_file
-from matmill.bench import probe as probing
-from matmill.bench.probe import Probed, data_sheet, probe, refuse_nonsense
-from matmill.bench.probe_runs import ROUNDS, Runs, Spread
+from matmill.bench.probe import run as probing
+from matmill.bench.probe.run import Probed, data_sheet, probe, refuse_nonsense
+from matmill.bench.probe.samples import ROUNDS, Runs, Spread
 from matmill.cli import main
 from matmill.cli import probe as command
 from matmill.dtypes import F32, DType
@@ -99,7 +99,7 @@ class FakeGPU:
         del self.memory[address]
 
     def synchronize(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
 
     frame = GPU.frame
 
@@ -342,8 +342,8 @@ def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, caps
     assert lines["latency, global memory"].split()[-8:] == ["800", "cycles", "720", "cycles", "880", "cycles", "-", "-"]
     assert "4.80TB/s" in lines["global memory, read"]
     assert "83.3%" in lines["global memory, read"]
-    assert "66.9 TFLOP/s" in lines["multiply-adds (float32)"]
-    assert "89.7%" in lines["multiply-adds (float32)"]
+    assert "66.9 TFLOP/s" in lines["FMA (float32)"]
+    assert "89.7%" in lines["FMA (float32)"]
     assert "2.00 us" in lines["launch, on the GPU"]
     assert "1.90 GHz" in lines["clock"]
     path = user_file(present.arch)

@@ -9,7 +9,7 @@ from math import gcd
 import pytest
 
 from matmill.arch import get
-from matmill.bench.products import gram_of, inner_product
+from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from, choose_sum
 from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType

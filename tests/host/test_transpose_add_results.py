@@ -13,9 +13,9 @@ from lab.records import MEDIAN
 from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
 from lab.transpose_add.shapes import CASE, LONG, SHAPES, Shape
 from matmill.arch import get
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.transposed import ARTICLE, transposed_sum
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
+from matmill.bench.problems.transpose_add import ARTICLE, transposed_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 

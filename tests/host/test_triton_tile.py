@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from matmill.bench import triton_tile
+from matmill.bench.libraries import triton_tile
 
 
 def test_its_parameters_say_nothing_that_tritons_compiler_does_not_know() -> None:

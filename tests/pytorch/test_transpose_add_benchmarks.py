@@ -28,11 +28,12 @@ from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, entries, page_part
 from lab.transpose_add.search import SEARCH, candidates, grid, named, problem_of, read, slim_grid
 from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import get
-from matmill.bench import copying, sum_peers
-from matmill.bench.clock import Clock
-from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.transposed import transposed_sum
+from matmill.bench.libraries import transpose_add as libraries
+from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
+from matmill.bench.problems.transpose_add import transposed_sum
+from matmill.bench.timing import device_copy
+from matmill.bench.timing.clock import Clock
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
 from matmill.layout import lower_sum
@@ -50,10 +51,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(F32)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(tensors, "DEVICE", "cpu")
-    monkeypatch.setattr(copying, "LEAST", 4096)
-    monkeypatch.setattr(copying, "MOST", 4096)
+    monkeypatch.setattr(device_copy, "LEAST", 4096)
+    monkeypatch.setattr(device_copy, "MOST", 4096)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)
-    monkeypatch.setattr("matmill.bench.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
+    monkeypatch.setattr("matmill.bench.timing.clock.flush_bytes", lambda _arch, *, cold: 1024 * cold)
     for name, stand_in in {
         "synchronize": lambda: None,
         "stream": lambda _stream: nullcontext(),
@@ -150,7 +151,7 @@ def test_without_eager_torch_there_is_nothing_to_compare_with(gpu: SumGPU, monke
     def refuses(_x: Any, _y: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(sum_peers, "_sum", refuses)
+    monkeypatch.setattr(libraries, "_sum", refuses)
     with pytest.raises(ArgumentError, match="out of memory"):
         _compare(gpu, Shape("odd", 33, 21, F32))
 

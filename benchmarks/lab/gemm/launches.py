@@ -15,10 +15,11 @@ from pathlib import Path
 
 from lab.launches import Launches, Product
 from matmill.arch import Arch
-from matmill.bench.halves import HALVES, half_product
-from matmill.bench.products import alignment
-from matmill.bench.selection import nearest
-from matmill.bench.subject import ARITHMETIC, subject_of
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import ARITHMETIC
+from matmill.bench.problems.hgemm import HALVES, half_product
+from matmill.bench.problems.inner import alignment
 from matmill.dtypes import ALL
 from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
@@ -35,7 +36,7 @@ PRODUCTS = ((131, 67, 45), (160, 272, 40), (70, 90, 2100))
 
 def rungs(arch: Arch, ladder: str, asked: Gemm) -> Iterator[Product]:
     """Every rung of a ladder with the size it runs at."""
-    subject = subject_of(ladder)
+    subject = LADDERS[ladder].subject
     products: tuple[Rung[Gemm], ...] = {"sgemm": SGEMM, "hgemm": HGEMM_LADDER}[ladder]
     for rung in products:
         size, reason = nearest(rung, asked, arch, subject)
@@ -91,7 +92,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _finish(args: argparse.Namespace, launched: Sequence[Product]) -> None:
-    described = subject_of(args.ladder or "hgemm").record
+    described = LADDERS[args.ladder or "hgemm"].subject.record
     rows = [{"rung": one.name, "entry": one.kernel.entry, "problem": described(one.problem)} for one in launched]
     if args.out:
         args.out.write_text(json.dumps(rows))

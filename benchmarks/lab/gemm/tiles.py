@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.model_fit import Found
-from matmill.bench.halves import HALVES, restored
+from matmill.bench.problems.hgemm import HALVES, restored
 from matmill.config import Config
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
@@ -26,7 +26,7 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
 def alignment_of(problem: Gemm) -> str:
     """Bytes that the rows of A and of B start on.
 
-    >>> from matmill.bench.halves import half_product
+    >>> from matmill.bench.problems.hgemm import half_product
     >>> alignment_of(half_product(1000, 1002, 1000))
     'on 16, 4'
     """

@@ -23,12 +23,12 @@ from lab.inner.groups import GROUPS, problems
 from lab.inner.matrices import InnerMatrices
 from lab.inner.report import FORMAT, HEADINGS, LIBRARY, OURS, cells, entries, rows_of, said, slower
 from matmill.arch import Arch
-from matmill.bench.array_libraries import TorchCalls
-from matmill.bench.baselines import CupyProduct, LibraryProduct, TorchProduct, installed
-from matmill.bench.clock import Competitor, StreamHandle
-from matmill.bench.peers import BFLOAT, tried
-from matmill.bench.probe_runs import Runs
-from matmill.bench.products import described
+from matmill.bench.libraries.blas import CupyProduct, LibraryProduct, TorchProduct, installed
+from matmill.bench.libraries.gemm import BFLOAT, tried
+from matmill.bench.libraries.torch_cupy import TorchCalls
+from matmill.bench.probe.samples import Runs
+from matmill.bench.problems.inner import described
+from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.choose import choose
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER

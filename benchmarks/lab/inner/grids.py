@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from itertools import product
 
-from matmill.bench.products import GRAM, LAYOUTS, gram_of, inner_product
+from matmill.bench.problems.inner import GRAM, LAYOUTS, gram_of, inner_product
 from matmill.dtypes import ALL, DType
 from matmill.problem import Gemm
 

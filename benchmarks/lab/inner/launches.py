@@ -14,9 +14,9 @@ from itertools import product
 
 from lab.launches import Launches, Product
 from matmill.arch import Arch
-from matmill.bench.products import GRAM, LAYOUTS, gram_of, inner_product, layout_of
-from matmill.bench.selection import for_emulator, nearest
-from matmill.bench.subject import TRAFFIC
+from matmill.bench.ladder.selection import for_emulator, nearest
+from matmill.bench.ladder.subject import TRAFFIC
+from matmill.bench.problems.inner import GRAM, LAYOUTS, gram_of, inner_product, layout_of
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernel import Kernel

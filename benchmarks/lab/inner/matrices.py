@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lab import tensors
 from lab.tensors import Tensors
-from matmill.bench.sums import random_limit
+from matmill.bench.problems.error_bounds import random_limit
 from matmill.kernel import GemmOperands
 from matmill.launch import Pointer
 from matmill.problem import Gemm
@@ -81,7 +81,7 @@ class InnerMatrices(Tensors):
 
     @cached_property
     def answer(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The product in float64 and how far a right result may be from it, see :mod:`matmill.bench.sums`."""
+        """The product in float64 and how far a right result may be from it, see :func:`random_limit`."""
         torch, k = self.torch, self.problem.k
         step = max(1, _BLOCK // (8 * (self.problem.m + self.problem.n)))
         total = torch.zeros(self.out.shape, dtype=torch.float64, device=self.out.device)

@@ -15,7 +15,7 @@ from lab.markdown import markdown
 from lab.page_parts import UNMEASURED, environment_of
 from lab.records import MEDIAN, Comparable, Format
 from matmill.bench import units
-from matmill.bench.products import GRAM, LAYOUTS, layout_of, restored
+from matmill.bench.problems.inner import GRAM, LAYOUTS, layout_of, restored
 from matmill.dtypes import ALL
 from matmill.problem import Gemm
 

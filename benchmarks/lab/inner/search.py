@@ -24,9 +24,9 @@ from lab.model_fit import Found
 from lab.records import Kind
 from lab.search import Candidate, Search, Timed, Tools, Trial
 from matmill.arch import DEFAULT, Arch, get
-from matmill.bench.baselines import TorchProduct
-from matmill.bench.clock import Competitor, StreamHandle
-from matmill.bench.products import described, restored
+from matmill.bench.libraries.blas import TorchProduct
+from matmill.bench.problems.inner import described, restored
+from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.kernel import Kernel

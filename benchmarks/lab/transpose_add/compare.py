@@ -32,11 +32,9 @@ from lab.transpose_add.report import (
 )
 from lab.transpose_add.shapes import CASE, GROUPS, SHORT, Shape
 from matmill.arch import Arch
-from matmill.bench.array_libraries import TorchCalls
-from matmill.bench.clock import Clock, Competitor, StreamHandle, Timing
-from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.peers import BFLOAT, tried
-from matmill.bench.sum_peers import (
+from matmill.bench.libraries.gemm import BFLOAT, tried
+from matmill.bench.libraries.torch_cupy import TorchCalls
+from matmill.bench.libraries.transpose_add import (
     COMPILED,
     COMPILED_AS_Y,
     CUPY,
@@ -47,6 +45,8 @@ from matmill.bench.sum_peers import (
     compiled_as_y,
     torch_peers,
 )
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.layout import lower_sum

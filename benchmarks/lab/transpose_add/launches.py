@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from lab.launches import NAN_BYTE, Launches
 from matmill.arch import Arch
 from matmill.arrays import inspect
-from matmill.bench.selection import nearest
-from matmill.bench.subject import MOVING
-from matmill.bench.transposed import transposed_sum
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import MOVING
+from matmill.bench.problems.transpose_add import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.steps import binaries

@@ -13,7 +13,7 @@ from lab.markdown import markdown
 from lab.records import MEDIAN, Comparable, Format
 from lab.transpose_add.shapes import CASE, GROUPS, LONG, Shape
 from matmill.bench import units
-from matmill.bench.sum_peers import COMPILED, COMPILED_AS_Y, EAGER
+from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER
 
 FORMAT = Format("transpose_add", "transpose_add comparison", "sums", "shape")
 OURS = "matmill.transpose_add"

@@ -22,9 +22,9 @@ from lab.transpose_add.matrices import TransposeAddMatrices
 from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import DEFAULT, Arch, get
 from matmill.arrays import Operand
-from matmill.bench.clock import Competitor, StreamHandle
-from matmill.bench.copying import COPY_NAME, Copying
-from matmill.bench.sum_peers import EAGER, TorchSum
+from matmill.bench.libraries.transpose_add import EAGER, TorchSum
+from matmill.bench.timing.clock import Competitor, StreamHandle
+from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE

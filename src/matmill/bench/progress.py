@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Told what is under way, steps done, steps in all.
+#: Told what is running, steps done, steps in all.
 Progress = Callable[[str, int, int], None]
 
 

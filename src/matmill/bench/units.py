@@ -31,8 +31,8 @@ def digits(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
     rounded = float(f"{value:.3g}")  # first, so that 0.99999 counts as 1.00
-    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
-    return f"{value:.{min(places, 6)}f}"
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{min(decimals, 6)}f}"
 
 
 def seconds(value: float) -> str:

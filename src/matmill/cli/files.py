@@ -85,7 +85,7 @@ def _taken_for(array: NDArray[Any], dtype: DType, path: Path, argument: str) -> 
         got=f"{path} with elements of {array.dtype}",
         wanted=f"{dtype.name}, as --dtype says"
         + (", in two bytes without a type or as uint16" if dtype is BF16 else ""),
-        fix="Leave --dtype away, or convert the file.",
+        fix="Omit --dtype, or convert the file.",
     )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill import settings
 from matmill.cli.console import transferring
-from matmill.cli.files import load, save
+from matmill.cli.files import load
 from matmill.cli.options import Subparsers, writable
-from matmill.cli.report import report, timed
+from matmill.cli.product import add_arguments, finish, run_product
 from matmill.dtypes import ALL, of_numpy
 from matmill.errors import unknown_name
 from matmill.problem import Gemm
@@ -30,18 +30,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add = parser.add_argument
     add("e", metavar="E.npy", type=Path)
     add("f", metavar="F.npy", type=Path, nargs="?", help="left out: E transposed (a Gram matrix)")
-    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
-    add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
-    add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
-    add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
     add(
         "--dtype",
         metavar="|".join(ALL),
         help="type of the elements, which the files must have; bfloat16 takes two bytes without a type, which is how "
         "NumPy writes it, and uint16",
     )
-    add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
-    add("--json", action="store_true", help="print one JSON document")
+    add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,15 +56,9 @@ def run(args: argparse.Namespace) -> int:
     e = read(args.e, "E")
     f = e.T if args.f is None else read(args.f, "F")
     c = None if args.c is None else read(args.c, "--c")
-    beta = args.beta if args.beta is not None else float(c is not None)
-    executor = args.executor or settings.default_executor()
     with transferring() as progress:
-        product, seconds = timed(
-            lambda: inner(e, f, c, alpha=args.alpha, beta=beta, executor=executor, progress=progress), executor
-        )
-    save(args.out, product)
-    report(args, _problem(e, f, gram=args.f is None, has_c=beta != 0), product, executor, seconds)
-    return 0
+        ran = run_product(args, c, partial(inner, e, f, progress=progress))
+    return finish(args, ran, _problem(e, f, gram=args.f is None, has_c=ran.has_c), by_bytes=True)
 
 
 def _problem(e: NDArray[Any], f: NDArray[Any], *, gram: bool, has_c: bool) -> Gemm:

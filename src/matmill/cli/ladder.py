@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from matmill.arch import DEFAULT, get
-from matmill.bench.ladder import emulate
-from matmill.bench.measure import measure
-from matmill.bench.memory import emulate_transfers
-from matmill.bench.plots import draw
-from matmill.bench.production import rows_of
-from matmill.bench.results import Outcome
-from matmill.bench.selection import pick
-from matmill.bench.sweep import Sweep
-from matmill.bench.sweep_plot import draw_sweep
-from matmill.bench.transfers import measure_transfers
-from matmill.cli import ladder_hgemm, ladder_inner, ladder_sweep, ladder_transpose_add, tables
+from matmill.bench.ladder.ladders import LADDERS, Ladder, On
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.run import run as run_ladder
+from matmill.bench.ladder.selection import pick
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.sweep import draw_sweep
+from matmill.bench.problems.asked import Asked
+from matmill.cli import ladder_sweep, tables
 from matmill.cli.console import answer, output, progress
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
-from matmill.problem import Geam, Gemm
-from matmill.registry import LADDERS
 from matmill.runtime import gpu
 
 ON = ("auto", "gpu", "emulator")
-#: (m, n, k) of a run that names none of them: on a GPU large enough to fill it; emulated the least that every rung
-#: takes as it is, with several steps of k, which ends within half a minute on two cores.
-GPU_SIZES = (4096, 4096, 4096)
-EMULATOR_SIZES = (256, 256, 64)
+#: Options that several ladders take and others do not.
+_SHARED = ("case", "dtype", "sweep")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -42,17 +35,14 @@ def add_parser(subparsers: Subparsers) -> None:
         "ladder",
         help="run the rungs of a ladder, checked and counted, and timed where there is a GPU",
         description="Run every rung of a ladder on random matrices, check each element, and show what each rung costs. "
-        "On a GPU the rungs are timed in turns with what libraries have; without one they run as PTX in an emulator "
-        "that counts memory traffic, bank conflicts, barriers and races.",
+        "On a GPU the rungs and what libraries have are timed in one run, interleaved; without one they run as PTX in "
+        "an emulator that counts memory traffic, bank conflicts, barriers and races.",
     )
+    large, small = (" ".join(map(str, LADDERS["sgemm"].sizes[on])) for on in ("gpu", "emulator"))
     add = parser.add_argument
     add("ladder", nargs="?", help=f"one of {', '.join(LADDERS)}")
     add("--list", action="store_true", help="list the ladders and their rungs, and stop")
-    add(
-        "--n",
-        type=size,
-        help=f"m = n = k (default: m, n, k {_said(GPU_SIZES)} on a GPU, {_said(EMULATOR_SIZES)} emulated)",
-    )
+    add("--n", type=size, help=f"m = n = k (default: m, n, k {large} on a GPU, {small} emulated)")
     add("--m", type=size, help="rows of A and C, or of x")
     add("--k", type=size, help="columns of A, rows of B, for instance 5e7")
     add("--on", default="auto", metavar="|".join(ON), help="where to run (default: the GPU, if there is one)")
@@ -66,23 +56,26 @@ def add_parser(subparsers: Subparsers) -> None:
     add(
         "--sweep",
         metavar="LOW..HIGH",
-        help=f"on a GPU, rates at m = n = k = LOW, twice that, and so on to HIGH, of the ladders {_of('sweep')}",
+        help=f"on a GPU, rates at m = n = k = LOW, twice that, and so on to HIGH, of the ladders {_said('sweep')}",
     )
-    add("--dtype", metavar="|".join(ELEMENTWISE), help=f"type of every matrix, of the ladders {_of('dtype')}")
+    add("--dtype", metavar="|".join(ELEMENTWISE), help=f"type of every matrix, of the ladders {_said('dtype')}")
     add(
         "--case",
         metavar="NAME",
-        help=f"sizes by name, of the ladders {_of('case')}; --m, --n and --k change them",
+        help=f"sizes by name, of the ladders {_said('case')}; --m, --n and --k change them",
     )
-    ladder_hgemm.add_arguments(parser)
-    ladder_inner.add_arguments(parser)
-    ladder_transpose_add.add_arguments(parser)
+    for ladder in LADDERS.values():
+        if ladder.help:
+            group = parser.add_argument_group(f"ladder {ladder.name}", ladder.help)
+            for option in ladder.own:
+                kind = size if option.constant else str
+                group.add_argument(f"--{option.name}", metavar=option.metavar, type=kind, help=option.help)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs a ladder and shows the result; 1 where a row is wrong."""
     if args.list:
-        output().print(tables.listing(LADDERS))
+        output().print(tables.listing({name: ladder.rungs for name, ladder in LADDERS.items()}))
         return 0
     plot = plot_file(args.plot)
     if args.sweep is not None:
@@ -94,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
     """Runs a ladder at every size of ``--sweep`` and shows the rates; 1 where a row is wrong."""
-    refuse(args, _ladder(args.ladder))
+    _refuse(args, _ladder(args.ladder))
     sizes = ladder_sweep.sizes(args.sweep)
     ladder_sweep.check(args, _on(args.on))
     sweep = Sweep(tuple(_run(argparse.Namespace(**{**vars(args), "n": n})) for n in sizes))
@@ -104,64 +97,54 @@ def _sweep(args: argparse.Namespace, plot: Path | None) -> int:
 
 def _run(args: argparse.Namespace) -> Outcome:
     """The outcome of the run that the arguments describe."""
-    name, on = _ladder(args.ladder), _on(args.on)
+    ladder, on = _ladder(args.ladder), _on(args.on)
     arch = get(args.arch, "--arch") if args.arch is not None else None
-    rungs: Sequence[Any] = pick(rows_of(name), args.rungs)
-    notes: tuple[str, ...] = ()
-    problem: Gemm | Geam
-    refuse(args, name)
-    if name == ladder_inner.NAME:
-        problem = ladder_inner.problem(args, on)
-        rungs, notes = ladder_inner.launched(rungs, args, on)
-    elif name == ladder_hgemm.NAME:
-        problem = ladder_hgemm.problem(args, on)
-    elif name == ladder_transpose_add.NAME:
-        problem = ladder_transpose_add.problem(args, on)
-    else:
-        problem = _problem(args, GPU_SIZES if on == "gpu" else EMULATOR_SIZES)
+    picked = pick(ladder.rows, args.rungs)
+    _refuse(args, ladder)
+    asked = Asked(m=args.m, n=args.n, k=args.k, case=args.case, dtype=args.dtype, layout=args.layout)
+    problem = ladder.problem(asked, ladder.sizes[on])
+    if ladder.too_long is not None and on == "emulator" and args.on != on:
+        ladder.too_long.check(ladder.subject.sizes(problem))
+    given = {option.constant: getattr(args, option.name) for option in ladder.own if option.constant}
+    rungs, notes = ladder.launches(picked, {name: value for name, value in given.items() if value is not None}, on)
     fixed = seed(args.seed)
-    machine = arch or get(DEFAULT)
     with progress() as report:
-        if name == "memory" and isinstance(problem, Gemm):
-            if on == "gpu":
-                found = measure_transfers(rungs, problem, arch, seed=fixed, progress=report)
-            else:
-                found = emulate_transfers(rungs, problem, machine, seed=fixed, progress=report)
-        elif on == "gpu":
-            found = measure(name, rungs, problem, arch, seed=fixed, cold=not args.warm, progress=report)
-        else:
-            found = emulate(name, rungs, problem, machine, seed=fixed, by_line=args.by_line, progress=report)
+        found = run_ladder(
+            *(ladder.name, rungs, problem, on, arch),
+            seed=fixed,
+            cold=not args.warm,
+            by_line=args.by_line,
+            progress=report,
+        )
     return replace(found, notes=(*found.notes, *notes))
 
 
-#: Options that some ladders alone have.
-_OF_SOME = {
-    "case": (ladder_inner.NAME, ladder_transpose_add.NAME),
-    "dtype": (ladder_hgemm.NAME, ladder_inner.NAME, ladder_transpose_add.NAME),
-    "sweep": (ladder_hgemm.NAME, "sgemm"),
-    **dict.fromkeys(("layout", "gs", "bs"), (ladder_inner.NAME,)),
-}
+def _takers(option: str) -> list[str]:
+    """The ladders that take an option which not all ladders take."""
+    own = {ladder.name: {each.name for each in ladder.own} for ladder in LADDERS.values()}
+    return sorted(name for name, ladder in LADDERS.items() if option in ladder.options | own[name])
 
 
-def _of(option: str) -> str:
-    """The ladders that have it, in words."""
-    *others, last = _OF_SOME[option]
+def _said(option: str) -> str:
+    """These ladders, in words."""
+    *others, last = _takers(option)
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def refuse(args: argparse.Namespace, ladder: str) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where an option of other ladders was given to this one."""
-    for name, ladders in _OF_SOME.items():
-        if getattr(args, name) is not None and ladder not in ladders:
+def _refuse(args: argparse.Namespace, ladder: Ladder[Any]) -> None:
+    """Raises :class:`~matmill.errors.ArgumentError` where an option of other ladders is given to this one."""
+    for option in (*_SHARED, *(each.name for other in LADDERS.values() for each in other.own)):
+        takers = _takers(option)
+        if getattr(args, option) is not None and ladder.name not in takers:
             raise ArgumentError(
-                argument=f"--{name}",
-                got=f"{getattr(args, name)!r} for ladder {ladder}",
-                wanted=f"it with ladder {' or '.join(ladders)} alone",
-                fix=f"Leave it away, or run `matmill ladder {ladders[0]}`.",
+                argument=f"--{option}",
+                got=f"{getattr(args, option)!r} for ladder {ladder.name}",
+                wanted=f"it with ladder {' or '.join(takers)} alone",
+                fix=f"Omit it, or run `matmill ladder {takers[0]}`.",
             )
 
 
-def _ladder(name: str | None) -> str:
+def _ladder(name: str | None) -> Ladder[Any]:
     if name is None:
         raise ArgumentError(
             argument="ladder",
@@ -171,15 +154,15 @@ def _ladder(name: str | None) -> str:
         )
     if name not in LADDERS:
         raise unknown_name("ladder", name, LADDERS)
-    return name
+    return LADDERS[name]
 
 
-def _on(name: str) -> str:
+def _on(name: str) -> On:
     """``gpu`` or ``emulator``. Raises :class:`~matmill.errors.NoGPUError` where a GPU is demanded and absent."""
     if name not in ON:
         raise unknown_name("--on", name, ON)
     if name == "emulator":
-        return name
+        return "emulator"
     reason = gpu.unavailable()
     if reason is None:
         return "gpu"
@@ -191,13 +174,3 @@ def _on(name: str) -> str:
             fix="Use --on emulator, which needs none; `matmill doctor` says more.",
         )
     return "emulator"
-
-
-def _problem(args: argparse.Namespace, default: tuple[int, int, int]) -> Gemm:
-    """``--n`` alone names all three sizes; where it is not given, those not named are the default's."""
-    m, n, k = (args.n,) * 3 if args.n else default
-    return Gemm(m=args.m or m, n=n, k=args.k or k)
-
-
-def _said(sizes: tuple[int, int, int]) -> str:
-    return " ".join(str(size) for size in sizes)

@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.results import BaselineRow, Row
-from matmill.bench.sweep import Curve, Sweep, doubling
+from matmill.bench.ladder.results import BaselineRow, Row
+from matmill.bench.ladder.sweep import Curve, Sweep, doubling
 from matmill.cli.console import table
 from matmill.cli.options import size
 from matmill.cli.tables import verdict
@@ -46,7 +46,7 @@ def check(args: argparse.Namespace, on: str) -> None:
             argument=f"--{named}",
             got=f"{getattr(args, named)} besides --sweep",
             wanted="one of the two: a sweep's products have m = n = k",
-            fix="Leave one of them away.",
+            fix="Omit one of them.",
         )
     if on != "gpu":
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""``matmill layout``: where a matrix lies in the 32 banks of shared memory, and what a warp's access to it costs."""
+"""``matmill layout``: the layout of a matrix in the 32 banks of shared memory, and what a warp's access costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from matmill.analysis.swizzle import (
     words,
 )
 from matmill.analysis.swizzle import layout as layout_of
-from matmill.bench.layout_plot import draw, first_line, line_name
+from matmill.bench.plots.layout import draw, first_line, line_name
 from matmill.cli.console import answer, output
 from matmill.cli.names import SHORT, element_type
 from matmill.cli.options import Subparsers, plot_file
@@ -41,9 +41,9 @@ def add_parser(subparsers: Subparsers) -> None:
     lanes = "; ".join(f"{name}: {meaning}" for name, meaning in ACCESSES.items())
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "layout",
-        help="where a matrix lies in the banks of shared memory, and the wavefronts of an access to it",
-        description="Show where the elements of a row-major, padded or swizzled matrix lie in the 32 banks of shared "
-        "memory, and how many wavefronts a warp's access takes. Needs no GPU.",
+        help="the layout of a matrix in the banks of shared memory, and the wavefronts of an access to it",
+        description="Show which elements of a row-major, padded or swizzled matrix each of the 32 banks of shared "
+        "memory holds, and how many wavefronts a warp's access takes. Needs no GPU.",
         epilog=f"Accesses. {lanes}.",
     )
     add = parser.add_argument

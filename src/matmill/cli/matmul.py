@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill import settings
-from matmill.cli.files import load, save
+from matmill.cli.files import load
 from matmill.cli.options import Subparsers, writable
-from matmill.cli.report import report, timed
+from matmill.cli.product import add_arguments, finish, run_product
 from matmill.problem import Gemm
 
 
@@ -26,12 +26,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
-    parser.add_argument("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
-    parser.add_argument("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
-    parser.add_argument("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
-    parser.add_argument("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
-    parser.add_argument("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,12 +36,8 @@ def run(args: argparse.Namespace) -> int:
     writable(args.out, "--out")
     a, b = load(args.a, "A"), load(args.b, "B")
     c = None if args.c is None else load(args.c, "--c")
-    beta = args.beta if args.beta is not None else float(c is not None)
-    executor = args.executor or settings.default_executor()
-    product, seconds = timed(lambda: matmul(a, b, c, alpha=args.alpha, beta=beta, executor=executor), executor)
-    save(args.out, product)
-    report(args, _problem(a, b, product, has_c=beta != 0), product, executor, seconds)
-    return 0
+    ran = run_product(args, c, partial(matmul, a, b))
+    return finish(args, ran, _problem(a, b, ran.product, has_c=ran.has_c))
 
 
 def _problem(a: NDArray[Any], b: NDArray[Any], product: NDArray[Any], *, has_c: bool) -> Gemm:

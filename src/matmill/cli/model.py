@@ -17,7 +17,7 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.phvm_curve import Curve, draw_curve, read_measured
+from matmill.bench.plots.phvm import Curve, draw_curve, read_measured
 from matmill.choose import choose_from
 from matmill.cli.console import answer, show, show_json, table
 from matmill.cli.options import Subparsers, plot_file, size
@@ -172,7 +172,7 @@ def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterabl
         per_sm = row["GS"] / arch.sms
         if per_sm > arch.blocks_per_sm:
             yield Text(
-                f"BS {row['BS']}: {per_sm:.0f} blocks per multiprocessor, which holds {arch.blocks_per_sm} at most; "
+                f"BS {row['BS']}: {per_sm:.0f} blocks per SM, which holds {arch.blocks_per_sm} at most; "
                 "the model does not know that limit."
             )
     if measured:
@@ -216,13 +216,13 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     for config in _GEMM.space(problem, arch):
-        against = _GEMM.kernel.with_config(config).why_not(problem, arch)
+        reason = _GEMM.kernel.with_config(config).why_not(problem, arch)
         row = {
             "config": dict((*config.constants, *config.launch)),
             "tiles": tiles(problem, config),
-            "ruled_out": against,
+            "ruled_out": reason,
         }
-        if against is None:
+        if reason is None:
             made = gemm_cost.explain(problem, config, arch)
             row |= {
                 "seconds": made.seconds,
@@ -276,8 +276,8 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield Text()
     yield Text(
         f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory + second, the launch that "
-        "adds parts of k; excess: over the least.\n"
-        f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} multiprocessors takes new ones."
+        "adds the split-K slices; excess: over the least.\n"
+        f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )
     for row in rows:
         if row["ruled_out"] is not None:

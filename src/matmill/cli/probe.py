@@ -12,8 +12,8 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.probe import Probed, data_sheet, probe
-from matmill.bench.probe_runs import Spread
+from matmill.bench.probe.run import Probed, data_sheet, probe
+from matmill.bench.probe.samples import Spread
 from matmill.cli.console import progress, show, show_json, table
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError, NoGPUError
@@ -24,8 +24,8 @@ _TITLES = {
     "clock_hz": "clock",
     "sigma_add": "latency, add (float32)",
     "sigma_mul": "latency, multiply (float32)",
-    "sigma_fma": "latency, multiply-add (float32)",
-    "sigma_fma64": "latency, multiply-add (float64)",
+    "sigma_fma": "latency, FMA (float32)",
+    "sigma_fma64": "latency, FMA (float64)",
     "sigma_s": "latency, shared memory",
     "sigma_l1": "latency, L1",
     "sigma_l2": "latency, L2",
@@ -35,9 +35,9 @@ _TITLES = {
     "copy_bytes_per_s": "global memory, copied",
     "l2_bytes_per_s": "L2, read",
     "shared_bytes_per_s": "shared memory, read",
-    "fma_flops": "multiply-adds (float32)",
+    "fma_flops": "FMA (float32)",
     "fma_outer_flops": "outer products (float32)",
-    "fma64_flops": "multiply-adds (float64)",
+    "fma64_flops": "FMA (float64)",
     "matrix_flops, float16": "mma.sync (float16)",
     "matrix_flops, bfloat16": "mma.sync (bfloat16)",
     "matrix_flops, tf32": "mma.sync (tf32)",
@@ -109,7 +109,7 @@ def _report(found: Probed, path: Path) -> Iterable[RenderableType]:
     ]
     yield table(f"{found.arch.title}, driver {found.measured.driver}, {found.measured.date}", columns, rows)
     yield Text()
-    yield Text("measured: median of several runs; bandwidths of all multiprocessors together.")
+    yield Text("measured: median of several runs; bandwidths of all SMs together.")
     yield Text(f"Written: {path}")
 
 

@@ -15,7 +15,7 @@ from matmill.analysis import roofline as cost
 from matmill.analysis.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.roofline_plot import Point, draw, rate
+from matmill.bench.plots.roofline import Point, draw, rate
 from matmill.choose import choose
 from matmill.cli.console import answer, table
 from matmill.cli.names import SHORT
@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--m", type=size, help="rows of A (default: n)")
     add("--k", type=size, help="columns of A, rows of B (default: n)")
     names = ", ".join(cost.UNITS)
-    add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no matrix units)")
+    add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no tensor cores)")
     add("--tile", metavar="BM,BN,BK", help="a block's tile, for instance 256,128,64")
     add("--warp-tile", metavar="WM,WN", help="a warp's tile in it, for instance 64,64")
     share = f"share of a block's reads that L2 answers (default: {HIT_RATE})"
@@ -183,23 +183,23 @@ def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int
     shared = tile.shared_bytes(dtype.itemsize, stages)
     threads, sums = tile.threads, tile.sum_registers(dtype)
     found: dict[str, Any] = {"shared_bytes": shared, "stages": stages, "threads": threads}
-    against = []
+    reasons = []
     if shared > arch.shared_per_block:
-        against.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
+        reasons.append(f"shared memory {shared} > {arch.shared_per_block} bytes per block")
     if threads is None or sums is None:
-        return found | {"why_not": "; ".join(against) or None, "occupancy": None, "limited_by": None}
+        return found | {"why_not": "; ".join(reasons) or None, "occupancy": None, "limited_by": None}
     if threads > arch.max_threads_per_block:
-        against.append(f"{threads} > {arch.max_threads_per_block} threads per block")
+        reasons.append(f"{threads} > {arch.max_threads_per_block} threads per block")
     used = registers or sums
     if used > _MOST_REGISTERS:
-        against.append(f"{used} > {_MOST_REGISTERS} registers per thread")
+        reasons.append(f"{used} > {_MOST_REGISTERS} registers per thread")
     blocks, limits = arch.resident(threads, used, shared)
-    if not blocks and not against:
-        against.append(f"one block needs more {' and '.join(limits)} than an SM has")
+    if not blocks and not reasons:
+        reasons.append(f"one block needs more {' and '.join(limits)} than an SM has")
     return found | {
         "registers": used,
         "registers_are": "given" if registers else "of the sums alone: the least",
-        "why_not": "; ".join(against) or None,
+        "why_not": "; ".join(reasons) or None,
         "blocks_per_sm": blocks,
         "occupancy": arch.occupancy(threads, used, shared),
         "limited_by": list(limits),

@@ -10,20 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.products import layout_of
-from matmill.bench.results import BaselineRow, Outcome, Row
-from matmill.bench.subject import COPYING, MATRIX, MATRIX_PEAK, MOVING, TRAFFIC, Subject, subject_of
-from matmill.bench.traffic import read_over_least, said, sectors_per_load
+from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.bench.ladder.subject import COPYING, MATRIX_PEAK, Subject
+from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
 from matmill.cli.console import table
-from matmill.problem import Gemm
 
 T = TypeVar("T")
 
 _NONE = "-"
 _HAZARDS_SHOWN = 3
-_COUNTED = "Counted: 32-byte sectors per global request, shared-memory wavefronts"
-_COUNTED_MOVED = "Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts"
-_COUNTED_TRAFFIC = "Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics"
 
 
 def report(outcome: Outcome) -> Iterable[RenderableType]:
@@ -37,35 +32,21 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
         yield _resource_table(title, outcome)
     if any(row.counters for row in outcome.rows):
         yield Text()
-        yield _counted(outcome)
+        yield _counter_table(outcome)
     yield Text()
     yield Text("\n".join(_remarks(outcome)))
-
-
-def _counted(outcome: Outcome) -> Table:
-    """What the emulator counted, as the ladder's subject wants it told."""
-    subject = subject_of(outcome.ladder)
-    if subject is MOVING:
-        return _moved_table(outcome.rows)
-    if subject is TRAFFIC:
-        return _traffic_table(outcome.rows)
-    return _counter_table(outcome.rows, "hmma" if subject is MATRIX else "ffma")
 
 
 def _asked(outcome: Outcome) -> str:
     """The problem, and whose figures percentages refer to."""
     problem, arch, subject = outcome.problem, outcome.arch, outcome.subject
-    sizes = f"{subject.said(problem)} {problem.dtype.name}"
-    if isinstance(problem, Gemm):
-        if "bytes" not in subject.own:
-            return f"{sizes}, {'matrix ' if subject is MATRIX else ''}peaks of the {arch.title}"
-        sizes = f"{sizes}, F {layout_of(problem)}-major"
-    else:
-        sizes = f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
+    words = subject.words(problem)
+    if "bytes" not in subject.own:
+        return f"{words}, {subject.limit_name}s of the {arch.title}"
     limit = _or(subject.peak(problem, arch), units.count)
     if outcome.copy_bytes_per_s is None:
-        return f"{sizes}, {limit}B/s by the data sheet of the {arch.title}"
-    return f"{sizes}, a copy moves {limit}B/s"
+        return f"{words}, {limit}B/s by the data sheet of the {arch.title}"
+    return f"{words}, a copy moves {limit}B/s"
 
 
 def verdict(row: Row) -> str:
@@ -149,78 +130,50 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def _counter_table(rows: Sequence[Row], arithmetic: str) -> Table:
-    """What rungs did to memory, and how often they did the ``arithmetic`` that counts."""
-    columns = [
-        ("rung", "left"),
-        *_right(
-            f"\n{arithmetic.upper()}",
-            "sect/\nload",
-            "sect/\nstore",
-            "shared load\nideal/actual",
-            "shared store\nideal/actual",
-        ),
-        *_right("\nbarriers", "\nraces"),
-    ]
-    return table(_COUNTED, columns, [[_name(row), *_counts(row, arithmetic)] for row in rows if row.counters])
+def _counter_table(outcome: Outcome) -> Table:
+    """What the emulator counted, in the columns of the ladder's subject."""
+    subject = outcome.subject
+    shown = [_COUNTED[name] for name in subject.counted]
+    columns = [("rung", "left"), *_right(*(heading for heading, _ in shown))]
+    rows = [[_name(row), *(cell(row, row.counters) for _, cell in shown)] for row in outcome.rows if row.counters]
+    return table(subject.counted_title, columns, rows)
 
 
-def _counts(row: Row, arithmetic: str) -> list[str]:
-    c = row.counters or {}
-    return [
-        units.count(c[arithmetic]),
-        said(sectors_per_load(c)),
-        units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-        _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"]),
-        _pair(
-            c["shared_store_wavefronts_ideal"] + c["cp_async_shared_wavefronts"],
-            c["shared_store_wavefronts"] + c["cp_async_shared_wavefronts"],
-        ),
-        units.count(c["barriers"]),
-        str(races(row)),
-    ]
+def _sectors_per_store(_row: Row, c: Mapping[str, int]) -> str:
+    return units.ratio(c["global_store_sectors"], c["global_store_requests"])
 
 
-def _traffic_table(rows: Sequence[Row]) -> Table:
-    headings = _right("read/\nleast", "sect/\nload", "sect/\nstore", "\natomics", "\nbarriers", "\nraces")
-    cells = [
-        [
-            _name(row),
-            units.digits(read_over_least(row.counters, row.bytes)),
-            said(sectors_per_load(row.counters)),
-            units.ratio(row.counters["global_store_sectors"], row.counters["global_store_requests"]),
-            *(units.count(row.counters[name]) for name in ("atomics", "barriers")),
-            str(races(row)),
-        ]
-        for row in rows
-        if row.counters
-    ]
-    return table(_COUNTED_TRAFFIC, [("rung", "left"), *headings], cells)
+def _shared_loads(_row: Row, c: Mapping[str, int]) -> str:
+    return _pair(c["shared_load_wavefronts_ideal"], c["shared_load_wavefronts"])
 
 
-def _moved_table(rows: Sequence[Row]) -> Table:
-    """What a warp's accesses to memory and to shared memory cost, and how many there are."""
-    columns = [
-        ("rung", "left"),
-        *_right("\nloads", "sect/\nload", "\nstores", "sect/\nstore"),
-        *_right("shared load\nideal/actual", "shared store\nideal/actual", "\nbarriers", "\nraces"),
-    ]
-    cells = [
-        [
-            _name(row),
-            units.count(row.counters["global_load_requests"]),
-            said(sectors_per_load(row.counters)),
-            units.count(row.counters["global_store_requests"]),
-            units.ratio(row.counters["global_store_sectors"], row.counters["global_store_requests"]),
-            _pair(row.counters["shared_load_wavefronts_ideal"], row.counters["shared_load_wavefronts"]),
-            _pair(row.counters["shared_store_wavefronts_ideal"], row.counters["shared_store_wavefronts"]),
-            units.count(row.counters["barriers"]),
-            str(races(row)),
-        ]
-        for row in rows
-        if row.counters
-    ]
-    return table(_COUNTED_MOVED, columns, cells)
+def _shared_stores(_row: Row, c: Mapping[str, int], copied: int = 0) -> str:
+    return _pair(c["shared_store_wavefronts_ideal"] + copied, c["shared_store_wavefronts"] + copied)
+
+
+def _count(counter: str) -> Callable[[Row, Mapping[str, int]], str]:
+    return lambda _row, c: units.count(c[counter])
+
+
+#: Columns of what the emulator counts, by the names that a subject gives them: heading and cell.
+_COUNTED: dict[str, tuple[str, Callable[[Row, Mapping[str, int]], str]]] = {
+    "ffma": ("\nFFMA", _count("ffma")),
+    "hmma": ("\nHMMA", _count("hmma")),
+    "loads": ("\nloads", _count("global_load_requests")),
+    "sectors per load": ("sect/\nload", lambda _row, c: said(sectors_per_load(c))),
+    "stores": ("\nstores", _count("global_store_requests")),
+    "sectors per store": ("sect/\nstore", _sectors_per_store),
+    "read over least": ("read/\nleast", lambda row, c: units.digits(read_over_least(c, row.bytes))),
+    "shared loads": ("shared load\nideal/actual", _shared_loads),
+    "shared stores": ("shared store\nideal/actual", _shared_stores),
+    "shared stores and cp.async": (
+        "shared store\nideal/actual",
+        lambda row, c: _shared_stores(row, c, c["cp_async_shared_wavefronts"]),
+    ),
+    "atomics": ("\natomics", _count("atomics")),
+    "barriers": ("\nbarriers", _count("barriers")),
+    "races": ("\nraces", lambda row, _c: str(races(row))),
+}
 
 
 def _pair(ideal: int, actual: int) -> str:

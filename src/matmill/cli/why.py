@@ -31,7 +31,7 @@ from matmill.registry import PRODUCTION, SUMS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
 _SHOWN = 8
-#: Where operands that exist on paper alone begin: far apart, and aligned as allocations are.
+#: Distance between the addresses of operands that do not exist; aligned as allocations are.
 _APART = 2**44
 
 
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Show every kernel and configuration that a call could be run with, what the cost models predict "
         "for each, and which one is taken. Needs no GPU and no arrays: shapes are enough.",
         epilog="Shapes: 4096x4096, 64x1000x17 with a batch, 5e7x3. A T at the end says that the last two dimensions "
-        "are a transposed view, as of x.T: 3x5e7T lies as 5e7x3 does.",
+        "are a transposed view, as of x.T: 3x5e7T is stored as 5e7x3 is.",
     )
     add = parser.add_argument
     add("operation", help=f"one of {', '.join(_OPERATIONS)}")
@@ -93,7 +93,7 @@ def _sum(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stag
     return lower_sum(x, y, _packed(sum_shape(x.shape, y.shape), dtype, 4)), SUMS
 
 
-def _turn(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stage[Any], ...], Sequence[Any]]:
+def _transpose(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stage[Any], ...], Sequence[Any]]:
     _no_gram(gram=gram)
     _expect(shapes, 1, "transpose's x")
     x = _operand(shapes[0], dtype, 1)
@@ -104,7 +104,7 @@ _OPERATIONS: dict[str, Callable[..., tuple[tuple[Stage[Any], ...], Sequence[Any]
     "matmul": _product,
     "inner": _product,
     "transpose_add": _sum,
-    "transpose": _turn,
+    "transpose": _transpose,
 }
 
 
@@ -124,11 +124,11 @@ def _no_gram(*, gram: bool) -> None:
             argument="--gram",
             got="a sum",
             wanted="it with matmul or inner",
-            fix="Leave it away: only products have factors.",
+            fix="Omit it: only products have factors.",
         )
 
 
-def _operand(text: str, dtype: DType, place: int) -> Operand:
+def _operand(text: str, dtype: DType, index: int) -> Operand:
     """An operand of a shape, at an address of its own."""
     if not _SHAPE.fullmatch(text):
         raise _no_shape(text)
@@ -137,10 +137,10 @@ def _operand(text: str, dtype: DType, place: int) -> Operand:
     except argparse.ArgumentTypeError:
         raise _no_shape(text) from None
     if not text.endswith("T"):
-        return _packed(shape, dtype, place)
+        return _packed(shape, dtype, index)
     if len(shape) < 2:
         raise _no_shape(text)
-    below = _packed(_swapped(shape), dtype, place)
+    below = _packed(_swapped(shape), dtype, index)
     return below._replace(shape=shape, strides=_swapped(below.strides))
 
 
@@ -153,8 +153,8 @@ def _no_shape(text: str) -> ArgumentError:
     )
 
 
-def _packed(shape: tuple[int, ...], dtype: DType, place: int) -> Operand:
-    address = place * _APART
+def _packed(shape: tuple[int, ...], dtype: DType, index: int) -> Operand:
+    address = index * _APART
     return Operand(shape, packed_strides(shape), dtype, CPU, address, readonly=False, library="numpy", owner=None)
 
 
@@ -166,13 +166,13 @@ def _stage(stage: Stage[Any], candidates: Sequence[Any], arch: Arch) -> dict[str
     """What can run one stage, best first, and what was ruled out. Raises where nothing can."""
     problem = stage.problem
     chosen = choose_from(candidates, problem, arch).kernel
-    rows, against = [], {}
+    rows, ruled_out = [], {}
     for entry in candidates:
         for config in entry.space(problem, arch):
             kernel = entry.kernel.with_config(config)
             reason = kernel.why_not(problem, arch)
             if reason is not None:
-                against[f"{kernel.entry} ({config})"] = reason
+                ruled_out[f"{kernel.entry} ({config})"] = reason
                 continue
             made = entry.explain(problem, config, arch)
             rows.append(
@@ -193,7 +193,7 @@ def _stage(stage: Stage[Any], candidates: Sequence[Any], arch: Arch) -> dict[str
         "places": len(stage.offsets),
         "best": {name: rows[0][name] for name in ("kernel", "config", "seconds")},
         "rows": rows,
-        "ruled_out": against,
+        "ruled_out": ruled_out,
     }
 
 
@@ -236,7 +236,7 @@ def _report(stage: dict[str, Any], arch: Arch, top: int) -> Iterator[RenderableT
     if alike:
         yield Text(f"{'Alike in all of these' if len(shown) > 1 else 'Constants'}: {alike}")
     if stage["places"] > 1:
-        yield Text(f"Launched {stage['places']} times, at as many places.")
+        yield Text(f"Launched {stage['places']} times, each at other offsets.")
     if rows[0]["workspace"]:
         yield Text(f"Workspace: {units.count(rows[0]['workspace'])}B.")
     for reason, configurations in Counter(stage["ruled_out"].values()).items():

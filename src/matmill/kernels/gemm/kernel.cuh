@@ -3,6 +3,7 @@
 //
 //   one part of k:   gemm ─▶ D
 //   several:         gemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
+#include "matmill/ptx/order.cuh"
 #include "matmill/dtype/epilogue.cuh"
 #include "matmill/gemm/split_k.cuh"
 #include "matmill/gemm/simt.cuh"

@@ -6,6 +6,7 @@
 //   several:           hgemm ─▶ sums of each part [batch][part][m][n] ─▶ join, share or finish ─▶ D
 //   lines of A or B    pad ─▶ copies with lines on 16 bytes ─▶ hgemm, which reads them instead, 16 bytes at a time
 //   not on 16 bytes:
+#include "matmill/ptx/order.cuh"
 #include "matmill/dtype/epilogue.cuh"
 #include "matmill/gemm/mma.cuh"
 #include "matmill/gemm/split_k.cuh"

@@ -8,6 +8,7 @@
 // second launch.
 //
 // Everything is added in an order that launch and layout alone decide: the same inputs give the same bits.
+#include "matmill/ptx/order.cuh"
 #include "matmill/splitk/last_block.cuh"
 #include "matmill/inner/packed_sums.cuh"
 #include "matmill/inner/product.cuh"

@@ -1,8 +1,8 @@
 """Kernels that measure a GPU's own parameters: latencies, bandwidths, rates of arithmetic, the cost of a launch.
 
-Each folder holds the kernels of one kind of figure and the problem they take; ``bench/probe.py`` runs them all. They
-compute no product, so of :class:`~matmill.kernel.GemmOperands` they use ``a`` for what they read and ``d`` for what
-they write: :func:`buffers` makes such operands.
+Each folder holds the kernels of one kind of figure and the problem they take; ``bench/probe/run.py`` runs them all.
+They compute no product, so of :class:`~matmill.kernel.GemmOperands` they use ``a`` for what they read and ``d`` for
+what they write: :func:`buffers` makes such operands.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Legality of every rung: one product of packed 16-bit matrices, on a GPU whose matrix units take them."""
+    """Legality of every rung: one product of packed 16-bit matrices, on a GPU whose tensor cores take them."""
     reason = no_unit(problem, config, arch)
     if reason is not None:
         return reason

@@ -24,12 +24,12 @@ def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm
 
 
 def largest_tile(problem: Gemm, arch: Arch) -> Config:
-    """The largest tile that the GPU holds, with float16 sums where the matrix units have them."""
+    """The largest tile that the GPU holds, with float16 sums where the tensor cores have them."""
     return with_copies(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
 
 
 def best_tile(problem: Gemm, arch: Arch) -> Config:
-    """The tile that leaves the busiest multiprocessor the least to do, with float32 sums."""
+    """The tile with the least work for the busiest SM, with float32 sums."""
     return min(space(problem, arch), key=lambda config: rounds(problem, config, arch))
 
 

@@ -2,7 +2,7 @@
 
 Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
 of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
-(``DType.accumulator``), and ``finish`` of ``include/matmill/splitk/reduce.cuh`` turns them into D. Atomic rungs keep
+(``DType.accumulator``), and ``finish`` of ``include/matmill/splitk/reduce.cuh`` makes D of them. Atomic rungs keep
 one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
 
 All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to
@@ -107,7 +107,7 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
 
 
 def tile_config(problem: Gemm, tile: Tile) -> Config:
-    """The constants that say which outputs a thread sums: of the S threads that share a k, ACROSS lie side by side."""
+    """The constants of a tile; of the S threads that share a k, ACROSS own neighbouring tiles of a row."""
     return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
 
 
@@ -148,12 +148,12 @@ def threads(sharing: int) -> int:
 
 
 def blocks(problem: Gemm, arch: Arch, *, per_sm: int, k_per_block: int) -> int:
-    """``per_sm`` blocks for each multiprocessor, fewer where k gives them nothing to do."""
+    """``per_sm`` blocks for each SM, fewer where k gives them nothing to do."""
     return max(1, min(arch.sms * per_sm, ceil_div(problem.k, max(1, k_per_block))))
 
 
 def resident_grid(problem: Gemm, arch: Arch) -> Config:
-    """GS and BS such that every multiprocessor is full of threads: the paper's rule, with its optimum on an A100."""
+    """GS and BS such that every SM is full of threads: the paper's rule, with its optimum on an A100."""
     return Config.of(BS=256, GS=blocks(problem, arch, per_sm=arch.threads_per_sm // 256, k_per_block=256))
 
 

@@ -33,7 +33,7 @@ def rounds(vectors: int) -> int:
 
 
 def per_sm(outputs: int, in_flight: int, itemsize: int, bs: int) -> int:
-    """Blocks that the registers of a multiprocessor hold: sums, loads in flight (4 registers each), about 40 more."""
+    """Blocks that the registers of an SM hold: sums, loads in flight (4 registers each), about 40 more."""
     registers = outputs * itemsize // 4 + 4 * in_flight + 40
     return max(1, 65536 // (min(255, registers) * bs))
 
@@ -86,7 +86,8 @@ def wide_loads(problem: Gemm, config: Config, arch: Arch) -> str | None:
         return f"F with strides {problem.b_row_col} is not one run of memory for tiles {config['TN']} wide"
     for name, most in _widths(problem, mode).items():
         if config[name] > most:
-            return f"{name} = {config[name]} needs lines aligned to {config[name] * problem.dtype.itemsize} bytes"
+            nbytes = config[name] * problem.dtype.itemsize
+            return f"{name} = {config[name]} needs rows or columns aligned to {nbytes} bytes"
     return None
 
 

@@ -18,8 +18,8 @@ VECTOR_BYTES = 16
 _SIDE = 32
 
 
-def _lies_right(problem: Geam, pair: int) -> str | None:
-    """Why the article's kernels cannot read the operands, or None; ``pair`` elements of Y and D go at a time."""
+def _why_not(problem: Geam, pair: int) -> str | None:
+    """Why a kernel of the article does not take the operands, or None; ``pair`` are its elements per access."""
     size = problem.dtype.itemsize
     y = problem.y
     if problem.batch != 1 or y is None:
@@ -61,13 +61,13 @@ def of_article(entry: str, package: str, *, elements: int) -> Kernel[Geam]:
     """A kernel of the article, whose lanes take that many neighbouring elements of a row of Y and D."""
 
     def legality(problem: Geam, _config: Config, _arch: Arch) -> str | None:
-        return _lies_right(problem, elements)
+        return _why_not(problem, elements)
 
     return Kernel(entry, package, Config(), _geometry(_SIDE * elements), _arguments, legality)
 
 
 def tuned(*, shifted: bool) -> Callable[[Geam, Arch], Config]:
-    """The tile that the cost model predicts to be fastest, with vectors of 16 bytes wherever lines start or without."""
+    """The tile that the cost model predicts to be fastest, where rows are ``shifted`` to 16-byte boundaries or not."""
 
     def tune(problem: Geam, arch: Arch) -> Config:
         candidates = tiles(problem, arch, layout(problem, shifted=shifted))

@@ -1,4 +1,4 @@
-"""Sums leave through shared memory in whole rows."""
+"""Results go through shared memory and leave in whole rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matmill.problem import Gemm
 EPILOGUE: Rung[Gemm] = Rung(
     name="epilogue",
     source=OURS,
-    changes="A warp turns 16 rows of its sums over in shared memory and writes them in rows of 128 bytes, 16 bytes "
+    changes="A warp stages 16 rows of its sums in shared memory and writes them in rows of 128 bytes, 16 bytes "
     "per lane; C is read the same way.",
     predicts="4 store requests for 16 rows of 64 columns instead of 32, and whole sectors only. It is a small part of "
     "a large product: at 8192 less than 1%, at 1024 several.",

@@ -1,4 +1,4 @@
-"""Tiles for the block, the warp and the matrix unit."""
+"""Tiles for the block, the warp and the tensor core."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MULTISTAGE: Rung[Gemm] = Rung(
     name="multistage",
     source=OURS,
     changes="Tiles go from global to shared memory by cp.async, without registers between, into three stages: two "
-    "tiles are under way while one is multiplied.",
+    "tiles are in flight while one is multiplied.",
     predicts="A step of 256x256x32 lasts more than 1000 clocks on an SM of Hopper, two steps cover any latency of "
     "global memory; 32 registers per thread are free, and as many instructions per step gone.",
     kernel=kernel("multistage", __name__, CONFIG, tiled(asynchronous=True)),

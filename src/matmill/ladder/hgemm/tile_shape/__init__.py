@@ -14,7 +14,7 @@ TILE_SHAPE: Rung[Gemm] = Rung(
     source=S2,
     changes="Tiles of 256x256 with k 32 instead of 256x128 with k 64, warp tiles of 128x64, and one address per lane "
     "and matrix from which all others follow by XOR or addition of constants. With float32 sums, which would fill "
-    "all registers of a multiprocessor, 256x128 with warp tiles of 128x32.",
+    "all registers of an SM, 256x128 with warp tiles of 128x32.",
     predicts="128 FLOP per byte copied instead of 85, above T4's balance with L2 at any hit rate; 43 instead of 32 "
     "FLOP per byte read from shared memory. Integer instructions all but vanish from the inner loop.",
     claim="At 8192: 86.7% of cuBLAS on T4; 90 million instructions instead of 216 million (cuBLAS: 94 million).",

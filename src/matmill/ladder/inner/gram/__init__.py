@@ -1,4 +1,4 @@
-"""E times its own transpose: one input, half the multiply-adds."""
+"""E times its own transpose: one input, half the FMAs."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _tune(problem: Gemm, arch: Arch) -> Config:
     m, itemsize = problem.m, problem.dtype.accumulator.itemsize
     whole = _outputs(m, m) * itemsize // 4 <= _MOST_SUMS
     t = m if whole else _tile(m, itemsize)
-    lines = t if whole else 2 * t
-    sharing, u, v = _sharing(m, t), rounds(lines), vector(problem)
+    loaded = t if whole else 2 * t  # rows of E
+    sharing, u, v = _sharing(m, t), rounds(loaded), vector(problem)
     bs = threads(sharing)
-    resident = per_sm(_outputs(m, t), u * lines, itemsize, bs)
+    resident = per_sm(_outputs(m, t), u * loaded, itemsize, bs)
     gs = blocks(problem, arch, per_sm=resident, k_per_block=bs // sharing * v)
     e_width = width(problem.a_align, problem, problem.a_row_col[0], m)
     return Config.of(M=m, T=t, S=sharing, V=v, U=u, E_WIDTH=e_width, BS=bs, GS=gs)
@@ -84,7 +84,7 @@ GRAM: Rung[Gemm] = Rung(
     changes="Where F is the transpose of E, the one input is read once and only the outputs on and above the diagonal "
     "are summed; the second launch mirrors them.",
     predicts="Half the bytes of a general product (m * k elements instead of 2 * m * k) and (m + 1) / (2 m) of its "
-    "multiply-adds: half the time of two-stage while bandwidth is the limit.",
+    "FMAs: half the time of two-stage while bandwidth is the limit.",
     kernel=Kernel(
         entry="gram",
         package=__name__,

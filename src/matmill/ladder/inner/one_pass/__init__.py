@@ -30,7 +30,7 @@ ONE_PASS: Rung[Gemm] = Rung(
     source=OURS,
     changes="Each thread reads a k once and keeps all m * n sums in registers (up to 64 of them; beyond that a power "
     "of two of neighbouring lanes share the k). One reduction per block for all outputs, by shuffles and one barrier.",
-    predicts="Bytes fall to the least: 1 / m of PHVM's where m = n. A multiply-add costs 2 / m loads instead of 2. "
+    predicts="Bytes fall to the least: 1 / m of PHVM's where m = n. An FMA costs 2 / m loads instead of 2. "
     "What is left is latency: m + n loads of 4 bytes in flight per thread, 24 KiB per SM for 3 x 3 outputs and 1024 "
     "threads, where 4.8 TB/s over 132 SMs at some 700 ns ask for 25 KiB. The same m * n * GS atomics, with GS 4 per SM "
     "instead of 8.",

@@ -8,7 +8,7 @@ from matmill.ladder.memory.common import FILL, PRODUCT, TransferRung
 UNIFIED = TransferRung(
     name="unified",
     source=S1,
-    changes="Matrices lie in unified (managed) memory; the driver moves pages when host or device first touches them, "
+    changes="Matrices are in unified (managed) memory; the driver moves pages when host or device first touches them, "
     "and no copy is written down.",
     predicts="The same 12 MiB at 1024 move, now inside the first kernel that touches them: that kernel grows by the "
     "time of the copies, and the wall time stays about that of explicit copies from pageable memory.",

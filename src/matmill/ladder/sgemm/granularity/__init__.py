@@ -24,10 +24,10 @@ def _rung(g: int) -> Rung[Gemm]:
         changes=f"A block makes {g} neighbouring 16x16 tiles of C, reading its tile of A once for all of them."
         if g > 1
         else "The starting point of the family: shared(16) with one tile of C per block.",
-        predicts=f"Per multiply-add {4 * (1 + g) / (_B * g):g} bytes from global memory instead of 0.5, and "
+        predicts=f"Per FMA {4 * (1 + g) / (_B * g):g} bytes from global memory instead of 0.5, and "
         f"{wavefronts:g} shared wavefronts per warp instead of 1.5: at most {1.5 / wavefronts:.3g} times shared(16)."
         if g > 1
-        else "As shared(16): 0.5 bytes from global memory per multiply-add, 1.5 shared wavefronts per warp.",
+        else "As shared(16): 0.5 bytes from global memory per FMA, 1.5 shared wavefronts per warp.",
         claim=reported(1024, _MILLISECONDS[g]),
         parameter=g,
         kernel=Kernel(

@@ -27,10 +27,10 @@ def _rung(grain: int) -> Rung[Gemm]:
         f"{_B // grain} apart, and reads its word of B once for all of them."
         if grain > 1
         else "The starting point of the family: shared(32), one row per thread.",
-        predicts=f"Shared wavefronts per multiply-add of a warp fall from 1.5 to {wavefronts:g}: at most "
+        predicts=f"Shared wavefronts per FMA of a warp fall from 1.5 to {wavefronts:g}: at most "
         f"{1.5 / wavefronts:.3g} times shared(32), from {_B // grain} warps per block with {grain} sums each."
         if grain > 1
-        else "As shared(32): 1.5 shared wavefronts per multiply-add of a warp.",
+        else "As shared(32): 1.5 shared wavefronts per FMA of a warp.",
         claim=reported(1024, _MILLISECONDS[grain]),
         parameter=grain,
         kernel=Kernel(

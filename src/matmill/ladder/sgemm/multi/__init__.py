@@ -15,7 +15,7 @@ _MILLISECONDS = {1: 6.86, 2: 7.07, 4: 16.2, 8: 19.1}
 def _predicts(multi: int) -> str:
     requests = 3 + 1 / multi
     text = (
-        f"{requests:g} requests per multiply-add of a warp, and {8 * multi} sectors of C moved through L2: each load "
+        f"{requests:g} requests per FMA of a warp, and {8 * multi} sectors of C moved through L2: each load "
         "waits for the store before it, so the round trip to L2 sets the pace"
     )
     return f"{text}." if multi == 1 else f"{text}, and traffic to C is {multi} times that of multi(1)."

@@ -13,9 +13,9 @@ NAIVE: Rung[Gemm] = Rung(
     source=S0,
     changes="The starting point: 32x32 threads per block, one element of C per thread, A and B read from global "
     "memory at every step.",
-    predicts="Two loads per multiply-add at one request per clock and SM, against four multiply-adds: at most 12.5% "
+    predicts="Two loads per FMA at one request per clock and SM, against four FMAs: at most 12.5% "
     "of the FMA peak on an SM with 128 lanes, with L1 catching the reuse.",
-    claim=reported(8192, {"RTX 4090": 292}, "The source prints 1.88, counting a multiply-add once."),
+    claim=reported(8192, {"RTX 4090": 292}, "The source prints 1.88, counting an FMA once."),
     kernel=Kernel(
         entry="naive",
         package=__name__,

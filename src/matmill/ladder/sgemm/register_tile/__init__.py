@@ -13,12 +13,12 @@ REGISTER_TILE: Rung[Gemm] = Rung(
     source=S0,
     changes="Each of 16x16 threads keeps an 8x8 block of the 128x128 tile of C in registers and, per k, one column of "
     "A and one row of B.",
-    predicts="16 shared reads feed 64 multiply-adds instead of 64 feeding 64. A's reads are 2-way and B's 4-way "
+    predicts="16 shared reads feed 64 FMAs instead of 64 feeding 64. A's reads are 2-way and B's 4-way "
     "conflicted: 48 wavefronts where 16 would do, so at most 33% of the FMA peak on an SM with 128 lanes.",
     claim=reported(
         8192,
         {"RTX 4090": 54},
-        "The source prints 10.2, counting a multiply-add once, and says reads of A are 2-way, of B 4-way conflicted.",
+        "The source prints 10.2, counting an FMA once, and says reads of A are 2-way, of B 4-way conflicted.",
     ),
     kernel=Kernel(
         entry="register_tile",

@@ -16,7 +16,7 @@ _MILLISECONDS = {
 _FORUM = " S0, same kernel: " + reported(
     8192,
     {"RTX 4090": 324},
-    "It prints 1.70, counting a multiply-add once, and suspects a 32-way bank conflict on the A tile.",
+    "It prints 1.70, counting an FMA once, and suspects a 32-way bank conflict on the A tile.",
 )
 
 
@@ -25,8 +25,8 @@ def _rung(b: int) -> Rung[Gemm]:
         name="shared",
         source=S1,
         changes=f"Blocks of {b}x{b} threads stage {b}x{b} tiles of A and B in shared memory, two barriers per step.",
-        predicts=f"Global loads fall from 8 to {8 / b:g} bytes per multiply-add; shared reads take their place, at "
-        "1.5 wavefronts per multiply-add of a warp (the compiler merges four reads of A into one of 2 wavefronts) and "
+        predicts=f"Global loads fall from 8 to {8 / b:g} bytes per FMA; shared reads replace them, at "
+        "1.5 wavefronts per FMA of a warp (the compiler merges four reads of A into one of 2 wavefronts) and "
         "no bank conflict: at most 17% of the FMA peak on an SM with 128 lanes.",
         claim=reported(1024, _MILLISECONDS[b]) + (_FORUM if b == 32 else ""),
         parameter=b,

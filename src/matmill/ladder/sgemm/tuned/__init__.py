@@ -30,8 +30,8 @@ TUNED: Rung[Gemm] = Rung(
     name="tuned",
     source=OURS,
     changes="A third buffer, fragments of the next k read while this one computes (across the barrier too), blocks "
-    "walking C in bands that share L2, bounds handled for any size, and the tile shape picked by the cost model: "
-    "smaller tiles with k split among groups of warps where large ones would leave multiprocessors idle.",
+    "walking C in groups of tiles that share L2, bounds handled for any size, and the tile shape picked by the cost "
+    "model: smaller tiles with k split among groups of warps where large ones would leave SMs idle.",
     predicts="Shared-memory latency leaves the critical path: the FMA units stay busy over the barrier. At 1024 the "
     "GPU has 128 tiles of 64x128 to work on instead of 32 of 128x256.",
     kernel=Kernel(

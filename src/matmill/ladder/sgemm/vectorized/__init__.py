@@ -13,7 +13,7 @@ VECTORIZED: Rung[Gemm] = Rung(
     source=OURS,
     changes="Global and shared memory are read 16 bytes at a time. The A tile is transposed on its way into shared "
     "memory, so that a thread's eight rows at one k are two vectors, as its eight columns of B are.",
-    predicts="4 shared reads instead of 16 per 64 multiply-adds: FMAs grow from 80% to 94% of the inner loop's "
+    predicts="4 shared reads instead of 16 per 64 FMAs: FMAs grow from 80% to 94% of the inner loop's "
     "instructions, and the tiles' global loads and address arithmetic fall four-fold.",
     kernel=Kernel(
         entry="vectorized",

@@ -13,13 +13,13 @@ VOLKOV: Rung[Gemm] = Rung(
     source=S0,
     changes="64x4 threads make a 256x64 tile of C, each owning one row x 64 columns in registers. Only B's 64x64 tile "
     "goes through shared memory (rows padded by one); A comes straight from global memory.",
-    predicts="One shared wavefront per multiply-add of a warp, and per 64 of these one load of A that touches 32 "
+    predicts="One shared wavefront per FMA of a warp, and per 64 of these one load of A that touches 32 "
     "sectors: at most 25% of the FMA peak on an SM with 128 lanes, less what A's loads take. 25.6 FLOP per byte of "
     "tile loaded.",
     claim=reported(
         8192,
         {"RTX 4090": 144},
-        "The source prints 3.82 and 12.8 operations per byte, counting a multiply-add once.",
+        "The source prints 3.82 and 12.8 operations per byte, counting an FMA once.",
     ),
     kernel=Kernel(
         entry="volkov",

@@ -13,7 +13,7 @@ WARP_TILES: Rung[Gemm] = Rung(
     source=OURS,
     changes="A 128x256 tile is split among 2x4 warps, each with a 64x64 tile of its own instead of a 16x128 strip, and "
     "each thread owns 16x8 outputs. Lanes are numbered so that lane^1 shares its rows and lane^2 its columns.",
-    predicts="6 shared reads per 128 multiply-adds instead of 8. The hardware merges the quarter-warps of a 16-byte "
+    predicts="6 shared reads per 128 FMAs instead of 8. The hardware merges the quarter-warps of a 16-byte "
     "read in pairs when such neighbours agree on the address, so each read takes 2 passes over the banks: 12 per warp "
     "and k for 128 FMAs, instead of 12 for 64.",
     kernel=Kernel(

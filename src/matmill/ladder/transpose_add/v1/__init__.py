@@ -10,8 +10,8 @@ from matmill.problem import Geam
 V1: Rung[Geam] = Rung(
     name="v1",
     source=S4,
-    changes="A block of 32 x 32 threads turns 32 x 32 vectors of 16 bytes of x in shared memory; y and the result are "
-    "read and written element by element.",
+    changes="A block of 32 x 32 threads transposes 32 x 32 vectors of 16 bytes of x in shared memory; y and the result "
+    "are read and written element by element.",
     predicts="One pass, every byte once. A warp's access to y or the result is 32 elements: 64 bytes of bfloat16 where "
     "512 would fit in one instruction. A warp reads the tile at a distance of 33 vectors: 132 words, so that "
     "32 lanes meet in 8 banks, 4 passes where one would do.",

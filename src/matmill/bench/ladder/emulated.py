@@ -1,0 +1,156 @@
+"""Runs the rungs of a ladder in the emulator.
+
+Before each run all bits of the output are set, NaN in every float type, so a missing element cannot pass. A rung that
+does not take the size asked for runs at the nearest one that it takes, and its row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from matmill.arch import DEFAULT, Arch, get
+from matmill.bench.environment import describe
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.results import Outcome, Row
+from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipped
+from matmill.bench.ladder.selection import nearest
+from matmill.bench.ladder.subject import S, Subject
+from matmill.bench.ladder.tally import together
+from matmill.bench.problems.inputs import Array, Matrices
+from matmill.bench.progress import Progress, silent
+from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
+from matmill.errors import EmulationError
+from matmill.jit.compile import compile_source
+from matmill.jit.source import generate
+from matmill.jit.steps import ptx
+from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.reference import Check
+
+
+def emulate(
+    ladder: str,
+    rungs: Sequence[Rung[S]],
+    problem: S,
+    arch: Arch,
+    *,
+    seed: int,
+    by_line: bool = False,
+    progress: Progress = silent,
+) -> Outcome:
+    """Runs ``rungs`` in the emulator, as code for ``arch`` where the compiler knows it.
+
+    ``by_line`` keeps the counters of every source line. Raises :class:`~matmill.errors.CompileError`.
+    """
+    machine, subject = emulated_as(arch), LADDERS[ladder].subject
+    inputs = subject.inputs(seed)
+    asked = inputs.of(problem)
+    rows = []
+    for done, rung in enumerate(rungs):
+        progress(rung.label, done, len(rungs))
+        size, reason = nearest(rung, problem, arch if subject.by_arch else machine, subject)
+        if size is None:
+            rows.append(skipped(rung, reason))
+            continue
+        kernel = rung.kernel_for(size, machine)
+        binary = compile_source(generate(kernel, size.dtype), machine.target)
+        note = moved_to(problem, size, reason, subject)
+        known = facts(rung, kernel, binary, arch, size=size, note=note, subject=subject)
+        again = rung.label in LADDERS[ladder].same_bits
+        trial = _Trial(subject, kernel, inputs.of(size), machine.target)
+        rows.append(_emulated_row(trial, known, by_line=by_line, again=again))
+    progress("done", len(rungs), len(rungs))
+    notes = [f"emulated: PTX for {machine.target}, run on the CPU; the emulator counts, it does not time"]
+    if machine is not arch:
+        notes.append(
+            f"today's compiler no longer knows the {arch.title}: code for {machine.target}, occupancy by the limits of "
+            f"the {arch.title}"
+        )
+    cpu, skipped_cpu = cpu_rows(asked, arch, subject)
+    environment = {**describe(gpu=False), "seed": seed}
+    notes += skipped_cpu
+    return Outcome(ladder, "emulator", arch, machine.target, problem, tuple(rows), cpu, environment, tuple(notes))
+
+
+def emulated_as(arch: Arch) -> Arch:
+    """The arch whose code the emulator runs: the one named, or the default where the compiler is too new for it."""
+    return arch if arch.compiles else get(DEFAULT)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A kernel, the GPU that it is compiled for, and the matrices that it runs on."""
+
+    subject: Subject[Any]
+    kernel: Kernel[Any]
+    inputs: Matrices
+    target: str
+
+    def run(self, *, late_copies: bool = False, schedule: int = 0) -> tuple[Check, Report, Array]:
+        """The check, the counters and the output of all launches, made on an output and a workspace of set bits."""
+        inputs, size = self.inputs, self.inputs.problem
+        nbytes = size.m * size.n * size.dtype.itemsize
+        out = np.full(nbytes, 0xFF, np.uint8).view(size.dtype.numpy).reshape(size.m, size.n)
+        memory = Memory()
+        first, second, third = inputs.names
+        a = memory.bind(first, inputs.a, access="r")
+        b = a if inputs.shared else memory.bind(second, inputs.b, access="r")
+        c = memory.bind(third, out, access="rw")
+        scratch = self.kernel.workspace(size)
+        workspace = memory.bind("workspace", np.full(scratch, 0xFF, np.uint8), access="rw") if scratch else None
+        counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw") if self.kernel.counts(size) else None
+        operands = GemmOperands(a, b, c, c, *inputs.scalars, workspace=workspace, counter=counter)
+        reports = [
+            run(text, launch, memory, races=True, late_copies=late_copies, schedule=schedule)
+            for text, launch in ptx(self.kernel, size, operands, self.target)
+        ]
+        return self.subject.check(inputs, self.kernel, out), together(reports), out
+
+
+def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again: bool) -> Row:
+    """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows.
+
+    ``again`` runs it twice with its warps in two orders and compares the bits.
+    """
+    try:
+        found, report, out = trial.run()
+        row = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report, by_line=by_line)
+        if report.counters.cp_async_requests:
+            found, report, _ = trial.run(late_copies=True)
+            late = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
+            row = _worse(row, late)
+        if again:
+            found, report, other = trial.run(schedule=1)
+            shuffled = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
+            row = promised(_worse(row, shuffled), same=out.tobytes() == other.tobytes())
+    except (KernelFault, EmulationError) as fault:
+        note = "; ".join(filter(None, [known["note"], f"stopped: {fault}"]))
+        return Row(**{**known, "note": note}, ok=False, error_ratio=None)
+    return row
+
+
+def _worse(first: Row, second: Row) -> Row:
+    """Two runs of one kernel as one row: the larger error, and the hazards of both, each once."""
+    ratios = (first.error_ratio or 0.0, second.error_ratio or 0.0)
+    more = tuple(hazard for hazard in second.hazards if hazard not in first.hazards)
+    return replace(first, ok=bool(first.ok and second.ok), error_ratio=max(ratios), hazards=(*first.hazards, *more))
+
+
+def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
+    """``row`` with what the emulator counted and found; a hazard makes the row fail."""
+    return replace(
+        row,
+        ok=bool(row.ok) and report.ok,
+        counters=report.counters.as_dict(),
+        hazards=tuple({"kind": h.kind, "message": h.message, "where": h.where} for h in report.hazards),
+        lines=_lines(report.by_line) if by_line else None,
+    )
+
+
+def _lines(by_line: Mapping[str, LineCounts]) -> tuple[dict[str, Any], ...]:
+    """The counters of every source line, as records; what is 0 is left out."""
+    counted = ((line, asdict(counts)) for line, counts in by_line.items())
+    return tuple({"line": line, **{k: v for k, v in counts.items() if v}} for line, counts in counted)

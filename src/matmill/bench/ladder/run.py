@@ -1,0 +1,45 @@
+"""Runs any ladder, on the GPU present or in the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matmill.arch import DEFAULT, Arch, get
+from matmill.bench.ladder.emulated import emulate
+from matmill.bench.ladder.emulated_transfers import emulate_transfers
+from matmill.bench.ladder.ladders import On
+from matmill.bench.ladder.measured import measure
+from matmill.bench.ladder.measured_transfers import measure_transfers
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.progress import Progress
+from matmill.ladder.memory import TransferRung
+from matmill.problem import Geam, Gemm
+
+
+def run(
+    ladder: str,
+    rungs: Sequence[Any],
+    problem: Gemm | Geam,
+    on: On,
+    arch: Arch | None,
+    *,
+    seed: int,
+    cold: bool,
+    by_line: bool,
+    progress: Progress,
+) -> Outcome:
+    """Checks ``rungs`` of a ladder on one problem, times them on a GPU or counts what they do in the emulator.
+
+    Percentages refer to ``arch``: by default the GPU present, else :data:`~matmill.arch.DEFAULT`. ``cold`` empties the
+    L2 cache before every timed run; ``by_line`` keeps what the emulator counts for each source line. Rungs that move
+    matrices around one kernel are compared by their transfers, and take neither.
+    """
+    machine = arch or get(DEFAULT)
+    if isinstance(problem, Gemm) and all(isinstance(rung, TransferRung) for rung in rungs):
+        if on == "gpu":
+            return measure_transfers(rungs, problem, arch, seed=seed, progress=progress)
+        return emulate_transfers(rungs, problem, machine, seed=seed, progress=progress)
+    if on == "gpu":
+        return measure(ladder, rungs, problem, arch, seed=seed, cold=cold, progress=progress)
+    return emulate(ladder, rungs, problem, machine, seed=seed, by_line=by_line, progress=progress)

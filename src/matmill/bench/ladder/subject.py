@@ -1,0 +1,226 @@
+"""What a ladder measures: arithmetic (of FMA units or of tensor cores), the traffic of a product, or moved bytes.
+
+The runner, the tables, the plots and the pages know the difference from one :class:`Subject` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from matmill.arch import Arch
+from matmill.bench import units
+from matmill.bench.libraries.blas import CupyProduct, TorchProduct
+from matmill.bench.problems import hgemm, inner, transpose_add
+from matmill.bench.problems.error_bounds import any_sum, random_sum
+from matmill.bench.problems.hgemm import HalfInputs
+from matmill.bench.problems.inputs import Array, InputsBySize, Matrices
+from matmill.kernel import Kernel
+from matmill.problem import Geam, Gemm
+from matmill.reference import Check
+
+#: What a ladder computes.
+S = TypeVar("S", Gemm, Geam)
+
+#: What the rate of the tensor cores is called in tables.
+MATRIX_PEAK = "matrix peak"
+#: What a copy's bandwidth, timed in the same run, is called there.
+COPYING = "copy bandwidth"
+
+_TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
+_FLOPS = ("tflops", "peak_fraction")
+
+
+def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
+    """The check that does not depend on what made the result."""
+    return inputs.check(actual)
+
+
+@dataclass(frozen=True)
+class Subject(Generic[S]):
+    """Rates and what they refer to, and which problems the ladder runs on.
+
+    ``rate`` and ``fraction`` name two fields of a row: the rate in 10^12 ``unit`` per second, and its fraction of
+    ``limit_name``. ``peak`` gives that limit, or None for a GPU that has none. ``own`` are the fields that rows of
+    other subjects omit. The ratio to a library refers to the field ``compared``. ``flops`` is None where operations do
+    not count.
+
+    ``words`` describes a problem for headings. ``inputs`` makes, from a seed, what gives the matrices of a problem.
+    ``sizes`` are those that users name; ``resized`` gives a problem of other sizes. ``instead`` gives the problem for a
+    rung that takes none of these sizes, with the words for its note. ``record`` and ``problem`` turn a problem into a
+    record and back. ``check`` compares a result with the matrices of its problem, given the kernel or library that made
+    it.
+
+    ``counted`` names the columns of the emulator's table, and ``counted_title`` is its heading. ``copied`` says that
+    a copy is timed in the same run and that percentages refer to it. ``by_arch`` says that kernels need instructions
+    that old GPUs lack, so the emulator asks what the GPU named could run. ``cpu`` says whether the CPU's BLAS computes
+    the same, ``cpu_patience`` for how many seconds it may.
+    """
+
+    unit: str
+    limit_name: str
+    rate: str
+    fraction: str
+    compared: str
+    own: tuple[str, ...]
+    amount: Callable[[S], int]
+    peak: Callable[[S, Arch], float | None]
+    say: Callable[[float], str]
+    inputs: Callable[[int], Any]
+    sizes: Callable[[S], dict[str, int]]
+    resized: Callable[..., S]
+    record: Callable[[S], dict[str, Any]]
+    problem: Callable[[Mapping[str, Any]], S]
+    words: Callable[[S], str]
+    counted: tuple[str, ...]
+    counted_title: str
+    flops: Callable[[S], int] | None = None
+    check: Callable[[Any, Any, Array], Check] = _whoever_made_it
+    instead: Callable[[S], tuple[S, str]] | None = None
+    copied: bool = False
+    by_arch: bool = False
+    cpu: bool = True
+    cpu_patience: float | None = None
+
+    def said(self, problem: S) -> str:
+        """The sizes in words, as users name them."""
+        return " ".join(f"{name}={size}" for name, size in self.sizes(problem).items())
+
+    def known(self, problem: Any) -> dict[str, Any]:
+        """The fields of a row that follow from the problem."""
+        return {"bytes": problem.least_bytes} if "bytes" in self.own else {}
+
+    def rates(self, problem: Any, seconds: float, arch: Arch) -> dict[str, Any]:
+        """The fields of a row that follow from its time; fractions refer to ``arch``."""
+        found: dict[str, Any] = {"seconds": seconds, **self.known(problem)}
+        if self.flops is not None:
+            flops = self.flops(problem) / seconds
+            found |= {"tflops": flops / 1e12, "peak_fraction": flops / arch.peak(problem.dtype.name)}
+        own, peak = self.amount(problem) / seconds, self.peak(problem, arch)
+        return {**found, self.rate: own / 1e12, self.fraction: None if peak is None else own / peak}
+
+    def only(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row's record without the fields that belong to other subjects."""
+        others = {name for subject in _ALL for name in subject.own} - set(self.own)
+        return {name: value for name, value in row.items() if name not in others}
+
+
+def _packed(problem: Gemm, m: int, n: int, k: int) -> Gemm:
+    return Gemm(m=m, n=n, k=k, dtype=problem.dtype)
+
+
+def _sizes(problem: Gemm) -> dict[str, int]:
+    return {"m": problem.m, "n": problem.n, "k": problem.k}
+
+
+def _words(problem: Gemm) -> str:
+    return f"m={problem.m} n={problem.n} k={problem.k} {problem.dtype.name}"
+
+
+def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
+    return inner.gram_of(problem), "its F is the transpose of E"
+
+
+def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyProduct, actual: Array) -> Check:
+    acc16 = ("ACC16", 1) in maker.config.constants if isinstance(maker, Kernel) else maker.acc16
+    return inputs.check(actual, acc16=acc16)
+
+
+def _bytes_per_second(rate: float) -> str:
+    return f"{units.count(rate * 1e12)}B/s"
+
+
+def _counted(arithmetic: str) -> tuple[str, ...]:
+    """Columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
+    fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
+    return (arithmetic, *fed, "barriers", "races")
+
+
+ARITHMETIC: Subject[Gemm] = Subject(
+    unit="TFLOP/s",
+    limit_name="peak",
+    rate="tflops",
+    fraction="peak_fraction",
+    compared="tflops",
+    own=_FLOPS,
+    amount=lambda problem: problem.flops,
+    peak=lambda problem, arch: arch.peak(problem.dtype.name),
+    say=units.rate,
+    inputs=partial(InputsBySize, exact=any_sum),
+    sizes=_sizes,
+    resized=_packed,
+    record=_sizes,
+    problem=lambda record: Gemm(**record),
+    words=_words,
+    counted=_counted("ffma"),
+    counted_title="Counted: 32-byte sectors per global request, shared-memory wavefronts",
+    flops=lambda problem: problem.flops,
+)
+
+TRAFFIC: Subject[Gemm] = replace(
+    ARITHMETIC,
+    unit="TB/s",
+    limit_name="bandwidth",
+    rate="tbytes_per_second",
+    fraction="bandwidth_fraction",
+    own=(*_FLOPS, *_TRAFFIC),
+    amount=lambda problem: problem.least_bytes,
+    peak=lambda _problem, arch: arch.dram_bytes_per_s,
+    say=_bytes_per_second,
+    inputs=partial(InputsBySize, exact=random_sum),
+    resized=inner.resized,
+    record=inner.described,
+    problem=inner.restored,
+    words=lambda problem: f"{_words(problem)}, F {inner.layout_of(problem)}-major",
+    counted=("read over least", "sectors per load", "sectors per store", "atomics", "barriers", "races"),
+    counted_title="Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics",
+    instead=_gram_instead,
+    cpu_patience=2.0,
+)
+
+MOVING: Subject[Geam] = Subject(
+    unit="TB/s",
+    limit_name="bandwidth",
+    rate="tbytes_per_second",
+    fraction="bandwidth_fraction",
+    compared="tbytes_per_second",
+    own=_TRAFFIC,
+    amount=lambda problem: problem.least_bytes,
+    peak=lambda _problem, arch: arch.dram_bytes_per_s,
+    say=_bytes_per_second,
+    inputs=transpose_add.SumsBySize,
+    sizes=transpose_add.sizes,
+    resized=transpose_add.resized,
+    record=transpose_add.described,
+    problem=transpose_add.restored,
+    words=transpose_add.words,
+    counted=(
+        *("loads", "sectors per load", "stores", "sectors per store"),
+        *("shared loads", "shared stores", "barriers", "races"),
+    ),
+    counted_title="Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts",
+    copied=True,
+    cpu=False,
+)
+
+MATRIX: Subject[Gemm] = replace(
+    ARITHMETIC,
+    limit_name=MATRIX_PEAK,
+    peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
+    inputs=partial(InputsBySize, kind=HalfInputs),
+    resized=hgemm.resized,
+    by_arch=True,
+    record=hgemm.described,
+    problem=hgemm.restored,
+    counted=_counted("hmma"),
+    check=_by_its_sums,
+)
+
+_ALL: tuple[Subject[Any], ...] = (ARITHMETIC, MATRIX, TRAFFIC, MOVING)
+
+
+def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:
+    """``subject`` with fractions of a copy's measured bandwidth, not of the data sheet's."""
+    return replace(subject, limit_name=COPYING, peak=lambda _problem, _arch: bytes_per_second)

@@ -1,0 +1,173 @@
+"""What a user would pick instead of our kernels: cuBLAS through the array library at hand, and the CPU's BLAS.
+
+torch and CuPy are imported only when :func:`cublas` is called, which only a run on a GPU does. Both stay in full
+float32: the result of every baseline is checked against the same float64 bound as ours, which TF32 would break.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import numpy as np
+
+from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
+from matmill.bench.problems.inputs import Array, F32Array
+from matmill.bench.timing.clock import StreamHandle
+
+
+class LibraryProduct(Protocol):
+    """A library's product of two fixed matrices on the GPU."""
+
+    name: str
+    version: str
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues A @ B into the prepared output."""
+
+    def result(self) -> Array:
+        """The output, on the host, after all that was enqueued."""
+
+
+def installed() -> tuple[str, ...]:
+    """The array libraries on this machine that bring cuBLAS, in the order of preference; nothing is imported."""
+    return tuple(name for name in ("torch", "cupy") if find_spec(name) is not None)
+
+
+def cublas(a: F32Array, b: F32Array) -> LibraryProduct | None:
+    """``cublasSgemm`` on copies of ``a`` and ``b`` on the GPU through torch or else CuPy; None where neither works."""
+    for name in installed():
+        library = importlib.import_module(name)
+        if name == "cupy":
+            return CupyProduct("cuBLAS (CuPy)", library.asarray(a), library.asarray(b))
+        if library.cuda.is_available():  # else a CPU build of torch
+            return torch_product("cuBLAS (torch)", a, b)
+    return None
+
+
+def torch_product(name: str, a: Array, b: Array) -> TorchProduct:
+    """``torch.mm`` of copies of ``a`` and ``b`` on the GPU."""
+    torch: Any = importlib.import_module("torch")
+
+    def on_gpu(matrix: Array) -> Any:
+        # As bits: torch knows nothing of NumPy's bfloat16.
+        bits = torch.from_numpy(matrix.view(f"i{matrix.itemsize}"))
+        return bits.cuda().view(getattr(torch, matrix.dtype.name))
+
+    return TorchProduct(name, on_gpu(a), on_gpu(b), a.dtype)
+
+
+class TorchProduct:
+    """``torch.mm`` of two tensors, or with ``einsum`` that, without TF32 and without sums of 16-bit numbers in 16 bits.
+
+    ``dtype`` is the result's element type for NumPy, ``acc16`` says that sums are kept in float16.
+    """
+
+    acc16 = False
+
+    def __init__(self, name: str, a: Any, b: Any, dtype: np.dtype[Any], *, einsum: bool = False) -> None:
+        self._calls = TorchCalls()
+        self.name, self.version = name, self._calls.version
+        self._torch = torch = self._calls.torch
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        self._a, self._b, self._dtype, self._einsum = a, b, dtype, einsum
+        self._out = torch.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype, device="cuda")
+        torch.cuda.synchronize()
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues the product on the caller's stream."""
+        with self._calls.on(stream):
+            if self._einsum:
+                self._out = self._torch.einsum("mk,kn->mn", self._a, self._b)  # it has no `out`
+            else:
+                self._torch.mm(self._a, self._b, out=self._out)
+
+    def result(self) -> Array:
+        """The product, copied to the host."""
+        return self._calls.host(self._out, self._dtype)
+
+
+class Float16Sums(TorchProduct):
+    """``torch.mm`` of float16 tensors with sums in float16, which torch has since 2.7 as a switch for all products.
+
+    The switch is on during a call alone.
+    """
+
+    acc16 = True
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues the product on the caller's stream."""
+        switches = self._torch.backends.cuda.matmul
+        before = switches.allow_fp16_accumulation
+        switches.allow_fp16_accumulation = True
+        try:
+            super().run(stream)
+        finally:
+            switches.allow_fp16_accumulation = before
+
+
+class CupyProduct:
+    """``cupy.matmul`` of two arrays, which is cuBLAS in full float32 unless ``CUPY_TF32=1`` asks for TF32."""
+
+    acc16 = False
+
+    def __init__(self, name: str, a: Any, b: Any) -> None:
+        self._calls = CupyCalls()
+        self.name, self.version = name, self._calls.version
+        self._a, self._b = a, b
+        self._out = self._calls.cupy.full((a.shape[0], b.shape[1]), float("nan"), dtype=a.dtype)
+        self._calls.cupy.cuda.Device().synchronize()
+
+    def run(self, stream: StreamHandle) -> None:
+        """Enqueues the product on the caller's stream."""
+        with self._calls.on(stream):
+            self._calls.cupy.matmul(self._a, self._b, out=self._out)
+
+    def result(self) -> Array:
+        """The product, copied to the host."""
+        return self._calls.host(self._out)
+
+
+@dataclass(frozen=True)
+class CpuProduct:
+    """NumPy's product on the CPU: its result and the seconds it took."""
+
+    name: str
+    version: str
+    seconds: float
+    result: Array
+
+
+def cpu_blas(a: Array, b: Array) -> CpuProduct:
+    """Times ``numpy.matmul``: the median of as many runs after the first as fit a second, 25 at most, at least one.
+
+    >>> cpu_blas(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)).result.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    out = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
+    first = _seconds(a, b, out)
+    runs = max(1, min(25, int(1 / first)))
+    samples = [_seconds(a, b, out) for _ in range(runs)]
+    return CpuProduct("CPU BLAS (NumPy)", f"numpy {np.__version__}", statistics.median(samples), out)
+
+
+def cpu_estimate(a: Array, b: Array) -> float:
+    """Seconds that ``numpy.matmul`` would take, in proportion to the second of two runs on a short slice of k."""
+    k = int(a.shape[1])
+    part = min(k, 1 << 18)
+    first, second = a[:, :part], b[:part]
+    out = np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)
+    _seconds(first, second, out)
+    return _seconds(first, second, out) * (k / part)
+
+
+def _seconds(a: Array, b: Array, out: Array) -> float:
+    start = time.perf_counter()
+    np.matmul(a, b, out=out)
+    return time.perf_counter() - start

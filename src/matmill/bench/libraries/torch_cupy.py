@@ -1,0 +1,61 @@
+"""Calls of torch and CuPy on a stream of ours, and their results on the host.
+
+Both libraries are imported when a :class:`TorchCalls` or :class:`CupyCalls` is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.bench.timing.clock import StreamHandle
+
+Array = NDArray[Any]
+
+
+class TorchCalls:
+    """torch, its calls enqueued on the stream of whoever times them."""
+
+    def __init__(self) -> None:
+        self.torch: Any = importlib.import_module("torch")
+        self.version = f"torch {self.torch.__version__}"
+        self._streams: dict[int, Any] = {}
+
+    def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
+        """What torch enqueues within goes to ``stream``."""
+        cuda = self.torch.cuda
+        if stream.address not in self._streams:
+            self._streams[stream.address] = (
+                cuda.ExternalStream(stream.address) if stream.address else cuda.default_stream()
+            )
+        within: AbstractContextManager[Any] = cuda.stream(self._streams[stream.address])
+        return within
+
+    def host(self, tensor: Any, dtype: np.dtype[Any]) -> Array:
+        """A copy of a finished ``tensor``; as bytes first, since NumPy does not take torch's bfloat16."""
+        self.torch.cuda.synchronize()
+        found: Array = tensor.cpu().contiguous().view(self.torch.uint8).numpy()
+        return found.view(dtype)
+
+
+class CupyCalls:
+    """CuPy, likewise."""
+
+    def __init__(self) -> None:
+        self.cupy: Any = importlib.import_module("cupy")
+        self.version = f"cupy {self.cupy.__version__}"
+
+    def on(self, stream: StreamHandle) -> AbstractContextManager[Any]:
+        """What CuPy enqueues within goes to ``stream``."""
+        within: AbstractContextManager[Any] = self.cupy.cuda.ExternalStream(stream.address)
+        return within
+
+    def host(self, array: Any) -> Array:
+        """A copy of a finished ``array``."""
+        self.cupy.cuda.Device().synchronize()
+        found: Array = self.cupy.asnumpy(array)
+        return found

@@ -1,0 +1,1 @@
+"""Plots of results; matplotlib is optional and imported when one is drawn."""

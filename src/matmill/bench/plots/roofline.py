@@ -1,0 +1,190 @@
+"""A roofline as a picture: memories in colour along their diagonals, peaks named at their right ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matmill.analysis.roofline import LEVELS, PEAKS, Roofs
+from matmill.bench import units
+from matmill.bench.plots.style import (
+    BLUE,
+    GREEN,
+    LABEL_SIZE,
+    ON_WHITE,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    name_ends,
+    spread,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = {"dram": BLUE, "l2": GREEN, "shared": ORANGE}
+_MARKS = (("o", VERMILLION), ("s", PURPLE), ("^", SKY), ("D", "0.5"))
+#: Where the axes are in the figure; the names of peaks stand to the right of them.
+_BOX = (0.08, 0.1, 0.54, 0.76)
+#: Peaks closer than this share one line and one label.
+_CLOSE = 1.04
+#: Points of an inch: the room of a balance point's figure, and how high above its peak it stands.
+_FIGURE_WIDTH, _FIGURE_UP = 26, 12
+
+
+@dataclass(frozen=True)
+class Point:
+    """A computation in the picture: its intensity towards one level in FLOP/B, and the rate it may reach in FLOP/s."""
+
+    label: str
+    intensity: float
+    flops_per_s: float
+
+
+def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path) -> None:
+    """Draws the roofs of one GPU, the balance points of ``unit``, and ``points``.
+
+    The suffix of ``path`` (.png, .svg) decides the format.
+    """
+    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    from matplotlib.figure import Figure  # noqa: PLC0415 — see above
+
+    figure = Figure(figsize=(10.5, 5.6))
+    axes = figure.add_axes(_BOX)
+    peaks = {name: figure.value for name, figure in made.peaks.items()}
+    levels = {name: figure.value for name, figure in made.levels.items()}
+    crossings = [peak / level for peak in peaks.values() for level in levels.values()]
+    met = [point.intensity for point in points]
+    left = 10 ** math.floor(math.log10(min(crossings + met) / 3))
+    right = 10 ** math.ceil(math.log10(3 * max(crossings + met)))
+    top = max(peaks.values())
+    bottom = min([*peaks.values(), *(point.flops_per_s for point in points), left * min(levels.values()) * 10])
+    axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 4, top * 2.2))
+    axes.set_xlabel("operations per byte, FLOP/B")
+    axes.set_ylabel("attainable rate, FLOP/s")
+    axes.yaxis.set_major_formatter(lambda value, _position: _tick(value))
+    axes.xaxis.set_major_formatter(lambda value, _position: _tick(value))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    figure.suptitle(f"Roofline of the {made.arch.title}", x=_BOX[0] + _BOX[2] / 2, fontsize=11)
+    _diagonals(axes, levels, top)
+    _ceilings(axes, peaks, max(levels.values()), right)
+    _balance(axes, peaks[unit], levels)
+    _points(axes, points)
+    figure.savefig(path, dpi=160, bbox_inches="tight")
+
+
+def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
+    """One line per memory level, with its name and bandwidth along it."""
+    left = axes.get_xlim()[0]
+    low = axes.get_ylim()[0]
+    width, height = axes.transAxes.transform((1, 1)) - axes.transAxes.transform((0, 0))
+    decades = [math.log10(high / low) for low, high in (axes.get_xlim(), axes.get_ylim())]
+    angle = math.degrees(math.atan2(height / decades[1], width / decades[0]))
+    for name, bandwidth in levels.items():
+        end = top / bandwidth
+        axes.plot([left, end], [left * bandwidth, top], color=_COLOURS[name], linewidth=1.5)
+        # From the line's lower end in the picture: low enough to be clear of the ceilings. The text stands above the
+        # line, at a right angle to it.
+        at = max(left * 1.3, low * 1.3 / bandwidth)
+        up = math.radians(angle + 90)
+        axes.annotate(
+            f"{LEVELS[name]} {rate(bandwidth, 'B/s')}",
+            (at, at * bandwidth),
+            xytext=(4 * math.cos(up), 4 * math.sin(up)),
+            textcoords="offset points",
+            rotation=angle,
+            rotation_mode="anchor",
+            fontsize=LABEL_SIZE,
+            va="bottom",
+            color=_COLOURS[name],
+        )
+
+
+def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float) -> None:
+    """One line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label."""
+    together: list[tuple[float, list[str]]] = []
+    for name, peak in sorted(peaks.items(), key=lambda item: item[1]):
+        if together and peak / together[-1][0] < _CLOSE:
+            together[-1][1].append(PEAKS[name])
+        else:
+            together.append((peak, [PEAKS[name]]))
+    ends = []
+    for peak, names in together:
+        axes.plot([peak / widest, right], [peak, peak], color="black", linewidth=1.3)
+        ends.append((right, peak, f"{_joined(names)}: {rate(peak, 'FLOP/s')}", "black"))
+    name_ends(axes, ends, right * (right / axes.get_xlim()[0]) ** 0.03)
+
+
+def _balance(axes: Axes, peak: float, levels: dict[str, float]) -> None:
+    """A ring where each memory's diagonal meets ``peak``, and its intensity above; close figures move apart."""
+    pixels = axes.figure.dpi / 72  # of a point
+    rings = [(peak / bandwidth, _COLOURS[name]) for name, bandwidth in levels.items()]
+    wanted = [float(axes.transData.transform((at, peak))[0]) / pixels for at, _ in rings]
+    for (at, colour), here, moved in zip(rings, wanted, spread(wanted, _FIGURE_WIDTH, 0, math.inf), strict=True):
+        axes.plot([at], [peak], marker="o", markersize=5, color=colour, markerfacecolor="white", zorder=4)
+        axes.annotate(
+            f"{at:.1f}",
+            (at, peak),
+            xytext=(moved - here, _FIGURE_UP),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=LABEL_SIZE,
+            color=colour,
+            bbox=ON_WHITE,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3},
+            zorder=3,
+        )
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Names of peaks in one label, each kind of unit said once.
+
+    >>> _joined(["matrix units, float16", "matrix units, bfloat16", "FMA units, float32"])
+    'matrix units, float16 and bfloat16; FMA units, float32'
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kind, _, dtype = name.partition(", ")
+        kinds.setdefault(kind, []).append(dtype)
+    return "; ".join(f"{kind}, {' and '.join(dtypes)}" for kind, dtypes in kinds.items())
+
+
+def _points(axes: Axes, points: Sequence[Point]) -> None:
+    """The computations, each with a dotted line down to the axis, named in a legend under the roofs."""
+    low = axes.get_ylim()[0]
+    for point, (mark, colour) in zip(points, _MARKS, strict=False):
+        axes.plot([point.intensity] * 2, [low, point.flops_per_s], color=colour, linestyle=":", linewidth=1)
+        label = f"{point.label}: {units.digits(point.intensity)} FLOP/B, {rate(point.flops_per_s, 'FLOP/s')}"
+        (drawn,) = axes.plot([point.intensity], [point.flops_per_s], marker=mark, label=label, linestyle="none")
+        drawn.set(color=colour, markersize=8, zorder=5)
+    if points:
+        axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=1, borderpad=0)
+
+
+def rate(value: float, unit: str) -> str:
+    """A rate with its prefix at the unit.
+
+    >>> rate(4.8e12, "B/s"), rate(254e9, "FLOP/s"), rate(12.0, "B/s")
+    ('4.80 TB/s', '254 GFLOP/s', '12 B/s')
+    """
+    said = units.count(value)
+    return f"{said[:-1]} {said[-1]}{unit}" if said[-1].isalpha() else f"{said} {unit}"
+
+
+def _tick(value: float) -> str:
+    """A power of ten on an axis.
+
+    >>> _tick(1e15), _tick(1e10), _tick(100.0)
+    ('1000T', '10G', '100')
+    """
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= scale:
+            return f"{value / scale:g}{letter}"
+    return f"{value:g}"

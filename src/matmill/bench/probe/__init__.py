@@ -1,0 +1,1 @@
+"""Measures a GPU's own latencies, bandwidths and rates for the cost models."""

@@ -1,0 +1,90 @@
+"""What a user says of a problem, and how sizes and types that are not given get their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+from matmill.dtypes import DType
+from matmill.errors import ArgumentError, unknown_name
+
+Sizes = TypeVar("Sizes", bound=tuple[int, ...])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of ``matmill ladder`` that describe a problem; None where the user does not give one."""
+
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    case: str | None = None
+    dtype: str | None = None
+    layout: str | None = None
+
+    def square(self, default: tuple[int, int, int]) -> tuple[int, int, int]:
+        """(m, n, k): ``n`` alone sets all three; without it, those not given are the default's.
+
+        >>> Asked(n=512, k=64).square((4096, 4096, 4096)), Asked(k=64).square((4096, 4096, 4096))
+        ((512, 512, 64), (4096, 4096, 64))
+        """
+        m, n, k = (self.n,) * 3 if self.n else default
+        return self.m or m, n, self.k or k
+
+    def element_type(self, known: Mapping[str, DType], default: DType) -> DType:
+        """The type that ``dtype`` names. Raises :class:`~matmill.errors.UnknownNameError` with the nearest name."""
+        found = known.get(self.dtype or default.name)
+        if found is None:
+            raise unknown_name("--dtype", self.dtype or default.name, known)
+        return found
+
+
+def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
+    """The sizes of a case; upper and lower case are alike.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+    """
+    found = {known.lower(): sizes for known, sizes in cases.items()}.get(name.lower())
+    if found is None:
+        raise unknown_name("--case", name, cases)
+    return found
+
+
+@dataclass(frozen=True)
+class EmulatorLimit:
+    """The most work that the emulator starts without ``--on emulator``; ``most`` is the product of all sizes.
+
+    ``argument`` names the options to change, ``got`` formats the sizes, ``fix`` proposes smaller ones.
+    """
+
+    most: int
+    argument: str
+    fix: str
+    got: str = "m={m} n={n} k={k}"
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """Raises :class:`~matmill.errors.ArgumentError` where ``sizes`` are too much work."""
+        if prod(sizes.values()) > self.most:
+            raise ArgumentError(
+                argument=self.argument,
+                got=f"{self.got.format(**sizes)} on a machine without a usable GPU",
+                wanted=f"{' * '.join(sizes)} of at most {self.most:.0e}, which the emulator does in minutes",
+                fix=f"{self.fix}, or --on emulator to wait for it.",
+            )
+
+
+@contextmanager
+def fitting_in_memory(**sizes: int) -> Iterator[None]:
+    """Raises an :class:`~matmill.errors.ArgumentError` that names the sizes where an allocation fails."""
+    try:
+        yield
+    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
+        raise ArgumentError(
+            argument=", ".join(f"--{name}" for name in sizes),
+            got=f"{', '.join(map(str, sizes.values()))}, and {error}",
+            wanted="matrices that fit in this machine's memory",
+            fix="Take smaller sizes.",
+        ) from error

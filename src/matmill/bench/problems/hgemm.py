@@ -1,0 +1,108 @@
+"""The products of the hgemm ladder: packed row-major matrices of 16-bit floats, and the check of what came out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from matmill.bench.problems.asked import Asked
+from matmill.bench.problems.error_bounds import matrix_limit
+from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.inputs import Array, Inputs
+from matmill.dtypes import BF16, F16, DType
+from matmill.problem import Gemm
+from matmill.reference import Check, answer, excess
+
+#: Element types that the tensor cores of every GPU since Ampere multiply, the default first.
+HALVES: dict[str, DType] = {dtype.name: dtype for dtype in (F16, BF16)}
+#: (m, n, k) of a run that names none of them: the least that every rung takes, with two steps of the longest k.
+EMULATED = (256, 256, 128)
+
+_ROWS = 256  # of a result, that are compared at a time
+
+
+def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+    """The product that a user asks for.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name of a type.
+    """
+    dtype = asked.element_type(HALVES, F16)
+    return half_product(*asked.square(default), dtype)
+
+
+def half_product(m: int, n: int, k: int, dtype: DType = F16) -> Gemm:
+    """The product of packed matrices whose rows are aligned as their lengths allow.
+
+    >>> found = half_product(1000, 1000, 1001)
+    >>> found.a_align, found.b_align
+    (2, 16)
+    """
+    return Gemm(
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        a_align=alignment(m, k, dtype),
+        b_align=alignment(k, n, dtype),
+        d_align=alignment(m, n, dtype),
+    )
+
+
+def resized(problem: Gemm, m: int, n: int, k: int) -> Gemm:
+    """The product of other sizes."""
+    return half_product(m, n, k, problem.dtype)
+
+
+def described(problem: Gemm) -> dict[str, Any]:
+    """Sizes and element type, as a record holds them; :func:`restored` reads them back."""
+    return {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name}
+
+
+def restored(record: Mapping[str, Any]) -> Gemm:
+    """The product that a record describes.
+
+    >>> asked = half_product(30, 50, 20, BF16)
+    >>> restored(described(asked)) == asked
+    True
+    """
+    return half_product(record["m"], record["n"], record["k"], HALVES[record["dtype"]])
+
+
+@dataclass(frozen=True)
+class HalfInputs(Inputs):
+    """A and B of 16-bit floats, and the check of a product by what its sums were kept in."""
+
+    @cached_property
+    def _right(self) -> tuple[Array, Array, Array]:
+        """The product in float64, and the norms of the rows of A and of the columns of B."""
+        rows, columns = (
+            np.sqrt(np.sum(np.square(matrix, dtype=np.float32), axis, np.float64))
+            for axis, matrix in ((1, self.a), (0, self.b))
+        )
+        return answer(self.a, self.b), rows, columns
+
+    def check(self, actual: Array, *, acc16: bool = False) -> Check:
+        """``actual`` against the product, element by element; ``acc16`` says that its sums were float16.
+
+        Rows are compared in blocks, by several threads.
+        """
+        expected, rows, columns = self._right
+        problem = self.problem
+        if actual.shape != expected.shape or actual.dtype != problem.dtype.numpy:
+            return Check(ok=False, error_ratio=float("inf"))
+
+        def worst(start: int) -> float:
+            part = slice(start, start + _ROWS)
+            walk = np.outer(rows[part], columns) / np.sqrt(problem.k)
+            limit = matrix_limit(expected[part], walk, problem.k, problem.dtype, acc16=acc16)
+            return excess(actual[part], expected[part], limit)
+
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            ratio = max(pool.map(worst, range(0, problem.m, _ROWS)))
+        return Check(ok=ratio <= 1.0, error_ratio=ratio)

@@ -1,0 +1,143 @@
+"""The products of the inner ladder: few outputs and a long k, F row-major, column-major or the transpose of E.
+
+E and F are A and B of the problem; E is packed row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+from matmill.bench.problems.asked import Asked, named_case
+from matmill.dtypes import ALL, F32, DType
+from matmill.errors import unknown_name
+from matmill.problem import Gemm
+
+#: Layouts of F that a user may ask for.
+LAYOUTS = ("row", "column")
+#: What a record says of an F that is the transpose of E, in the same memory.
+GRAM = "gram"
+_ALLOCATED = 16  # bytes to which every matrix's first element is aligned, at least
+
+#: The paper's products by name, (m, n, k). Its MTXC has k = 2e9 and needs 112 GB in float32, which the GPU with 40 GB
+#: that it names cannot hold: 2e8 is meant, most likely.
+CASES: dict[str, tuple[int, int, int]] = {
+    "MTXA": (3, 3, 50_000_000),
+    "MTXB": (5, 5, 300_000_000),
+    "MTXC": (7, 7, 2_000_000_000),
+    "MTXC-2e8": (7, 7, 200_000_000),
+    "MTX1": (5, 5, 30_000_000),
+    "MTX2": (7, 7, 30_000_000),
+    "MTX3": (9, 9, 30_000_000),
+}
+
+
+#: The product that is emulated where a user names none: all rungs together end within ten seconds on two cores.
+EMULATED_K = 100_000
+#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
+#: and a segment per thread would look like a stride.
+EMULATED_LAUNCH = {"GS": 16}
+
+
+def case(name: str) -> tuple[int, int, int]:
+    """(m, n, k) of a case of the paper; upper and lower case are alike.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+
+    >>> case("mtx1")
+    (5, 5, 30000000)
+    """
+    return named_case(name, CASES)
+
+
+def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+    """The product that a user asks for; one of m and n alone sets both.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+    """
+    dtype, layout = asked.element_type(ALL, F32), asked.layout or LAYOUTS[0]
+    if layout not in LAYOUTS:
+        raise unknown_name("--layout", layout, LAYOUTS)
+    if asked.case is not None:
+        m, n, k = case(asked.case)
+    else:
+        m, n, k = asked.n or default[0], asked.m or default[1], default[2]
+    return inner_product(asked.m or m, asked.n or n, asked.k or k, dtype, layout)
+
+
+def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row") -> Gemm:
+    """E (m, k), row-major, times F (k, n), whose rows or columns are packed as ``layout`` says.
+
+    >>> inner_product(3, 5, 1000, layout="column").b_row_col
+    (1, 1000)
+    """
+    row = layout == "row"
+    lines, length = (k, n) if row and n > 1 else (n, k)  # one column is contiguous along k either way
+    return Gemm(
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        b_strides=(n, 1) if row else (1, k),
+        a_align=alignment(m, k, dtype),
+        b_align=alignment(lines, length, dtype),
+        d_align=alignment(m, n, dtype),
+        a_start_align=_ALLOCATED,
+        b_start_align=_ALLOCATED,
+    )
+
+
+def gram_of(problem: Gemm) -> Gemm:
+    """The product of the same E and its transpose.
+
+    >>> gram_of(inner_product(3, 5, 1000)).n
+    3
+    """
+    plain = inner_product(problem.m, problem.m, problem.k, problem.dtype)
+    return replace(plain, gram=True, b_strides=None, b_align=plain.a_align)
+
+
+def resized(problem: Gemm, m: int, n: int, k: int) -> Gemm:
+    """A product of other sizes with the same element type and layout."""
+    return inner_product(m, n, k, problem.dtype, layout_of(problem))
+
+
+def layout_of(problem: Gemm) -> str:
+    """``row``, ``column`` or ``gram``.
+
+    >>> layout_of(inner_product(3, 5, 1000, layout="column")), layout_of(gram_of(inner_product(3, 5, 1000)))
+    ('column', 'gram')
+    """
+    if problem.gram:
+        return GRAM
+    return "row" if problem.b_row_col == (problem.n, 1) else "column"
+
+
+def described(problem: Gemm) -> dict[str, Any]:
+    """Sizes, element type and layout, as a record holds them; :func:`restored` reads them back."""
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
+    return {**sizes, "dtype": problem.dtype.name, "layout": layout_of(problem)}
+
+
+def restored(record: Mapping[str, Any]) -> Gemm:
+    """The product that a record describes.
+
+    >>> asked = inner_product(3, 5, 1000, layout="column")
+    >>> restored(described(asked)) == asked
+    True
+    """
+    gram = record["layout"] == GRAM
+    layout = "row" if gram else record["layout"]
+    found = inner_product(record["m"], record["n"], record["k"], ALL[record["dtype"]], layout)
+    return gram_of(found) if gram else found
+
+
+def alignment(lines: int, length: int, dtype: DType) -> int:
+    """Bytes that divide the address of every one of ``lines`` packed lines of ``length`` elements, at most 16.
+
+    >>> alignment(2, 6, F32), alignment(1, 6, F32)
+    (8, 16)
+    """
+    return _ALLOCATED if lines == 1 else gcd(_ALLOCATED, length * dtype.itemsize)

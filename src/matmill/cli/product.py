@@ -1,0 +1,151 @@
+"""One product of ``matmul`` or ``inner``: its shared options, its run, its time and rate, and the bound of the arch."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from matmill import arch as arches
+from matmill import settings
+from matmill.arch import Arch
+from matmill.bench import units
+from matmill.cli.console import show, show_json, table
+from matmill.cli.files import save
+from matmill.problem import Gemm
+
+#: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
+_WORTH_REPEATING = 2.0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time a product can take on an arch, in seconds, by arithmetic and by memory traffic."""
+
+    arch: Arch
+    compute: float
+    memory: float
+
+    @property
+    def limit(self) -> str:
+        """Which of the two is larger: ``compute`` or ``memory``."""
+        return "compute" if self.compute >= self.memory else "memory"
+
+    @property
+    def seconds(self) -> float:
+        """The larger of the two."""
+        return max(self.compute, self.memory)
+
+
+def bound(problem: Gemm, arch: Arch) -> Bound:
+    """What an arch's peaks allow: its FMA rate, and one read of every input and one write of the output.
+
+    >>> bound(Gemm(m=4096, n=4096, k=4096), arches.get("h200")).limit
+    'compute'
+    >>> bound(Gemm(m=1, n=4096, k=4096), arches.get("h200")).limit
+    'memory'
+    """
+    # Types of 16 bits are multiplied and summed in the wider one.
+    peak = arch.peak(problem.dtype.accumulator.name)
+    return Bound(arch, problem.flops / peak, problem.least_bytes / arch.dram_bytes_per_s)
+
+
+def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[Any], float | None]:
+    """The product and the seconds that it took, None for the emulator, whose time says nothing."""
+
+    def once() -> tuple[NDArray[Any], float]:
+        start = time.perf_counter()
+        found = product()
+        return found, time.perf_counter() - start
+
+    found, seconds = once()
+    if executor == "emulator":
+        return found, None
+    return once() if seconds < _WORTH_REPEATING else (found, seconds)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options that both commands share."""
+    add = parser.add_argument
+    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
+    add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
+    add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
+    add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
+    add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
+    add("--json", action="store_true", help="print one JSON document")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A product that was made: where, in how many seconds (None for the emulator), and whether C was added."""
+
+    product: NDArray[Any]
+    executor: str
+    seconds: float | None
+    has_c: bool
+
+
+def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Callable[..., NDArray[Any]]) -> Run:
+    """Calls ``product`` with C and the shared options, and times it."""
+    beta = args.beta if args.beta is not None else float(c is not None)
+    executor = args.executor or settings.default_executor()
+    found, seconds = timed(lambda: product(c, alpha=args.alpha, beta=beta, executor=executor), executor)
+    return Run(found, executor, seconds, beta != 0)
+
+
+def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool = False) -> int:
+    """Writes the product into its file, prints the report and gives the exit code.
+
+    The report is one JSON document with ``args.json``, else a table, whose rate is that of bytes with ``by_bytes`` and
+    else of arithmetic. Raises ``OSError``.
+    """
+    product, executor, seconds = ran.product, ran.executor, ran.seconds
+    save(args.out, product)
+    from matmill.runtime import gpu  # noqa: PLC0415 — other commands should not pay for its import
+
+    on = executor
+    if executor == "auto":
+        on = "gpu" if gpu.unavailable() is None else "cpu"
+    arch = gpu.GPU.get(0).arch if on == "gpu" else arches.get(arches.DEFAULT)
+    least = bound(problem, arch)
+    tflops = problem.flops / seconds / 1e12 if seconds else None
+    moved = problem.least_bytes / seconds if seconds else None
+    if args.json:
+        show_json(
+            {
+                "out": str(args.out),
+                "shape": list(product.shape),
+                "dtype": problem.dtype.name,
+                "problem": {"batch": problem.batch, "m": problem.m, "n": problem.n, "k": problem.k},
+                "gram": problem.gram,
+                "on": on,
+                "seconds": seconds,
+                "tflops": tflops,
+                "bytes_per_second": moved,
+                "bound": {
+                    "arch": arch.name,
+                    "limit": least.limit,
+                    "compute_seconds": least.compute,
+                    "memory_seconds": least.memory,
+                },
+            }
+        )
+        return 0
+    said = "-" if seconds is None else units.seconds(seconds)
+    rate = "-"
+    if tflops is not None and moved is not None:
+        rate = f"{units.count(moved)}B/s" if by_bytes else units.rate(tflops)
+    row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
+    columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
+    lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
+    if on == "gpu":
+        lines.append("The time includes the copies to the GPU and back.")
+    if seconds is None:
+        lines.append("Emulated: the kernel's own instructions on the CPU, so there is no time to compare.")
+    show([table(args.command, columns, [row]), *lines])
+    return 0
