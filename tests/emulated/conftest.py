@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
 from matmill import gpu, plan, requests, scratch, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
+from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     """An emulated GPU in the place of the real one, and no plans from elsewhere."""
-    fake = EmulatedGPU()
+    fake = FakeGPU()
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
     monkeypatch.setattr(plan, "_plans", {})
@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
 
 
 @pytest.fixture
-def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
+def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
     stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)

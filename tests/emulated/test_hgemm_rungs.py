@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.hgemm_trial import Case, Trial, problem_of
-from emulated.product_trial import BARRIER, without
 from matmill.arch import ARCHES
 from matmill.config import Config
 from matmill.dtypes import F16
@@ -18,6 +16,8 @@ from matmill.ladder.hgemm.common import in_float32
 from matmill.mma_tiles import tile, with_copies
 from matmill.problem import Gemm
 from matmill.source import generate
+from support.hgemm_trial import Case, Trial, problem_of
+from support.product_trial import BARRIER, without
 
 RUNGS = {rung.name: rung for rung in HGEMM}
 S2 = ("hierarchical", "vectorized", "swizzled", "prefetch", "tile-shape", "double-buffer")

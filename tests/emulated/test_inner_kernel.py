@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from emulated.inner_trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.choose import choose_from
 from matmill.compile import compile_source
@@ -27,6 +26,7 @@ from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.source import generate
+from support.inner_trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 
 _OURS = [Production(INNER, space, cost.explain)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from emulated.launched_script import ScriptGPU, run_script
+from support.launched_script import ScriptGPU, run_script
 
 SCRIPT = "inner_launches.py"
 

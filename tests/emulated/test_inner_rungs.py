@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
-from emulated.inner_trial import H200, TARGET, Case, Trial, without
-from emulated.product_trial import BARRIER
 from matmill.compile import compile_ptx
 from matmill.dtypes import ALL, F16
 from matmill.emulator import Memory, Report, run
@@ -17,6 +15,8 @@ from matmill.kernel import GemmOperands
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
 from matmill.source import generate
+from support.inner_trial import H200, TARGET, Case, Trial, without
+from support.product_trial import BARRIER
 
 RUNGS = {rung.label: rung for rung in INNER}
 GENERAL = [label for label in RUNGS if label != "gram"]

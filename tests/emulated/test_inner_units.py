@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, border, groups, outputs_of, teams, triangle
@@ -18,6 +17,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
+from support.inner_trial import Array, Case, Trial, cases, hazards, without
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from emulated.launched_script import BENCHMARKS, ScriptGPU
 from matmill import cli, registry
 from matmill.bench.halves import EMULATED
 from matmill.bench.results import Outcome
@@ -23,6 +22,7 @@ from matmill.kernel import Geometry, Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
+from support.launched_script import BENCHMARKS, ScriptGPU
 
 #: A warp per row of D, an element of it per lane.
 PARAMETERS = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from emulated.launched_script import ScriptGPU, run_script
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
+from support.launched_script import ScriptGPU, run_script
 
 
 @pytest.mark.parametrize("damaged", [False, True])

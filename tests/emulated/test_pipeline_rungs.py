@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulated.product_trial import BARRIER, TARGET, Trial, without
 from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.emulator import KernelFault, Memory, run
@@ -14,6 +13,7 @@ from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.source import generate
 from matmill.tiles import TILES, with_copies
+from support.product_trial import BARRIER, TARGET, Trial, without
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 SHAPES = {"vectorized": (128, 256, 24), "async-copy": (128, 256, 24), "warp-tiles": (128, 512, 24)}

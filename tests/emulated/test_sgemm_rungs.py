@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulated.product_trial import BARRIER, TARGET, Trial, without
 from matmill.compile import compile_ptx
 from matmill.dtypes import F32
 from matmill.emulator import Memory, Report, run
@@ -17,6 +16,7 @@ from matmill.ladder.memory import FILL, PRODUCT, Fill, filled
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.source import generate
+from support.product_trial import BARRIER, TARGET, Trial, without
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulated.launched_script import ScriptGPU, run_script
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from support.launched_script import ScriptGPU, run_script
 
 SCRIPT = "transpose_add_launches.py"
 

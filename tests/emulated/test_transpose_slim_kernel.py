@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import H200, without
-from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill import gaps
 from matmill.bench.transposed import transposed_sum
 from matmill.choose import choose_sum
@@ -20,6 +18,8 @@ from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
+from support.inner_trial import H200, without
+from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 
 SIDES = (2, 5, 8, 17, 32)
 #: x of the sums that tiles are slow at.

@@ -36,7 +36,7 @@ from matmill.compile import Binary
 from matmill.dtypes import BF16, F16, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.hgemm import HGEMM
-from torch_stand_in import Tensor, stand_in
+from support.fake_torch import Tensor, stand_in
 
 Array = NDArray[Any]
 LABELS = [rung.label for rung in HGEMM]

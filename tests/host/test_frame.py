@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frames import read_attributes, read_launch
 from matmill.arch import get
 from matmill.execute import Launch, Pointer
 from matmill.frame import Frame
+from support.launch_frames import read_attributes, read_launch
 
 FIRST = Launch(
     "toy",

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from frames import read_launch
 from matmill import arch, gpu
 from matmill.choose import choose
 from matmill.compile import Binary, Resources
 from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
 from matmill.problem import Gemm
+from support.launch_frames import read_launch
 
 
 class FakeLibrary:

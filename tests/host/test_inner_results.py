@@ -26,7 +26,7 @@ from matmill.bench.inner_report import KIND, cells, entries, lines, page, record
 from matmill.bench.products import CASES, described, gram_of, inner_product
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm
-from torch_stand_in import Tensor, product, stand_in
+from support.fake_torch import Tensor, product, stand_in
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner.py"
 UNMEASURED = "No run on a GPU is recorded yet."

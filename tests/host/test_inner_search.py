@@ -33,7 +33,7 @@ from matmill.execute import Launch
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
-from torch_stand_in import product, stand_in
+from support.fake_torch import product, stand_in
 
 H200 = get("h200")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inner_search.py"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frames import read_launch
 from matmill import arch
 from matmill.arrays import Operand, inspect
 from matmill.choose import Choice
@@ -24,6 +23,7 @@ from matmill.layout import lower
 from matmill.plan import Plan, Ready, recall
 from matmill.problem import Gemm
 from matmill.source import Source
+from support.launch_frames import read_launch
 
 
 @dataclass

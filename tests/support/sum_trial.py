@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulated.inner_trial import H200, TARGET
 from matmill.choose import choose_sum
 from matmill.compile import compile_ptx
 from matmill.dtypes import BITS, DType
@@ -18,6 +17,7 @@ from matmill.execute import Pointer
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Geam, View
 from matmill.source import Source, generate
+from support.inner_trial import H200, TARGET
 
 Array = NDArray[np.generic]
 ALIGN = 16
