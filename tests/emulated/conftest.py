@@ -10,6 +10,7 @@ import pytest
 from matmill import gpu, plan, requests, scratch, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
+from support.compiled import in_ptx_alone
 from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors
 
 
@@ -19,6 +20,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
+    monkeypatch.setattr(plan, "compile_source", in_ptx_alone)
     monkeypatch.setattr(plan, "_plans", {})
     monkeypatch.setattr(requests, "_verdicts", {})
     monkeypatch.setattr(scratch, "load", lambda: None)

@@ -20,7 +20,7 @@ from matmill import choose as choosing
 from matmill import reference
 from matmill.arch import ARCHES, Arch
 from matmill.choose import choose
-from matmill.compile import compile_source
+from matmill.compile import compile_ptx
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
@@ -126,7 +126,7 @@ class Product:
             bound("A", self.a), bound("B", self.b), bound("C", self.c), bound("D", self.d), self.alpha, self.beta,
             memory.bind("workspace", room, access="rw") if room.size else None,
         )  # fmt: skip
-        ptx = compile_source(generate(self.kernel, self.problem.dtype), self.arch.target).ptx
+        ptx = compile_ptx(generate(self.kernel, self.problem.dtype), self.arch.target)
         launches = self.kernel.launches(self.problem, operands)
         return [run(ptx, launch, memory, late_copies=True, schedule=schedule) for launch in launches]
 

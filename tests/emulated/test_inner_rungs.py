@@ -15,8 +15,7 @@ from matmill.kernel import GemmOperands
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
 from matmill.source import generate
-from support.inner_trial import H200, TARGET, Case, Trial, without
-from support.product_trial import BARRIER
+from support.trial import BARRIER, H200, TARGET, Case, Trial, without
 
 RUNGS = {rung.label: rung for rung in INNER}
 GENERAL = [label for label in RUNGS if label != "gram"]
@@ -174,7 +173,7 @@ def test_one_pass_reads_each_input_once(label: str, dtype: str) -> None:
     for layout in ("row", "column"):
         trial = Trial(RUNGS[label], Case(4, 3, 1024, dtype, layout), GS=2, BS=64)
         counts = trial.main().counters
-        assert counts.global_load_bytes == trial.e.nbytes + trial.f.nbytes
+        assert counts.global_load_bytes == trial.a.nbytes + trial.b.nbytes
         if layout == "column":
             assert counts.global_load_sectors * 32 == counts.global_load_bytes
 
@@ -183,7 +182,7 @@ def test_one_pass_reads_each_input_once(label: str, dtype: str) -> None:
 def test_lanes_that_share_a_k_ask_for_it_together(label: str) -> None:
     trial = Trial(RUNGS[label], Case(16, 16, 512), GS=2)
     counts = trial.main().counters
-    assert counts.global_load_sectors * 32 == trial.e.nbytes + trial.f.nbytes
+    assert counts.global_load_sectors * 32 == trial.a.nbytes + trial.b.nbytes
     assert counts.shared_load_wavefronts == 2 * counts.shared_load_wavefronts_ideal
     assert counts.shared_store_wavefronts == counts.shared_store_wavefronts_ideal
 
@@ -191,7 +190,7 @@ def test_lanes_that_share_a_k_ask_for_it_together(label: str) -> None:
 def test_gram_reads_its_input_once() -> None:
     trial = Trial(RUNGS["gram"], Case(9, 9, 1024, layout="gram"), GS=2)
     counts = trial.main().counters
-    assert counts.global_load_bytes == counts.global_load_sectors * 32 == trial.e.nbytes
+    assert counts.global_load_bytes == counts.global_load_sectors * 32 == trial.a.nbytes
     assert counts.ffma == 1024 * 9 * 10 // 2
 
 

@@ -13,9 +13,9 @@ from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.emulator import Memory, run
 from matmill.execute import Launch
 from matmill.streaming import inner_steps, stream_inner
-from support.inner_trial import H200
 from support.lazy_device import LazyDevice
 from support.streaming_trial import exact, numbers, plan_for, stored
+from support.trial import H200
 
 Array = NDArray[Any]
 

@@ -13,8 +13,8 @@ from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.turns import ASKEW, MOVED, layout, space, tiles
-from support.inner_trial import H200, without
 from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

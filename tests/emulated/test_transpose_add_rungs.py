@@ -9,8 +9,8 @@ from matmill.kernel import Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
 from matmill.turns import space
-from support.inner_trial import H200
 from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200
 
 RUNGS = {rung.label: rung for rung in TRANSPOSE_ADD}
 

@@ -18,8 +18,8 @@ from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
-from support.inner_trial import H200, without
 from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 SIDES = (2, 5, 8, 17, 32)
 #: x of the sums that tiles are slow at.

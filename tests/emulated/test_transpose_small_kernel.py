@@ -16,8 +16,8 @@ from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.portions import elements, shared_bytes
 from matmill.problem import Geam, View
-from support.inner_trial import H200, without
 from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 
 def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTrial:

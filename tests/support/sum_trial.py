@@ -17,7 +17,7 @@ from matmill.execute import Pointer
 from matmill.kernel import GemmOperands, Kernel
 from matmill.problem import Geam, View
 from matmill.source import Source, generate
-from support.inner_trial import H200, TARGET
+from support.trial import H200, TARGET
 
 Array = NDArray[np.generic]
 ALIGN = 16
