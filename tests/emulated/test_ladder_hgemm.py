@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
 from support.launched_script import BENCHMARKS, ScriptGPU
+from support.planted import planted
 
 #: A warp per row of D, an element of it per lane.
 PARAMETERS = (
@@ -53,12 +53,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """Puts a rung whose kernel has the given body on the ladder, beside ``any-size``."""
 
     def put(body: str, *, acc16: int) -> None:
-        package = f"planted_{uuid.uuid4().hex}"  # fresh each time: sources are remembered by package and file
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / "kernel.cuh").write_text(f"{HEAD}{body}\n}}\n", encoding="utf-8")
-        (folder / "__init__.py").write_text("", encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")
         kernel = replace(
             ANY_SIZE.kernel,
             package=package,

@@ -97,7 +97,8 @@ def start(folder: Path, *, machine_code: bool) -> Golden:
 
 
 def _without_code(source: Source, target: str) -> compiling._Unit:
-    return compiling._Unit(b"", compile_ptx(source, target), _started[0].needs(source, target))
+    needs = _started[0].needs(source, target)  # first: where it compiles the whole unit, that leaves the PTX too
+    return compiling._Unit(b"", compile_ptx(source, target), needs)
 
 
 def resources(source: Source, target: str) -> Resources:
