@@ -23,6 +23,7 @@ from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
 from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.problem import Gemm
+from support.compiled import headings_alone
 
 MILLISECONDS = 2.0
 #: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.
@@ -131,6 +132,7 @@ class FakeLibrary:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     fake = FakeGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "cublas", FakeLibrary)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.

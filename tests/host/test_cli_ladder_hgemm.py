@@ -36,6 +36,7 @@ from matmill.compile import Binary
 from matmill.dtypes import BF16, F16, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.hgemm import HGEMM
+from support.compiled import headings_alone
 from support.fake_torch import Tensor, stand_in
 
 Array = NDArray[Any]
@@ -153,6 +154,7 @@ def _peers(asked: HalfInputs, a: int, b: int) -> tuple[list[FakePeer], list[str]
 def gpu(monkeypatch: pytest.MonkeyPatch) -> HalfGPU:
     fake = HalfGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "half_peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

@@ -33,6 +33,7 @@ from matmill.compile import Binary
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.execute import Launch, Pointer
 from matmill.ladder.inner import INNER
+from support.compiled import headings_alone
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in INNER}
@@ -292,6 +293,7 @@ def _peers(asked: Inputs, a: int, b: int) -> tuple[list[FakePeer], list[str]]:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> InnerGPU:
     fake = InnerGPU()
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(measure, "peers", _peers)
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

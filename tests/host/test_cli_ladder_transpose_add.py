@@ -37,6 +37,7 @@ from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.layout import lower_sum
+from support.compiled import headings_alone
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}
@@ -190,6 +191,7 @@ def _peers(asked: SumInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SumGPU:
     fake = SumGPU(BF16)
     monkeypatch.setattr("matmill.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.gpu.GPU.get", lambda _index=0: fake)
     monkeypatch.setattr(copying, "LEAST", 4096)
     monkeypatch.setattr(measure, "sum_peers", _peers)

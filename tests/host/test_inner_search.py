@@ -33,6 +33,7 @@ from matmill.execute import Launch
 from matmill.gpu import GPU
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
+from support.compiled import headings_alone
 from support.fake_torch import product, stand_in
 
 H200 = get("h200")
@@ -237,6 +238,7 @@ class SearchGPU(FakeGPU):
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
     assert torch is sys.modules["torch"]
+    monkeypatch.setattr("matmill.compile._remembered", headings_alone)
     fake = SearchGPU()
 
     class Registered(TorchMatrices):

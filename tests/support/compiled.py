@@ -101,6 +101,12 @@ def _without_code(source: Source, target: str) -> compiling._Unit:
     return compiling._Unit(b"", compile_ptx(source, target), needs)
 
 
+def headings_alone(source: Source, target: str) -> compiling._Unit:
+    """A unit for a GPU that runs nothing: the headings of its entry points in the place of PTX, and what they need."""
+    needs = _started[0].needs(source, target)
+    return compiling._Unit(b"", "".join(f".visible .entry {name}()\n" for name in needs), needs)
+
+
 def resources(source: Source, target: str) -> Resources:
     """What the entry point needs; where the golden file knows it, nothing is compiled."""
     return _started[0].needs(source, target).get(source.entry, _NOTHING)
