@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="matmill-tests-"))
     golden = compiled.start(folder, machine_code=gpu.unavailable() is None)
     if not worker:
+        # Before workers start: each has one core, on which threads of BLAS and OpenMP would wait for each other.
+        os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
         golden.forget()
         config.stash[_GOLDEN] = golden
 
