@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ RUNS = [
 @pytest.mark.parametrize(
     ("label", "case", "launch"), RUNS, ids=lambda value: "" if isinstance(value, dict) else str(value)
 )
-def test_right_and_free_of_races(label: str, case: Case, launch: dict[str, int]) -> None:
+def test_right_and_free_of_races(label: str, case: Case, launch: dict[str, Any]) -> None:
     trial = Trial(RUNGS[label], case, **launch)
     for schedule in (0, 1):
         assert not [hazard for report in trial.run(schedule=schedule) for hazard in report.hazards]
