@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,7 +74,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine_code() -> Iterator[None]:
     """Binaries with machine code, for the few tests that look at it."""
-    monkeypatch.setattr(compiling, "_remembered", compiled.whole_unit)
-    compiled.whole_unit.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo what its own has changed
+        patch.setattr(compiling, "_remembered", compiled.whole_unit)
+        compiled.whole_unit.cache_clear()
+        yield
