@@ -3,14 +3,17 @@
 # make torch  adds torch to the set-up, so that make test runs torch's tests too
 # make check  linter, formatter, type checker
 # make docs   writes the generated pages anew
+# make golden runs the tests and writes anew what registers and spills of kernels are known from
 
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 # The release that the operators for torch are tested with.
 TORCH ?= torch==2.13.0
+# Bytecode is made of what is imported, not of everything that is installed.
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test torch check docs clean
+.PHONY: run test torch check docs golden clean
 
 run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
@@ -19,12 +22,15 @@ test: $(READY)
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 torch: $(READY)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) '$(TORCH)'
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+
+golden: $(READY)
+	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --golden
 
 docs: $(READY)
 	@$(VENV)/bin/python benchmarks/pages.py
@@ -37,5 +43,5 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = sys.version_info >= (3, 11); ok or sys.exit("matmill needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@echo "Setting up $(VENV) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) --editable '.[dev]'
 	@touch $@

@@ -7,20 +7,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
 from matmill import plan, requests, shortcuts
 from matmill.arrays import operand as operand_module
 from matmill.dtypes import ELEMENTWISE
 from matmill.runtime import gpu
 from matmill.runtime import stream_scratch as scratch
+from support.compiled import in_ptx_alone
+from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     """An emulated GPU in the place of the real one, and no plans from elsewhere."""
-    fake = EmulatedGPU()
+    fake = FakeGPU()
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
+    monkeypatch.setattr(plan, "compile_source", in_ptx_alone)
     monkeypatch.setattr(plan, "_plans", {})
     monkeypatch.setattr(requests, "_verdicts", {})
     monkeypatch.setattr(scratch, "load", lambda: None)
@@ -30,7 +32,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
 
 
 @pytest.fixture
-def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
+def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
     stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)

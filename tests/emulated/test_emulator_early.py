@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import compile_ptx
 from matmill.emulator import Memory, Report, run
 from matmill.launch import Launch
+from support.ptx_tools import compile_ptx
 
 WAIT = 'asm volatile("griddepcontrol.wait;" ::: "memory"); '
 LET = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); '

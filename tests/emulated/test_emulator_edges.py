@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import compile_ptx, launch, per_thread
+from support.ptx_tools import compile_ptx, launch, per_thread
 
 Array = np.ndarray[Any, Any]
 INF = float("inf")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
-from emulated.ptx_tools import per_thread
 from matmill.emulator.arith import exact
+from support.ptx_tools import per_thread
 
 Array = np.ndarray[Any, Any]
 INF = float("inf")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulated.ptx_tools import Options, compile_ptx, entry, launch
 from matmill.emulator import KernelFault
 from matmill.emulator.engine import scheduler
 from matmill.errors import EmulationError
+from support.ptx_tools import Options, compile_ptx, entry, launch
 
 SCHEDULES = [0, 1, 2, 3, 4]
 

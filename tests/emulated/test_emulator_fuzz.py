@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.ptx_tools import entry, launch
 from matmill.emulator import KernelFault, parse
 from matmill.emulator.program.translate import translate
 from matmill.errors import ArgumentError, EmulationError, MatmillError
+from support.ptx_tools import entry, launch
 
 # One instruction of each kind, without loops: a loop that stores may go on for ever, on a GPU too.
 LINES = """

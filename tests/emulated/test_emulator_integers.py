@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import per_thread
+from support.ptx_tools import per_thread
 
 EDGES = [0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF,
          0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0x123456789, 0x7FFFFFFFFFFFFFFF, 0x8000000000000000,

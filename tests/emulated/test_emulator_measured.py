@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import per_thread
 from matmill.emulator.arith import exact
+from support.ptx_tools import per_thread
 
 Array = np.ndarray[Any, Any]
 KINDS = {"f16": "u2", "f32": "u4", "f64": "u8", "u64": "u8", "s64": "u8", "b64": "u8"}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import Array, Options, compile_ptx, entry, launch
 from matmill.emulator import Hazard, KernelFault, Memory, Report, run
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Argument, Launch, Pointer
+from support.ptx_tools import Array, Options, compile_ptx, entry, launch
 
 COPY = """extern "C" __global__ void k(const float* a, float* o, int n, int sa, int so) {
   int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) o[i * so] = a[i * sa]; }"""

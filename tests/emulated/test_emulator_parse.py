@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.ptx_tools import HEADER, compile_ptx, entry
 from matmill.emulator import parse
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Register, Vector
 from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
+from support.ptx_tools import HEADER, compile_ptx, entry
 
 SOURCE = """
 struct Pair { int x; float y[3]; };

@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import HEADER, Array, compile_ptx
 from matmill.emulator import KernelFault, Memory, Report, run
 from matmill.errors import ArgumentError
 from matmill.launch import Launch
+from support.ptx_tools import HEADER, Array, compile_ptx
 
 THREADS = 64
 STRUCT = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import compile_ptx, entry, launch
 from matmill.emulator import KernelFault
+from support.ptx_tools import compile_ptx, entry, launch
 
 SCHEDULES = [0, 1, 2, 3, 4]
 

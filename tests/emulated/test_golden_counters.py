@@ -15,7 +15,7 @@ import pytest
 from matmill.arch import get
 from matmill.bench.ladder import ladders
 from matmill.emulator import Memory, run
-from matmill.jit.compile import compile_source
+from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Rung
 from matmill.ladder.hgemm import HGEMM
@@ -90,8 +90,8 @@ def test_the_emulator_counts_what_nsight_compute_counted(ladder: str, rung: Rung
     memory = Memory()
     bound = memory.bind("C", c, access="rw")
     operands = GemmOperands(memory.bind("A", a, access="r"), memory.bind("B", b, access="r"), bound, bound)
-    binary = compile_source(generate(kernel, size.dtype), arch.target)
-    counted = run(binary.ptx, kernel.launch(size, operands), memory, races=False).counters.nsight_names()
+    ptx = compile_ptx(generate(kernel, size.dtype), arch.target)
+    counted = run(ptx, kernel.launch(size, operands), memory, races=False).counters.nsight_names()
 
     stable = {name: row["metrics"][name] for name in EXACT[ladder] if name in row["metrics"]}
     assert {name: counted[name] for name in stable} == stable

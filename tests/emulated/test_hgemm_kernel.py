@@ -23,11 +23,10 @@ from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, Report, run
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
+from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM, space
-from matmill.launch import Pointer
+from matmill.launch import Pointer, Struct
 from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.tiling.mma import space as shapes
@@ -126,9 +125,8 @@ class Product:
             bound("A", self.a), bound("B", self.b), bound("C", self.c), bound("D", self.d), self.alpha, self.beta,
             memory.bind("workspace", room, access="rw") if room.size else None,
         )  # fmt: skip
-        ptx = compile_source(generate(self.kernel, self.problem.dtype), self.arch.target).ptx
-        launches = self.kernel.launches(self.problem, operands)
-        return [run(ptx, launch, memory, late_copies=True, schedule=schedule) for launch in launches]
+        steps = ptx(self.kernel, self.problem, operands, self.arch.target)
+        return [run(text, launch, memory, late_copies=True, schedule=schedule) for text, launch in steps]
 
     def right(self) -> bool:
         """Whether every element is within its bound, and nothing was written beside D."""
@@ -251,10 +249,12 @@ def test_padded_batches_with_c_beside_parts_of_k(pads: str, parts: int) -> None:
     )
     assert all(report.ok for report in product.run(schedule=1))
     assert product.right()
-    # A plan aims pointers by their names, so there is none between.
+    # A frame binds pointers by their names, so there are no others.
     launches = product.kernel.launches(product.problem, SOMEWHERE)
-    assert [launch.entry for launch in launches] == ["pad", "hgemm", "join"][: 2 + (parts > 1)]
-    pointers = {arg for launch in launches for arg in launch.args if isinstance(arg, Pointer)}
+    assert [launch.entry for launch in launches] == ["repack", "hgemm", "splitk_reduce"][: 2 + (parts > 1)]
+    fields = (field for launch in launches for args in launch.args if isinstance(args, Struct) for field in args.fields)
+    pointers = {value for _, value in fields if isinstance(value, Pointer)}
+    assert pointers
     assert pointers <= {*POINTERS, Pointer("no workspace", 0)}
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from emulated.inner_trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.choose import choose_from
 from matmill.config import Config
@@ -20,13 +19,13 @@ from matmill.cost import inner as cost
 from matmill.cost.inner_passes import Reads
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
-from matmill.jit.compile import compile_source
-from matmill.jit.source import generate
+from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.inner import INNER, piece, total
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from matmill.registry import Production
+from support.trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 
 _OURS = [Production(INNER, space, cost.explain)]
 
@@ -109,10 +108,10 @@ def test_the_order_of_blocks_and_warps_changes_no_bit(subject: Picked) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nan_and_infinity_reach_the_outputs_they_belong_to(subject: Picked, value: float) -> None:
     trial = Trial(subject, replace(MANY, beta=0.0))
-    trial.e[2, 2999] = value
-    trial.f[17, 4] = value
+    trial.a[2, 2999] = value
+    trial.b[17, 4] = value
     trial.run()
-    expected = trial.case.alpha * (trial.e.astype(np.float64) @ trial.f.astype(np.float64))
+    expected = trial.case.alpha * (trial.a.astype(np.float64) @ trial.b.astype(np.float64))
     assert np.array_equal(np.isnan(trial.d), np.isnan(expected))
     infinite = np.isinf(expected)
     assert np.array_equal(trial.d[infinite], expected[infinite])
@@ -122,7 +121,7 @@ def test_nan_and_infinity_reach_the_outputs_they_belong_to(subject: Picked, valu
 LONG = [
     Case(6, 10, 2600, "float32", "row"),
     Case(5, 7, 2601, "float16", "column"),  # lines that begin anywhere
-    Case(8, 16, 2601, "bfloat16", "row", e_layout="column"),
+    Case(8, 16, 2601, "bfloat16", "row", a_layout="column"),
     Case(20, 20, 2601, "float16", "gram"),
     Case(16, 16, 2600, "float64", "column"),
 ]
@@ -166,8 +165,8 @@ def test_the_host_knows_which_banks_meet(case: Case) -> None:
 def test_a_long_chain_of_additions_does_not_swallow_its_terms() -> None:
     direct = Picked(lambda config: config["BK"] == 0 and config["U"] == 8 and config["BS"] == 128 and config["GS"] == 1)
     trial = Trial(direct, Case(1, 1, 128 * 4 * 8 * 4, "float32", "column"))
-    trial.e[...], trial.f[...] = 1, 1
-    trial.e[0, 0] = 2**24  # to which a thread could add ones for ever
+    trial.a[...], trial.b[...] = 1, 1
+    trial.a[0, 0] = 2**24  # to which a thread could add ones for ever
     assert not hazards(trial)
     missing = 2**24 + trial.problem.k - 1 - float(trial.d[0, 0])
     assert 0 <= missing <= 4 * 8  # those of its own round
@@ -284,9 +283,8 @@ def _run_all(
         workspace=memory.bind("workspace", workspace, access="rw"),
         counter=memory.bind("counter", np.zeros(1, np.uint32), access="rw"),
     )
-    ptx = compile_source(generate(kernel, problem.dtype), TARGET).ptx
-    for launch in kernel.launches(problem, operands):
-        assert not run(ptx, launch, memory, races=True).hazards
+    for text, launch in ptx(kernel, problem, operands, TARGET):
+        assert not run(text, launch, memory, races=True).hazards
 
 
 @pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
-from emulated.inner_trial import H200, TARGET, Case, Trial, without
-from emulated.product_trial import BARRIER
 from matmill.dtypes import ALL, F16
 from matmill.emulator import Memory, Report, run
 from matmill.jit.compile import compile_ptx
-from matmill.jit.source import generate
+from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
+from support.trial import BARRIER, H200, TARGET, Case, Trial, without
 
 RUNGS = {rung.label: rung for rung in INNER}
 GENERAL = [label for label in RUNGS if label != "gram"]
@@ -63,7 +63,7 @@ RUNS = [
 @pytest.mark.parametrize(
     ("label", "case", "launch"), RUNS, ids=lambda value: "" if isinstance(value, dict) else str(value)
 )
-def test_right_and_free_of_races(label: str, case: Case, launch: dict[str, int]) -> None:
+def test_right_and_free_of_races(label: str, case: Case, launch: dict[str, Any]) -> None:
     trial = Trial(RUNGS[label], case, **launch)
     for schedule in (0, 1):
         assert not [hazard for report in trial.run(schedule=schedule) for hazard in report.hazards]
@@ -174,7 +174,7 @@ def test_one_pass_reads_each_input_once(label: str, dtype: str) -> None:
     for layout in ("row", "column"):
         trial = Trial(RUNGS[label], Case(4, 3, 1024, dtype, layout), GS=2, BS=64)
         counts = trial.main().counters
-        assert counts.global_load_bytes == trial.e.nbytes + trial.f.nbytes
+        assert counts.global_load_bytes == trial.a.nbytes + trial.b.nbytes
         if layout == "column":
             assert counts.global_load_sectors * 32 == counts.global_load_bytes
 
@@ -183,7 +183,7 @@ def test_one_pass_reads_each_input_once(label: str, dtype: str) -> None:
 def test_lanes_that_share_a_k_ask_for_it_together(label: str) -> None:
     trial = Trial(RUNGS[label], Case(16, 16, 512), GS=2)
     counts = trial.main().counters
-    assert counts.global_load_sectors * 32 == trial.e.nbytes + trial.f.nbytes
+    assert counts.global_load_sectors * 32 == trial.a.nbytes + trial.b.nbytes
     assert counts.shared_load_wavefronts == 2 * counts.shared_load_wavefronts_ideal
     assert counts.shared_store_wavefronts == counts.shared_store_wavefronts_ideal
 
@@ -191,7 +191,7 @@ def test_lanes_that_share_a_k_ask_for_it_together(label: str) -> None:
 def test_gram_reads_its_input_once() -> None:
     trial = Trial(RUNGS["gram"], Case(9, 9, 1024, layout="gram"), GS=2)
     counts = trial.main().counters
-    assert counts.global_load_bytes == counts.global_load_sectors * 32 == trial.e.nbytes
+    assert counts.global_load_bytes == counts.global_load_sectors * 32 == trial.a.nbytes
     assert counts.ffma == 1024 * 9 * 10 // 2
 
 
@@ -232,7 +232,8 @@ def test_offsets_beyond_32_bits(label: str, tmp_path: Path) -> None:
     workspace = memory.bind("workspace", np.zeros(kernel.workspace(problem), np.uint8), access="rw")
     a, b = memory.bind("E", e, access="r"), memory.bind("F", f, access="r")
     to = memory.bind("D", d, access="w")
-    for launch in kernel.launches(problem, GemmOperands(a=a, b=b, c=to, d=to, workspace=workspace)):
-        run(compile_ptx(generate(kernel, F16), TARGET), launch, memory, races=False)
+    operands = GemmOperands(a=a, b=b, c=to, d=to, workspace=workspace)
+    for text, launch in ptx(kernel, problem, operands, TARGET):
+        run(text, launch, memory, races=False)
     exact = e.astype(np.float64) @ (e.T if gram else f).astype(np.float64)
     assert np.abs(d - exact).max() <= 2.0**-11 * np.abs(exact).max() + 1e-5

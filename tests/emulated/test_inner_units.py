@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import Array, Case, Trial, cases, hazards, without
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, border, groups, outputs_of, teams, triangle
@@ -18,6 +17,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
+from support.trial import Array, Case, Trial, cases, hazards, without
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def like(v: int, *, several: bool, **constants: int) -> Units:
 def roundoffs(trial: Trial) -> float:
     """The largest error of float32 in roundoffs of what is added up, signs apart."""
     case = trial.case
-    e, f, c = (matrix.astype(np.float64) for matrix in (trial.e, trial.f, trial.c))
+    e, f, c = (matrix.astype(np.float64) for matrix in (trial.a, trial.b, trial.c))
     added = case.beta * c if case.beta else 0.0
     whole = abs(case.alpha) * (np.abs(e) @ np.abs(f)) + np.abs(added)
     error = np.abs(trial.d.astype(np.float64) - (case.alpha * (e @ f) + added))
@@ -57,8 +57,8 @@ ON_UNITS = [
     (like(1, several=True, F_MODE=STRIDED), Case(64, 64, 260, "float32", "row"), 0),
     (like(2, several=True, F_WIDTH=4), Case(48, 56, 260, "float32", "column"), 0),
     (like(4, several=False, F_MODE=PACKED), Case(65, 65, 130, "float32", "row", alpha=2.0, beta=-1.0), 0),
-    (like(2, several=False, E_MODE=PACKED), Case(66, 33, 130, "float32", "row", e_layout="column"), 0),
-    (like(4, several=True, E_MODE=STRIDED), Case(64, 40, 260, "float32", "column", e_layout="column", beta=0.5), 0),
+    (like(2, several=False, E_MODE=PACKED), Case(66, 33, 130, "float32", "row", a_layout="column"), 0),
+    (like(4, several=True, E_MODE=STRIDED), Case(64, 40, 260, "float32", "column", a_layout="column", beta=0.5), 0),
     (like(1, several=True, E_MODE=SHIFTED), Case(33, 50, 201, "float32", "column"), 0),
     (like(2, several=False, E_WIDTH=1), Case(33, 50, 201, "float32", "column"), 0),
     (like(1, several=False, F_MODE=SHIFTED), Case(60, 44, 130, "float32", "column"), 1),
@@ -72,10 +72,10 @@ ON_UNITS = [
     (like(4, several=True, E_MODE=SHIFTED, F_MODE=STRIDED), Case(20, 40, 515, "bfloat16", "row"), 0),
     (like(4, several=True, F_MODE=STRIDED), Case(24, 40, 260, "bfloat16", "row"), 0),
     (like(8, several=False, F_MODE=PACKED), Case(33, 13, 264, "float16", "row", alpha=2.0, beta=1.0), 0),
-    (like(4, several=False, E_MODE=STRIDED), Case(48, 20, 130, "float16", "row", e_layout="column"), 4),
-    (like(4, several=True, E_MODE=PACKED), Case(18, 24, 300, "bfloat16", "column", e_layout="column"), 0),
+    (like(4, several=False, E_MODE=STRIDED), Case(48, 20, 130, "float16", "row", a_layout="column"), 4),
+    (like(4, several=True, E_MODE=PACKED), Case(18, 24, 300, "bfloat16", "column", a_layout="column"), 0),
     (like(2, several=True, F_MODE=STRIDED), Case(32, 32, 260, "float64", "row"), 0),
-    (like(1, several=True, E_MODE=STRIDED), Case(24, 40, 260, "float64", "row", e_layout="column", alpha=-1.5), 0),
+    (like(1, several=True, E_MODE=STRIDED), Case(24, 40, 260, "float64", "row", a_layout="column", alpha=-1.5), 0),
     (like(2, several=False, F_WIDTH=1), Case(33, 50, 201, "float64", "column", beta=2.0), 0),
     (like(1, several=False, E_MODE=SHIFTED), Case(65, 50, 130, "float64", "column"), 1),
 ]
@@ -98,7 +98,7 @@ BEYOND = [
     (like(2, several=False, TM=4, TN=6), Case(100, 100, 67, "float32", "column"), 0, (0, 2)),
     (like(2, several=True, TM=8, TN=2), Case(66, 33, 260, "float32", "column"), 0, (2, 1)),
     (like(1, several=False, TM=8, TN=5), Case(65, 65, 67, "float32", "row"), 0, (1, 0)),
-    (like(2, several=False, E_MODE=PACKED), Case(67, 34, 66, "float32", "row", e_layout="column", beta=0.5), 0, None),
+    (like(2, several=False, E_MODE=PACKED), Case(67, 34, 66, "float32", "row", a_layout="column", beta=0.5), 0, None),
 ]
 
 
@@ -121,17 +121,17 @@ GRAM_ON_UNITS = [
     (like(4, several=True, DOWN=2), Case(64, 64, 131, "float32", "gram"), 0),
     (like(2, several=False, DOWN=3), Case(81, 81, 67, "float32", "gram"), 1),
     (like(4, several=False, DOWN=4), Case(128, 128, 67, "float32", "gram"), 0),
-    (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, e_layout="column"), 0),
+    (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, a_layout="column"), 0),
     # Tiles of 32 rows and 24 columns, read from one stage: four lines to a load of rows would be three of columns.
-    (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", e_layout="column"), 0),
+    (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", a_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
     (like(8, several=True, E_MODE=SHIFTED), Case(16, 16, 531, "float16", "gram"), 0),
     (like(4, several=False, E_MODE=SHIFTED), Case(49, 49, 261, "bfloat16", "gram", beta=1.0), 0),
-    (like(4, several=True, E_MODE=STRIDED), Case(24, 24, 300, "float16", "gram", e_layout="column"), 0),
-    (like(8, several=False, E_MODE=STRIDED), Case(64, 64, 130, "bfloat16", "gram", e_layout="column"), 0),
+    (like(4, several=True, E_MODE=STRIDED), Case(24, 24, 300, "float16", "gram", a_layout="column"), 0),
+    (like(8, several=False, E_MODE=STRIDED), Case(64, 64, 130, "bfloat16", "gram", a_layout="column"), 0),
     (like(2, several=True, DOWN=2), Case(32, 32, 300, "float64", "gram"), 0),
-    (like(1, several=False, E_MODE=STRIDED), Case(40, 40, 67, "float64", "gram", e_layout="column"), 0),
+    (like(1, several=False, E_MODE=STRIDED), Case(40, 40, 67, "float64", "gram", a_layout="column"), 0),
 ]
 
 
@@ -235,7 +235,7 @@ def by_kind(x: Array) -> Array:
         (like(2, several=True), Case(24, 24, 600, layout="row")),
         (like(2, several=False), Case(24, 24, 600, layout="gram")),
         (like(1, several=True, F_MODE=SHIFTED), Case(24, 24, 301)),
-        (like(2, several=False, E_MODE=PACKED), Case(26, 33, 300, layout="row", e_layout="column")),
+        (like(2, several=False, E_MODE=PACKED), Case(26, 33, 300, layout="row", a_layout="column")),
     ],
     ids=lambda value: str(value) if isinstance(value, Case) else "",
 )
@@ -243,12 +243,12 @@ def test_what_is_not_finite_on_matrix_units_is_what_it_would_be_elsewhere(
     subject: Units, case: Case, values: Array
 ) -> None:
     trial = Trial(subject, case)
-    trial.e[: len(values), 70] = values
+    trial.a[: len(values), 70] = values
     if case.layout != "gram":
-        trial.f[70, : len(values)] = values
+        trial.b[70, : len(values)] = values
     assert not hazards(trial)
     with np.errstate(invalid="ignore", over="ignore"):
-        products = trial.e.astype(np.float64)[:, :, None] * trial.f.astype(np.float64)
+        products = trial.a.astype(np.float64)[:, :, None] * trial.b.astype(np.float64)
         exact = products.sum(axis=1)
         kinds = by_kind(exact.astype(np.float32))
     assert set(kinds.flat) == ({0, 1, 2, 3} if len(values) == len(SPECIAL) else {0, 1, 2})
@@ -260,13 +260,13 @@ def test_what_is_not_finite_on_matrix_units_is_what_it_would_be_elsewhere(
 
 def test_sums_of_finite_products_that_are_too_large_are_infinite() -> None:
     trial = Trial(like(2, several=True), Case(24, 24, 700))
-    trial.f[...] = 1
-    trial.e[...] = 0
-    trial.e[3, [20, 600]] = 0.75 * LARGEST
-    trial.e[4, [20, 600]] = -0.75 * LARGEST
-    trial.e[5, [20, 600]] = 0.75 * LARGEST, -0.75 * LARGEST
-    trial.e[6, [20, 21]] = 0.5 * LARGEST, 0.25 * LARGEST
-    trial.e[7, [20, 600]] = np.inf, -np.inf
+    trial.b[...] = 1
+    trial.a[...] = 0
+    trial.a[3, [20, 600]] = 0.75 * LARGEST
+    trial.a[4, [20, 600]] = -0.75 * LARGEST
+    trial.a[5, [20, 600]] = 0.75 * LARGEST, -0.75 * LARGEST
+    trial.a[6, [20, 21]] = 0.5 * LARGEST, 0.25 * LARGEST
+    trial.a[7, [20, 600]] = np.inf, -np.inf
     assert not hazards(trial)
     wanted = [0, 0, 0, np.inf, -np.inf, 0, 0.75 * LARGEST, np.nan]
     np.testing.assert_allclose(trial.d[:8], np.tile(np.array(wanted)[:, None], 24), rtol=2.0**-21)
@@ -282,7 +282,7 @@ CROOKED = np.array([0x3F800FFF, 0x3F801000, 0x3F801001, 0x3FFFFFFF, 0x3FABCFFF],
 def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> None:
     trial = Trial(like(2, several=False), Case(24, 24, k))
     rng = np.random.default_rng(k)
-    for matrix in (trial.e, trial.f):
+    for matrix in (trial.a, trial.b):
         drawn = rng.choice(CROOKED, matrix.shape) if numbers == "crooked" else rng.uniform(0.5, 1, matrix.shape)
         matrix[...] = drawn * rng.choice([-1, 1], matrix.shape) if numbers == "any sign" else drawn
     assert not hazards(trial)
@@ -290,7 +290,7 @@ def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> N
     # high + low is short of a number by up to 2 roundoffs, a product without low * low by 4; then sums are rounded.
     assert lost < 9
     if k > 1000:
-        products = trial.e.astype(np.float32)[:, :, None] * trial.f.astype(np.float32)
+        products = trial.a.astype(np.float32)[:, :, None] * trial.b.astype(np.float32)
         trial.d[...] = np.cumsum(products, axis=1, dtype=np.float32)[:, -1]
         assert lost < roundoffs(trial) / 4
 
@@ -299,8 +299,8 @@ def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> N
 def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None:
     trial = Trial(like(2, several=False), Case(24, 24, 40))
     rng = np.random.default_rng(40)
-    trial.e[...] = rng.uniform(1, 2, trial.e.shape).astype(np.float32) * np.float32(2.0**e_size)
-    trial.f[...] = rng.uniform(1, 2, trial.f.shape).astype(np.float32) * np.float32(2.0**f_size)
+    trial.a[...] = rng.uniform(1, 2, trial.a.shape).astype(np.float32) * np.float32(2.0**e_size)
+    trial.b[...] = rng.uniform(1, 2, trial.b.shape).astype(np.float32) * np.float32(2.0**f_size)
     assert not hazards(trial)
     assert roundoffs(trial) < 8
 
@@ -315,7 +315,7 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
         (like(2, several=False, DOWN=1), Case(64, 64, 0, "float32", "gram"), 0),
         (like(4, several=True, F_MODE=STRIDED), Case(64, 32, 0, "float16", "row"), 0),
         (like(2, several=True), Case(64, 64, 0, "float64", "column"), 0),
-        (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", e_layout="column"), 0),
+        (like(1, several=True, E_MODE=STRIDED), Case(32, 32, 0, "float64", "row", a_layout="column"), 0),
         (like(8, several=True, E_MODE=SHIFTED), Case(16, 16, 0, "float16", "column"), 1),
         (like(4, several=False, E_MODE=SHIFTED), Case(64, 64, 0, "bfloat16", "gram"), 3),
         (like(4, several=True, F_MODE=SHIFTED), Case(32, 16, 0, "float16", "column"), 2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from matmill.kernel import Rung
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from support.ladder_runs import change
+from support.planted import planted
 
 NAIVE = next(rung for rung in SGEMM if rung.label == "naive")
 
@@ -42,14 +42,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """Puts a rung whose kernel has the given body on the SGEMM ladder, beside ``naive``."""
 
     def put(body: str) -> None:
-        # A fresh name each time: sources are remembered by package and file.
-        package = f"planted_{uuid.uuid4().hex}"
-        folder = tmp_path / package
-        folder.mkdir()
         text = f'extern "C" __global__ void planted{PARAMETERS} {{\n{body}\n}}\n'
-        (folder / "kernel.cuh").write_text(text, encoding="utf-8")
-        (folder / "__init__.py").write_text("", encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        package = planted(monkeypatch, tmp_path, text)
         kernel = replace(NAIVE.kernel, package=package, entry="planted")
         rung: Rung[Gemm] = replace(NAIVE, name="planted", kernel=kernel)
         change(monkeypatch, "sgemm", rungs=(NAIVE, rung))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from emulated.launched_script import ScriptGPU, run_script
 from matmill import cli
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.problems.hgemm import EMULATED
@@ -22,6 +20,8 @@ from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
 from support.ladder_runs import change
+from support.launched_script import ScriptGPU, launch_script
+from support.planted import planted
 
 #: A warp per row of D, an element of it per lane.
 PARAMETERS = (
@@ -52,12 +52,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """Puts a rung whose kernel has the given body on the ladder, beside ``any-size``."""
 
     def put(body: str, *, acc16: int) -> None:
-        package = f"planted_{uuid.uuid4().hex}"  # fresh each time: sources are remembered by package and file
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / "kernel.cuh").write_text(f"{HEAD}{body}\n}}\n", encoding="utf-8")
-        (folder / "__init__.py").write_text("", encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")
         kernel = replace(
             ANY_SIZE.kernel,
             package=package,
@@ -171,7 +166,7 @@ def test_sanitizers_are_given_the_rungs(
         gpu.damage = lambda found: found.fill(7)
     order = tmp_path / "order.json"
     monkeypatch.setattr("lab.gemm.launches.HGEMM_LADDER", (HGEMM[0], HGEMM[-1]))
-    ended = run_script(monkeypatch, gpu, "launches.py", "gemm", "--ladder", "hgemm", "--out", order)
+    ended = launch_script(monkeypatch, gpu, "launches.py", "gemm", "--ladder", "hgemm", "--out", order)
     assert ended == int(damaged)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"2 launches, {2 * damaged} wrong"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from matmill.kernel import Kernel, Rung
 from matmill.ladder.inner import INNER
 from matmill.problem import Gemm
 from support.ladder_runs import change
+from support.planted import planted
 
 BY_LABEL = {rung.label: rung for rung in INNER}
 ONE_PASS = BY_LABEL["one-pass"]
@@ -55,12 +55,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """Puts a rung whose main kernel has the given body on the ladder, beside ``one-pass``; it clears nothing."""
 
     def put(body: str, *, name: str = "planted") -> None:
-        package = f"planted_{uuid.uuid4().hex}"  # fresh each time: sources are remembered by package and file
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / "kernel.cuh").write_text(f"{HEAD}{body}\n}}\n", encoding="utf-8")
-        (folder / "__init__.py").write_text("", encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")
         kernel: Kernel[Gemm] = replace(ONE_PASS.kernel, package=package, entry="planted", before=())
         rung: Rung[Gemm] = replace(ONE_PASS, name=name, kernel=kernel)
         change(monkeypatch, "inner", rungs=(ONE_PASS, rung))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from matmill.kernel import Kernel, Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
 from support.ladder_runs import change
+from support.planted import planted
 
 LABELS = [rung.label for rung in TRANSPOSE_ADD]
 V1 = TRANSPOSE_ADD[0]
@@ -53,12 +53,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     """Puts a rung whose threads write with the given statement on the ladder, beside ``v1``."""
 
     def put(statement: str) -> None:
-        package = f"planted_{uuid.uuid4().hex}"  # fresh each time: sources are remembered by package and file
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / "kernel.cuh").write_text(f"{HEAD}{statement}\n  }}\n}}\n", encoding="utf-8")
-        (folder / "__init__.py").write_text("", encoding="utf-8")
-        monkeypatch.syspath_prepend(str(tmp_path))
+        package = planted(monkeypatch, tmp_path, f"{HEAD}{statement}\n  }}\n}}\n")
         kernel: Kernel[Geam] = replace(V1.kernel, package=package, entry="planted")
         change(monkeypatch, "transpose_add", rungs=(V1, replace(V1, name="planted", kernel=kernel)))
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulated.launched_script import ScriptGPU, run_script
 from lab.gemm import launches as gemm
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from support.launched_script import ScriptGPU, launch_script
 
 SCRIPT = "launches.py"
 
@@ -26,7 +26,7 @@ def test_some_gemms_of_each_kind_are_launched_and_checked(
         gpu.damage = lambda found: found.fill(7)
     monkeypatch.setattr(gemm, "SGEMM", SGEMM[:1])
     monkeypatch.setattr(gemm, "HGEMM_LADDER", HGEMM[-1:])
-    assert run_script(monkeypatch, gpu, SCRIPT, "gemm", "--every", 131) == int(damaged)
+    assert launch_script(monkeypatch, gpu, SCRIPT, "gemm", "--every", 131) == int(damaged)
     *lines, last = capsys.readouterr().out.splitlines()
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"
@@ -38,7 +38,7 @@ def test_some_inner_products_of_each_kind_are_launched_and_right(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu = ScriptGPU("A")
-    assert run_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 53) == 0
+    assert launch_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 53) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(lines) - 1} kernels, 0 wrong"
     assert len(lines) > 5
@@ -51,7 +51,7 @@ def test_some_transpose_adds_of_each_kind_are_launched_and_right(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpu = ScriptGPU("X")
-    assert run_script(monkeypatch, gpu, SCRIPT, "transpose_add", "--every", 9) == 0
+    assert launch_script(monkeypatch, gpu, SCRIPT, "transpose_add", "--every", 9) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(lines) - 1} cases, 0 wrong"
     assert len(lines) > 30
@@ -73,7 +73,7 @@ def test_a_wrong_inner_product_is_said_and_ends_with_1(
 ) -> None:
     gpu = ScriptGPU("A")
     gpu.damage = _last_element_off
-    assert run_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 200) == 1
+    assert launch_script(monkeypatch, gpu, SCRIPT, "inner", "--every", 200) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "3 kernels, 3 wrong"
     assert lines[0].endswith("  WRONG")
@@ -84,7 +84,7 @@ def test_a_wrong_transpose_add_is_said_and_ends_with_1(
 ) -> None:
     gpu = ScriptGPU("X")
     gpu.damage = _one_bit_off
-    assert run_script(monkeypatch, gpu, SCRIPT, "transpose_add", "--every", 275) == 1
+    assert launch_script(monkeypatch, gpu, SCRIPT, "transpose_add", "--every", 275) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "2 cases, 2 wrong"
     assert lines[0].endswith("  1 elements differ  WRONG")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulated.product_trial import BARRIER, TARGET, Trial, without
 from matmill.config import Config
 from matmill.emulator import KernelFault, Memory, run
 from matmill.jit.compile import compile_ptx
@@ -14,6 +13,7 @@ from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
 from matmill.tiling.simt import TILES, with_copies
+from support.trial import BARRIER, TARGET, in_place, without
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
 SHAPES = {"vectorized": (128, 256, 24), "async-copy": (128, 256, 24), "warp-tiles": (128, 512, 24)}
@@ -32,28 +32,28 @@ def tuned(shape: tuple[int, int, int], tile: Config) -> Kernel[Gemm]:
 @pytest.mark.parametrize(("schedule", "late"), SCHEDULES)
 @pytest.mark.parametrize("label", SHAPES)
 def test_right_and_free_of_races(label: str, schedule: int, late: bool, beta: float) -> None:
-    trial = Trial(RUNGS[label], SHAPES[label], alpha=1.25, beta=beta)
-    report = trial.run(schedule=schedule, late_copies=late)
+    trial = in_place(RUNGS[label], SHAPES[label], alpha=1.25, beta=beta)
+    report = trial.main(schedule=schedule, late_copies=late)
     assert not report.hazards
-    assert trial.excess().max() <= 1
+    assert trial.excess() <= 1
 
 
 @pytest.mark.parametrize("label", SHAPES)
 def test_no_steps_at_all(label: str) -> None:
     m, n, _ = SHAPES[label]
-    trial = Trial(RUNGS[label], (m, n, 0), alpha=1.0, beta=2.0)
-    assert not trial.run().hazards
-    assert trial.excess().max() <= 1
+    trial = in_place(RUNGS[label], (m, n, 0), beta=2.0)
+    assert not trial.main().hazards
+    assert trial.excess() <= 1
 
 
 @pytest.mark.parametrize("shape", RAGGED, ids=str)
 @pytest.mark.parametrize("tile", TILES[4], ids=lambda tile: f"{tile['BM']}x{tile['BN']}x{tile['BK']}")
 def test_every_tile_takes_any_size(tile: Config, shape: tuple[int, int, int]) -> None:
     beta = float(shape[0] % 2)
-    trial = Trial(tuned(shape, tile), shape, alpha=-0.75, beta=beta)
-    report = trial.run(schedule=1, late_copies=True)
+    trial = in_place(tuned(shape, tile), shape, alpha=-0.75, beta=beta)
+    report = trial.main(schedule=1, late_copies=True)
     assert not report.hazards
-    assert trial.excess().max() <= 1
+    assert trial.excess() <= 1
 
 
 COPY_NEXT = "if (k0 + BK < k) copy(k0 + BK, buffer ^ 1);"
@@ -72,8 +72,8 @@ PLANTED = [
 
 @pytest.mark.parametrize(("label", "snippet", "index", "instead", "kinds"), PLANTED)
 def test_planted_bugs_are_named(label: str, snippet: str, index: int, instead: str, kinds: set[str]) -> None:
-    trial = Trial(RUNGS[label], SHAPES[label], alpha=1.0, beta=0.0)
-    report = trial.run(without(generate(RUNGS[label], trial.problem.dtype), snippet, index, instead), late_copies=True)
+    trial = in_place(RUNGS[label], SHAPES[label])
+    report = trial.main(without(trial.source(), "", snippet, index, instead), late_copies=True)
     assert report.hazards
     assert {hazard.kind for hazard in report.hazards} <= kinds
     # A race of a copy may be named where the copy was issued: in the header that wraps cp.async.
@@ -96,11 +96,11 @@ def test_each_barrier_and_wait_of_the_pipeline_is_needed(snippet: str, index: in
     shape = (64, 128, 96)
     sliced = next(tile for tile in TILES[4] if tile["SLICES"] > 1)
     kernel = tuned(shape, sliced)
-    trial = Trial(kernel, shape, alpha=1.0, beta=0.0)
+    trial = in_place(kernel, shape)
     whole = generate(kernel, trial.problem.dtype)
     text = dict(whole.headers)["matmill/gemm/simt.cuh"]
     assert (text.count(BARRIER), text.count(LOOP_WAIT)) == (4, 2)
-    report = trial.run(without(whole, snippet, index, instead), late_copies=True)
+    report = trial.main(without(whole, "", snippet, index, instead), late_copies=True)
     assert report.hazards
     assert {hazard.kind for hazard in report.hazards} <= {"race", "missing-wait"}
     assert all("simt_gemm.cuh:" in hazard.where or "cp_async.cuh:" in hazard.where for hazard in report.hazards)

@@ -17,7 +17,7 @@ from matmill.arch import ARCHES, get
 from matmill.config import Config
 from matmill.dtypes import F32, F64, DType
 from matmill.emulator import Memory, Report, run
-from matmill.jit.compile import Binary, compile_source
+from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import Kernel, P
 from matmill.kernels.probe import buffers, lengths, per_lane
@@ -41,6 +41,7 @@ from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, WRITE, Stream
+from support.compiled import resources
 
 Array = NDArray[Any]
 TARGETS = ("sm_75", "sm_90a")
@@ -51,8 +52,8 @@ _EVERY: tuple[tuple[Kernel[Any], DType], ...] = (
 )  # fmt: skip
 
 
-def binary(kernel: Kernel[P], dtype: DType = F32, target: str = "sm_90a") -> Binary:
-    return compile_source(generate(kernel, dtype), target)
+def ptx_of(kernel: Kernel[P], dtype: DType = F32, target: str = "sm_90a") -> str:
+    return compile_ptx(generate(kernel, dtype), target)
 
 
 def emulated(kernel: Kernel[P], problem: P, read: Array | None, written: Array, dtype: DType = F32) -> Report:
@@ -60,7 +61,7 @@ def emulated(kernel: Kernel[P], problem: P, read: Array | None, written: Array, 
     memory = Memory()
     target = memory.bind("written", written, access="rw")
     operands = buffers(target if read is None else memory.bind("read", read, access="r"), target)
-    report = run(binary(kernel, dtype).ptx, kernel.launch(problem, operands), memory)
+    report = run(ptx_of(kernel, dtype), kernel.launch(problem, operands), memory)
     assert report.ok, report.hazards
     return report
 
@@ -113,7 +114,7 @@ def test_a_chase_in_global_memory_follows_its_ring(kernel: Kernel[Chase], start:
     read = memory.bind("ring", nodes, access="r")
     nodes[:] = addresses(order, read.address)
     operands = buffers(read, memory.bind("result", written, access="rw"))
-    report = run(binary(made).ptx, made.launch(problem, operands), memory)
+    report = run(ptx_of(made), made.launch(problem, operands), memory)
     assert report.ok
     assert _clocked(written[0], problem.trips)
     assert written[1] == ends_at(order, problem, made.config, LINE)
@@ -224,7 +225,7 @@ def test_the_empty_kernel_does_nothing() -> None:
 def test_every_kernel_compiles_without_spills(kernel: Kernel[Any], dtype: DType, target: str) -> None:
     sizes = lengths(kernel) if "LENGTH" in dict(kernel.config.constants) else (kernel,)
     for made in sizes:
-        needs = binary(made, dtype, target).resources
+        needs = resources(generate(made, dtype), target)
         assert (needs.spill_loads, needs.spill_stores, needs.stack) == (0, 0, 0)
         assert needs.registers <= 128
 
@@ -239,7 +240,6 @@ def test_matrix_kernels_compile_to_the_instruction_or_say_why_not(element: str, 
         assert reason == f"mma.sync of {element} needs compute capability 8.0"
         return
     assert reason is None
-    compiled = compile_source(generate(kernel, F32), arch.target)
     shape = {"float16": "m16n8k16", "bfloat16": "m16n8k16", "tf32": "m16n8k8", "float64": "m8n8k4"}[element]
     if name == "t4":
         shape = "m16n8k8"
@@ -249,8 +249,9 @@ def test_matrix_kernels_compile_to_the_instruction_or_say_why_not(element: str, 
     sums = "f64" if element == "float64" else "f32"
     instruction = f"mma.sync.aligned.{shape}.row.col.{sums}.{short}.{short}.{sums} "
     tiles = kernel.config["TILES"] * kernel.config["LENGTH"]
-    assert compiled.ptx.count(instruction) == compiled.ptx.count("mma.sync") == tiles
-    assert compiled.resources.spill_stores == 0
+    ptx = ptx_of(kernel, F32, arch.target)
+    assert ptx.count(instruction) == ptx.count("mma.sync") == tiles
+    assert resources(generate(kernel, F32), arch.target).spill_stores == 0
 
 
 @pytest.mark.parametrize("name", ["t4", "a100", "h200"])
@@ -266,7 +267,7 @@ def test_matrix_kernels_compute_every_product(element: str, name: str) -> None:
     operands = buffers(
         memory.bind("read", words(element, 2.0, 0.5), access="r"), memory.bind("written", written, access="rw")
     )
-    report = run(binary(kernel, F32, arch.target).ptx, kernel.launch(problem, operands), memory)
+    report = run(ptx_of(kernel, F32, arch.target), kernel.launch(problem, operands), memory)
     assert report.ok, report.hazards
     # Every operation counted is half a multiply-add of 2 and 0.5, that is of 1, and whole numbers add up exactly.
     assert (written == problem.operations(kernel.config) / 2 / threads).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import Array, Options, compile_ptx, launch
+from support.ptx_tools import Array, Options, compile_ptx, launch
 
 BLOCKS, THREADS = 5, 64
 

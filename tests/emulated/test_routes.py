@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from emulated.stand_ins import Buffer, DeviceArray, EmulatedGPU, Tensors
 from matmill import arch, plan, requests
 from matmill.arrays import dlpack
 from matmill.arrays import operand as operand_module
@@ -20,6 +19,7 @@ from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
+from support.fake_gpu import Buffer, DeviceArray, FakeGPU, Tensors
 
 Array = NDArray[Any]
 
@@ -28,7 +28,7 @@ def _random(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def test_numpy_arrays_travel(device: EmulatedGPU) -> None:
+def test_numpy_arrays_travel(device: FakeGPU) -> None:
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     for _ in range(2):
         result = matmill.matmul(a, b, c, alpha=0.5, beta=2)
@@ -37,19 +37,19 @@ def test_numpy_arrays_travel(device: EmulatedGPU) -> None:
     assert device.uploaded == [a.nbytes, b.nbytes, c.nbytes] * 2
 
 
-def test_strided_views_travel_as_they_lie(device: EmulatedGPU) -> None:
+def test_strided_views_travel_as_they_lie(device: FakeGPU) -> None:
     a, b = _random(0, 20, 60)[::-1, ::2], _random(1, 40, 30).T[:, ::-1]
     assert check(matmill.matmul(a, b), a, b).ok
     assert device.uploaded == [(20 * 60 - 1) * 4, b.nbytes]
 
 
-def test_sparse_and_broadcast_views_travel_packed(device: EmulatedGPU) -> None:
+def test_sparse_and_broadcast_views_travel_packed(device: FakeGPU) -> None:
     a, b = _random(0, 20, 300)[:, ::10], np.broadcast_to(_random(1, 30, 1), (3, 30, 8))
     assert check(matmill.matmul(a, b), a, b).ok
     assert device.uploaded == [a.nbytes, 30 * 4]
 
 
-def test_alpha_and_beta_of_one_plan_may_change(device: EmulatedGPU) -> None:
+def test_alpha_and_beta_of_one_plan_may_change(device: FakeGPU) -> None:
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     out = np.empty_like(c)
     for alpha, beta in ((1, 0), (2, 1), (2, 3), (1, 0), (0, 1)):
@@ -58,13 +58,13 @@ def test_alpha_and_beta_of_one_plan_may_change(device: EmulatedGPU) -> None:
     assert len(device.launches) == 5
 
 
-def test_outer_batches_are_looped_over(device: EmulatedGPU) -> None:
+def test_outer_batches_are_looped_over(device: FakeGPU) -> None:
     a, b = _random(0, 3, 1, 10, 12), _random(1, 2, 12, 14)
     assert check(matmill.matmul(a, b), a, b).ok
     assert len(device.launches) == 2
 
 
-def test_dlpack_arrays_stay_and_the_result_is_exported(device: EmulatedGPU) -> None:
+def test_dlpack_arrays_stay_and_the_result_is_exported(device: FakeGPU) -> None:
     a, b = _random(0, 20, 30), _random(1, 30, 40)
     x, y = DeviceArray(device, a), DeviceArray(device, b)
     device.uploaded.clear()
@@ -86,7 +86,7 @@ def test_dlpack_arrays_stay_and_the_result_is_exported(device: EmulatedGPU) -> N
 class InterfaceArray:
     """An array of a library that names the stream of each array, in emulated device memory."""
 
-    def __init__(self, device: EmulatedGPU, array: Array, stream: int | None) -> None:
+    def __init__(self, device: FakeGPU, array: Array, stream: int | None) -> None:
         self.buffer = device.upload(array, "array")
         self.__cuda_array_interface__ = {
             "shape": array.shape,
@@ -98,7 +98,7 @@ class InterfaceArray:
 
 
 def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
-    device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch
+    device: FakeGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operand_module, "_device_of", lambda _address, _argument: 0)
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
@@ -141,7 +141,7 @@ def last_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("last_block")
 @pytest.mark.parametrize("dtype", ALL)
-def test_host_arrays_through_the_last_block(device: EmulatedGPU, dtype: str) -> None:
+def test_host_arrays_through_the_last_block(device: FakeGPU, dtype: str) -> None:
     e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
     for _ in range(2):
         assert check(matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu"), e, f, c, alpha=0.5, beta=2).ok
@@ -149,7 +149,7 @@ def test_host_arrays_through_the_last_block(device: EmulatedGPU, dtype: str) -> 
 
 
 @pytest.mark.usefixtures("last_block")
-def test_every_stream_has_room_of_its_own(device: EmulatedGPU) -> None:
+def test_every_stream_has_room_of_its_own(device: FakeGPU) -> None:
     a, b = _random(0, 4, 900), _random(1, 900, 3)
     for stream in (5, 6, 5):
         matmill.matmul(DeviceArray(device, a), DeviceArray(device, b), stream=stream)
@@ -159,7 +159,7 @@ def test_every_stream_has_room_of_its_own(device: EmulatedGPU) -> None:
 
 
 @pytest.mark.usefixtures("last_block")
-def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: EmulatedGPU, tensors: Tensors) -> None:
+def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: FakeGPU, tensors: Tensors) -> None:
     e, f = _random(0, 4, 900), _random(1, 900, 3)
     x, y = tensors(e), tensors(f)
     for turn in range(4):
@@ -180,7 +180,7 @@ def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
 
 @pytest.mark.usefixtures("two_launches")
 @pytest.mark.parametrize("dtype", ALL)
-def test_host_arrays_through_two_launches(device: EmulatedGPU, dtype: str) -> None:
+def test_host_arrays_through_two_launches(device: FakeGPU, dtype: str) -> None:
     e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
     result = matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu")
     assert check(result, e, f, c, alpha=0.5, beta=2).ok
@@ -194,7 +194,7 @@ def test_host_arrays_through_two_launches(device: EmulatedGPU, dtype: str) -> No
 
 
 @pytest.mark.usefixtures("two_launches")
-def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: EmulatedGPU) -> None:
+def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: FakeGPU) -> None:
     a, b = _random(0, 4, 900), _random(1, 900, 3)
     matmill.matmul(DeviceArray(device, a), DeviceArray(device, b), stream=5)
     assert [launch.entry for launch, _ in device.launches] == ["inner", "finish"]
@@ -205,7 +205,7 @@ def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: Emula
 
 @pytest.mark.usefixtures("two_launches")
 @pytest.mark.parametrize("dtype", ALL)
-def test_tensors_stay_in_place_and_lend_the_workspace(device: EmulatedGPU, tensors: Tensors, dtype: str) -> None:
+def test_tensors_stay_in_place_and_lend_the_workspace(device: FakeGPU, tensors: Tensors, dtype: str) -> None:
     kind = ALL[dtype].numpy
     e, f, c = (_random(i, *shape).astype(kind) for i, shape in enumerate(((4, 901), (901, 3), (4, 3))))
     x, y, z = tensors(e), tensors(f), tensors(c)
@@ -261,14 +261,14 @@ def test_refusals_are_not_forgotten_with_the_verdict(tensors: Tensors) -> None:
     assert check(matmill.matmul(x, y, executor="gpu").base, e, f).ok
 
 
-def test_the_default_stream_has_a_name_in_dlpack(device: EmulatedGPU) -> None:
+def test_the_default_stream_has_a_name_in_dlpack(device: FakeGPU) -> None:
     x = DeviceArray(device, _random(0, 4, 4))
     matmill.matmul(x, x)
     assert x.waits == [1, 1]
     assert [stream for _, stream in device.launches] == [0]
 
 
-def test_host_and_device_do_not_mix(device: EmulatedGPU) -> None:
+def test_host_and_device_do_not_mix(device: FakeGPU) -> None:
     x = DeviceArray(device, _random(0, 4, 4))
     with pytest.raises(DeviceError, match=r"^b: got an array on the host; wanted one on GPU 0"):
         matmill.matmul(x, _random(1, 4, 4))
@@ -278,7 +278,7 @@ def test_host_and_device_do_not_mix(device: EmulatedGPU) -> None:
 
 
 def test_a_library_without_a_namespace_is_refused_before_the_launch(
-    device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch
+    device: FakeGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = DeviceArray(device, _random(0, 4, 4))
     monkeypatch.delattr(DeviceArray, "__array_namespace__")
@@ -287,6 +287,6 @@ def test_a_library_without_a_namespace_is_refused_before_the_launch(
     assert device.launches == []
 
 
-def test_empty_results_are_not_launched(device: EmulatedGPU) -> None:
+def test_empty_results_are_not_launched(device: FakeGPU) -> None:
     assert matmill.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
     assert device.launches == []

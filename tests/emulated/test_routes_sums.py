@@ -1,4 +1,4 @@
-"""transpose_add and transpose on the routes through a GPU, without one: see stand_ins."""
+"""transpose_add and transpose on the routes through a GPU, without one: see support.fake_gpu."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from emulated.stand_ins import DeviceArray, EmulatedGPU, Tensors
 from matmill import requests
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import AliasError
+from support.fake_gpu import DeviceArray, FakeGPU, Tensors
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ def _whole(seed: int, *shape: int, dtype: str) -> Array:
 
 
 @pytest.mark.parametrize("dtype", ELEMENTWISE)
-def test_sums_of_host_arrays_travel(device: EmulatedGPU, dtype: str) -> None:
+def test_sums_of_host_arrays_travel(device: FakeGPU, dtype: str) -> None:
     x, y = _whole(0, 2, 20, 30, dtype=dtype), _whole(1, 30, 20, dtype=dtype)
     expected = (x.swapaxes(1, 2) + y).astype(x.dtype)
     assert matmill.transpose_add(x, y, executor="gpu").tobytes() == expected.tobytes()
@@ -41,7 +41,7 @@ def test_sums_of_host_arrays_travel(device: EmulatedGPU, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ELEMENTWISE)
-def test_sums_of_tensors_stay_in_place(device: EmulatedGPU, tensors: Tensors, dtype: str) -> None:
+def test_sums_of_tensors_stay_in_place(device: FakeGPU, tensors: Tensors, dtype: str) -> None:
     x, y = _whole(0, 20, 31, dtype=dtype), _whole(1, 31, 20, dtype=dtype)
     for turn in range(2):
         result = matmill.transpose_add(tensors(x), tensors(y), alpha=1 + turn, beta=-1)
@@ -86,7 +86,7 @@ def test_what_was_found_of_one_sum_is_not_used_for_another(tensors: Tensors) -> 
     assert len(requests._verdicts) == before + len(cases)
 
 
-def test_a_sum_that_does_not_read_x_goes_where_x_is(device: EmulatedGPU) -> None:
+def test_a_sum_that_does_not_read_x_goes_where_x_is(device: FakeGPU) -> None:
     x, y = _whole(0, 20, 30, dtype="int32"), _whole(1, 30, 20, dtype="int32")
     first, second = DeviceArray(device, x), DeviceArray(device, y)
     device.uploaded.clear()

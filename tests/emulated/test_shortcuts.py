@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from emulated.stand_ins import EmulatedGPU, Parameter, Subclass, Tensor, Tensors
 from matmill import arrays, ops, shortcuts
 from matmill.errors import AliasError, ArgumentError, DTypeError, ShapeError
+from support.fake_gpu import FakeGPU, Parameter, Subclass, Tensor, Tensors
 
 Array = NDArray[Any]
 
@@ -124,7 +124,7 @@ def test_results_may_lie_where_y_is_and_nowhere_else(tensors: Tensors, checked: 
             matmill.matmul(tensors(x), tensors(pool[:30]), out=tensors(x))
 
 
-def test_what_needs_a_word_gets_it(device: EmulatedGPU, tensors: Tensors) -> None:
+def test_what_needs_a_word_gets_it(device: FakeGPU, tensors: Tensors) -> None:
     x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
     for _ in range(2):
         matmill.transpose_add(tensors(x), tensors(y))

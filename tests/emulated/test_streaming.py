@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from emulated.inner_trial import H200
-from host.lazy_device import LazyDevice
-from host.streaming_trial import exact, numbers, plan_for, stored
 from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.emulator import Memory, run
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
 from matmill.streaming import inner_steps, stream_inner
+from support.lazy_device import LazyDevice
+from support.streaming_trial import exact, numbers, plan_for, stored
+from support.trial import H200
 
 Array = NDArray[Any]
 

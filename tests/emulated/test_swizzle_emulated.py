@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulated.ptx_tools import compile_ptx, launch
 from matmill.analysis.swizzle import addresses, cost, layout, requests
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
+from support.ptx_tools import compile_ptx, launch
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "h200_warp_counters.json").read_text())
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import H200, without
-from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.tiling.transpose import ASKEW, MOVED, layout, space, tiles
+from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from emulated.inner_trial import H200
-from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import Rung
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.problem import Geam
 from matmill.tiling.transpose import space
+from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200
 
 RUNGS = {rung.label: rung for rung in TRANSPOSE_ADD}
 

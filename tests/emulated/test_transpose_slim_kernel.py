@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import H200, without
-from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.bench.problems.transpose_add import transposed_sum
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
@@ -20,6 +18,8 @@ from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.problem import Geam, View
 from matmill.tiling import bank_padding as gaps
 from matmill.tiling.transpose_chunks import elements, shared_bytes
+from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 SIDES = (2, 5, 8, 17, 32)
 #: x of the sums that tiles are slow at.

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulated.inner_trial import H200, without
-from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.choose import choose_sum
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
 from matmill.tiling import bank_padding as gaps
 from matmill.tiling.transpose_chunks import elements, shared_bytes
+from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.trial import H200, without
 
 
 def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTrial:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from host.lazy_device import readers
-from host.streaming_trial import exact, numbers, plan_for, stored
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import LaunchError, TruncatedFileError
 from matmill.runtime.gpu import GPU
 from matmill.streaming import OnGPU, inner_steps, plan_stream, stream_inner
+from support.lazy_device import readers
+from support.streaming_trial import exact, numbers, plan_for, stored
 
 Array = NDArray[Any]
 MIB = 1 << 20

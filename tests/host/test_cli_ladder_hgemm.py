@@ -37,8 +37,8 @@ from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import Binary
 from matmill.ladder.hgemm import HGEMM
 from matmill.launch import Launch, Pointer
+from support.fake_torch import Tensor, stand_in
 from support.ladder_runs import FakePeer, change, refused, use
-from torch_stand_in import Tensor, stand_in
 
 Array = NDArray[Any]
 LABELS = [rung.label for rung in HGEMM]

@@ -25,6 +25,9 @@ TEXT = """extern "C" __global__ void twice(float* x) {
 SOURCE = Source(kernel="tests.twice", entry="twice", text=TEXT)
 
 
+pytestmark = pytest.mark.usefixtures("machine_code")
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, and nothing remembered in the process."""

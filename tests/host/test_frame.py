@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from frames import read_attributes, read_launch
 from matmill.arch import get
 from matmill.errors import LaunchError
 from matmill.launch import Launch, Pointer, Struct, TensorMap
 from matmill.runtime.launch_frame import Frame
+from support.launch_frames import read_attributes, read_launch
 
 FIRST = Launch(
     "toy",

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from frames import read_launch
 from matmill import arch
 from matmill.choose import choose
 from matmill.errors import LaunchError
@@ -24,6 +23,7 @@ from matmill.jit.compile import Binary, Resources
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.runtime import gpu
+from support.launch_frames import read_launch
 
 
 class FakeLibrary:

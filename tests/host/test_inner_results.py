@@ -26,8 +26,8 @@ from matmill.bench.problems.inner import CASES, described, gram_of, inner_produc
 from matmill.bench.timing.clock import Clock
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.problem import Gemm
+from support.fake_torch import Tensor, product, stand_in
 from support.scripts import run_script
-from torch_stand_in import Tensor, product, stand_in
 
 UNMEASURED = "No run on a GPU is recorded yet."
 H200 = get("h200")

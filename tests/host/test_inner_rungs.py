@@ -12,7 +12,6 @@ import pytest
 from matmill import arch
 from matmill.dtypes import ALL, BF16, DTYPES, F16, F32, F64, DType, of_numpy
 from matmill.errors import ArgumentError
-from matmill.jit.compile import compile_source
 from matmill.jit.source import KERNEL_FILE, generate
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.ladder import documents
@@ -20,6 +19,7 @@ from matmill.ladder.inner import INNER
 from matmill.ladder.sgemm import SGEMM
 from matmill.launch import Launch, Pointer, Struct
 from matmill.problem import Gemm
+from support.compiled import resources
 
 A100, H200 = arch.get("a100"), arch.get("h200")
 RUNGS = {rung.label: rung for rung in INNER}
@@ -82,7 +82,7 @@ def test_rungs_compile_without_spills(label: str, m: int, target: str) -> None:
         problem = problem_of(rung, m, dtype=dtype)
         kernel = kernel_of(rung, problem)
         assert kernel.why_not(problem, H200) is None
-        used = compile_source(generate(kernel, dtype), target).resources
+        used = resources(generate(kernel, dtype), target)
         assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
         assert 0 < used.registers * kernel.config["BS"] <= H200.registers_per_sm
         assert 0 < used.shared <= 48 * 1024

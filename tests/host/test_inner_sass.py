@@ -53,6 +53,7 @@ def test_a_side_path_is_left_out_and_loops_inside_count_as_often_as_they_run() -
     assert short == {"BRA": 1 + 3 + 1 + 5 + 1, "LDGSTS": 3, "IADD3": 1, "FFMA": 5}
 
 
+@pytest.mark.usefixtures("machine_code")
 def test_the_script_counts_what_the_kernel_must_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

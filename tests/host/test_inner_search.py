@@ -37,8 +37,9 @@ from matmill.kernels.inner.space import space
 from matmill.launch import Launch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
+from support.compiled import headings_alone
+from support.fake_torch import product, stand_in
 from support.scripts import run_script
-from torch_stand_in import product, stand_in
 
 H200 = get("h200")
 SCRIPT = "search.py"
@@ -250,6 +251,7 @@ class SearchGPU(FakeGPU):
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, torch: Any) -> SearchGPU:
     assert torch is sys.modules["torch"]
+    monkeypatch.setattr("matmill.jit.compile._remembered", headings_alone)
     fake = SearchGPU()
     make = InnerMatrices.__init__
 

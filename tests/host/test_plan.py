@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frames import read_launch
 from matmill import arch
 from matmill.arrays import Operand, inspect
 from matmill.choose import Choice
@@ -25,6 +24,7 @@ from matmill.parameters import Parameters
 from matmill.plan import Plan, Ready, recall
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
+from support.launch_frames import read_launch
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 from matmill import arch
 from matmill.config import Config
 from matmill.dtypes import F32, F64
-from matmill.jit.compile import Resources, compile_source
+from matmill.jit.compile import Resources, compile_ptx
 from matmill.jit.source import KERNEL_FILE, generate
 from matmill.kernel import GemmOperands, Kernel, P, Rung, ceil_div
 from matmill.ladder import documents
@@ -22,6 +22,7 @@ from matmill.ladder.packed import reported
 from matmill.ladder.sgemm import SGEMM
 from matmill.launch import Pointer
 from matmill.problem import Gemm
+from support.compiled import resources
 
 H200 = arch.get("h200")
 TARGETS = ("sm_75", "sm_90a")
@@ -67,8 +68,8 @@ def each_rung(test: Callable[[Rung[Gemm]], None]) -> Callable[[Rung[Gemm]], None
     return pytest.mark.parametrize("rung", SGEMM, ids=lambda rung: rung.label)(test)
 
 
-def resources(kernel: Kernel[P], target: str) -> Resources:
-    return compile_source(generate(kernel, F32), target).resources
+def used_by(kernel: Kernel[P], target: str) -> Resources:
+    return resources(generate(kernel, F32), target)
 
 
 def test_the_ladder_has_every_rung_of_both_documents_in_order() -> None:
@@ -107,7 +108,7 @@ def test_every_constant_reaches_the_device(label: str) -> None:
 @pytest.mark.parametrize("label", TILES)
 def test_rungs_compile_without_spills(label: str, target: str) -> None:
     rung = BY_LABEL[label]
-    used = resources(rung.kernel, target)
+    used = used_by(rung.kernel, target)
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
     threads = BLOCKS[label][0] * BLOCKS[label][1]
     assert 0 < used.registers * threads <= H200.registers_per_sm
@@ -174,7 +175,7 @@ def test_arguments_follow_the_parameters(rung: Rung[Gemm]) -> None:
 
 def test_multi_keeps_its_loads_of_c() -> None:
     # The rung is about global memory; were C summed up in a register, no load of it would stand between two products.
-    ptx = compile_source(generate(BY_LABEL["multi(1)"].kernel, F32), "sm_90a").ptx
+    ptx = compile_ptx(generate(BY_LABEL["multi(1)"].kernel, F32), "sm_90a")
     body = re.sub(r"^\s*(//.*|\.loc.*)\n", "", ptx, flags=re.MULTILINE)
     pieces = body.split("fma.rn.f32")
     assert len(pieces) > 2
@@ -183,7 +184,7 @@ def test_multi_keeps_its_loads_of_c() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_register_tile_reads_shared_memory_a_word_at_a_time(target: str) -> None:
-    ptx = compile_source(generate(BY_LABEL["register-tile"].kernel, F32), target).ptx
+    ptx = compile_ptx(generate(BY_LABEL["register-tile"].kernel, F32), target)
     assert len(re.findall(r"ld\.volatile\.shared\.[fb]32", ptx)) == 16 * 16
     assert not re.search(r"ld\.\S*shared\S*\.v[24]", ptx)
 
@@ -207,7 +208,7 @@ def test_the_memory_ladder_differs_in_transfers_alone() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", [PRODUCT, FILL], ids=lambda kernel: kernel.entry)
 def test_memory_kernels_compile_without_spills(kernel: Kernel[P], target: str) -> None:
-    used = resources(kernel, target)
+    used = used_by(kernel, target)
     assert (used.spill_stores, used.spill_loads, used.stack) == (0, 0, 0)
 
 

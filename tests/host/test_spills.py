@@ -13,7 +13,6 @@ from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from, choose_sum
 from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
-from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
@@ -21,6 +20,7 @@ from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
 from matmill.problem import Geam, Gemm, View
 from matmill.registry import PRODUCTION
+from support.compiled import resources
 
 H200 = get("h200")
 _INNER = [one for one in PRODUCTION if one.kernel.entry == "inner"]
@@ -32,7 +32,7 @@ def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> No
     problem = inner_product(m, n, k, dtype, "column")
     for asked in (problem, gram_of(problem)):
         kernel = choose_from(_INNER, asked, H200).kernel
-        assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0
+        assert resources(generate(kernel, dtype), H200.target).spill_stores == 0
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
@@ -44,7 +44,7 @@ def test_inner_products_do_not_spill(m: int, n: int, k: int, dtype: DType) -> No
 def test_wide_inner_products_do_not_spill(m: int, dtype: DType, layout: str) -> None:
     problem = inner_product(m, m, 10**6, dtype, layout)
     kernel = choose_from(_INNER, problem, H200).kernel
-    assert compile_source(generate(kernel, dtype), H200.target).resources.spill_stores == 0, str(kernel.config)
+    assert resources(generate(kernel, dtype), H200.target).spill_stores == 0, str(kernel.config)
 
 
 @pytest.mark.parametrize("layout", ["row", "column"])
@@ -54,7 +54,7 @@ def test_inner_products_of_16_bits_and_an_odd_k_do_not_spill(m: int, layout: str
     for asked in (problem, gram_of(problem)):
         kernel = choose_from(_INNER, asked, H200).kernel
         assert kernel.config["UNITS"] == 1
-        assert compile_source(generate(kernel, HALF), H200.target).resources.spill_stores == 0, str(kernel.config)
+        assert resources(generate(kernel, HALF), H200.target).spill_stores == 0, str(kernel.config)
 
 
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:
@@ -75,7 +75,7 @@ def test_sums_do_not_spill(name: str) -> None:
     ):
         for problem in (asked, replace(asked, y=None)):
             kernel = choose_sum(problem, H200).kernel
-            found = compile_source(generate(kernel, dtype), H200.target).resources
+            found = resources(generate(kernel, dtype), H200.target)
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
 
 
@@ -88,7 +88,7 @@ def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
         configs = slim_space(problem, H200)
         assert configs
         for config in configs:
-            found = compile_source(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target).resources
+            found = resources(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target)
             # One register where two portions are ahead: three blocks that spill it take 0.86 of the time of what came
             # before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
             most = 4 if config["AHEAD"] > 1 else 0
@@ -117,5 +117,5 @@ def test_no_tile_of_16_bit_products_spills(
     problem = Gemm(1024, 1024, 1024, F16, a_strides=a[0], b_strides=b[0], a_align=a[1], b_align=b[1])
     for config in hgemm_space(problem, arch):
         if config["GS"] == 1:  # one binary serves all
-            made = compile_source(generate(HGEMM.with_config(config), F16), arch.target).resources
+            made = resources(generate(HGEMM.with_config(config), F16), arch.target)
             assert made.spill_stores == 0, str(config)

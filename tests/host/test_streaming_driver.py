@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from host.lazy_device import STEPS, LazyDevice
-from host.streaming_trial import Array, exact, numbers, plan_for
 from matmill.dtypes import F32
 from matmill.errors import LaunchError
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
 from matmill.streaming import OnGPU, stream_inner
+from support.lazy_device import STEPS, LazyDevice
+from support.streaming_trial import Array, exact, numbers, plan_for
 
 
 class HostDriver:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from host.interrupts import interruptible
-from host.lazy_device import CLEANUP, LazyDevice, readers
-from host.streaming_trial import Array, numbers, plan_for, streamed
 from matmill.dtypes import F32
 from matmill.errors import LaunchError
 from matmill.streaming import BUFFERS, sources
+from support.lazy_device import CLEANUP, LazyDevice, readers
+from support.streaming_trial import Array, numbers, plan_for, streamed
 
 
 class Refused(Exception):  # noqa: N818 — any exception at all

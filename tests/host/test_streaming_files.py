@@ -13,11 +13,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from host.lazy_device import LazyDevice
-from host.streaming_trial import MIB, exact, numbers, stored, streamed
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import TruncatedFileError
 from matmill.streaming import sources
+from support.lazy_device import LazyDevice
+from support.streaming_trial import MIB, exact, numbers, stored, streamed
 
 DESCRIPTORS = Path("/proc/self/fd")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host.streaming_trial import MIB
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import LaunchError
 from matmill.streaming import BUDGET, BUFFERS, plan_stream
+from support.streaming_trial import MIB
 
 SIZES = st.integers(1, 128)
 ORDERS = st.sampled_from([(1, 1000), (1000, 1), (-1, 50), (0, 1), (1, 0)])

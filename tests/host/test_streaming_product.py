@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from host.lazy_device import STEPS, LazyDevice
-from host.streaming_trial import WAYS, exact, numbers, plan_for, stored, streamed
 from matmill.dtypes import ALL, F32, DType
 from matmill.ops import inner
 from matmill.streaming import StreamPlan, sources, stream_inner
+from support.lazy_device import STEPS, LazyDevice
+from support.streaming_trial import WAYS, exact, numbers, plan_for, stored, streamed
 
 
 @settings(max_examples=150, deadline=None)

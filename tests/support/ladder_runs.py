@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main
+from support.compiled import headings_alone
 
 
 def change(monkeypatch: pytest.MonkeyPatch, ladder: str, **fields: Any) -> None:
@@ -19,8 +20,9 @@ def change(monkeypatch: pytest.MonkeyPatch, ladder: str, **fields: Any) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, gpu: object) -> None:
-    """Puts ``gpu`` in the place of the GPU present."""
+    """Puts ``gpu``, which runs nothing, in the place of the GPU present."""
     monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: None)
+    monkeypatch.setattr("matmill.jit.compile._remembered", headings_alone)
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
     # Settling takes half a second by the wall clock, which a fake GPU has no use for.
     monkeypatch.setattr(Clock, "_settle", lambda *_: None)

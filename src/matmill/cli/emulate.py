@@ -139,7 +139,7 @@ def _ptx(args: argparse.Namespace) -> str:
         ) from problem
     if suffix == ".ptx":
         return str(text)
-    from matmill.jit.compile import compile_source  # noqa: PLC0415 — PTX needs no compiler
+    from matmill.jit.compile import compile_ptx  # noqa: PLC0415 — PTX needs no compiler
     from matmill.jit.source import Source  # noqa: PLC0415 — the same
 
     headers: dict[str, str] = {}
@@ -147,7 +147,7 @@ def _ptx(args: argparse.Namespace) -> str:
     # The compiler names the file after the entry; messages should name the one that the user has open.
     named = f'#line 1 "{args.file.name}"\n{text}'
     source = Source(args.file.name, args.entry or args.file.stem, named, tuple(sorted(headers.items())))
-    return compile_source(source, args.target).ptx
+    return compile_ptx(source, args.target)
 
 
 def _gather(text: str, folders: Iterable[Path], headers: dict[str, str]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from host.lazy_device import STEPS, LazyDevice
 from matmill.dtypes import ALL, DType
 from matmill.streaming import StreamPlan, plan_stream, stream_inner
+from support.lazy_device import STEPS, LazyDevice
 
 Array = NDArray[Any]
 MIB = 1 << 20

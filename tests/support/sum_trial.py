@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulated.inner_trial import H200, TARGET
 from matmill.choose import choose_sum
 from matmill.dtypes import BITS, DType
 from matmill.emulator import Memory, Report, run
@@ -18,6 +17,7 @@ from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import Geam, View
+from support.trial import H200, TARGET
 
 Array = NDArray[np.generic]
 ALIGN = 16

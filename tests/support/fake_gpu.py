@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frames import read_launch
 from matmill import arch
 from matmill.arrays import dlpack
 from matmill.dtypes import ELEMENTWISE
@@ -17,6 +16,7 @@ from matmill.emulator import Memory, run
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
 from matmill.runtime.gpu import GPU
+from support.launch_frames import read_launch
 
 Array = NDArray[Any]
 
@@ -40,7 +40,7 @@ class Buffer:
         return result
 
 
-class EmulatedGPU:
+class FakeGPU:
     """A GPU for routes and plans: it remembers launches and the order of streams."""
 
     index = 0
@@ -143,7 +143,7 @@ class Namespace:
 class DeviceArray(dlpack.Export):
     """An array of a library that knows DLPack alone, in emulated device memory."""
 
-    def __init__(self, device: EmulatedGPU, array: Array) -> None:
+    def __init__(self, device: FakeGPU, array: Array) -> None:
         self.buffer = device.upload(array, "array")
         self.waits: list[int] = []
         dtype = ELEMENTWISE[array.dtype.name]
@@ -167,7 +167,7 @@ class Tensor:
     #: How far a fresh result starts behind 16 bytes.
     behind = 0
 
-    def __init__(self, device: EmulatedGPU, array: Array, made: list[tuple[int, str]]) -> None:
+    def __init__(self, device: FakeGPU, array: Array, made: list[tuple[int, str]]) -> None:
         self.device, self.made, self.requires_grad = device, made, False
         self.dtype = sys.intern(array.dtype.name)  # torch's are one object each
         self.shape = array.shape
@@ -224,7 +224,7 @@ class Subclass(Tensor):
 class Tensors:
     """Tensors of one device."""
 
-    def __init__(self, device: EmulatedGPU) -> None:
+    def __init__(self, device: FakeGPU) -> None:
         self.device = device
         self.made: list[tuple[int, str]] = []
 

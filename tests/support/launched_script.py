@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +14,7 @@ from matmill.arch import get
 from matmill.emulator import Memory, run
 from matmill.jit.compile import Binary
 from matmill.launch import Launch, Pointer
+from support.scripts import run_script
 
 Array = NDArray[Any]
 
@@ -84,11 +83,7 @@ class ScriptGPU:
         """Nothing is in flight."""
 
 
-def run_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:
-    """The code with which that script of benchmarks/ ends on that GPU, where no other process compiles."""
-    path = str(BENCHMARKS / script)
+def launch_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:
+    """:func:`run_script` on that GPU, where no other process compiles."""
     monkeypatch.setattr("matmill.runtime.gpu.GPU.get", lambda _index=0: gpu)
-    monkeypatch.setattr(sys, "argv", [path, *map(str, arguments), "--workers", "0"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(path, run_name="__main__")
-    return int(ended.value.code or 0)
+    return run_script(monkeypatch, script, *arguments, "--workers", "0")
