@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.allocation import Allocation
 from matmill.bench.baselines import torch_product
 from matmill.bench.clock import Clock, Competitor, StreamHandle
 from matmill.bench.environment import describe
@@ -43,6 +42,7 @@ from matmill.mma_tiles import tile, unaligned, with_copies
 from matmill.problem import Gemm
 from matmill.reference import answer, bound, excess
 from matmill.registry import PRODUCTION
+from matmill.runtime.memory import Allocation
 from matmill.source import generate
 
 Array = NDArray[Any]

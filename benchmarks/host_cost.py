@@ -22,9 +22,10 @@ from typing import Any
 from unittest import mock
 
 import matmill
-from matmill import arch, gpu, scratch
+from matmill import arch, gpu
 from matmill.bench.calls import host_seconds
 from matmill.dtypes import ELEMENTWISE
+from matmill.runtime import stream_scratch
 
 _ADDRESSES = count(1 << 40, 1 << 28)
 #: Short sums are one block's, longer ones are added by the last block, and many of them by a second launch.
@@ -116,9 +117,9 @@ def _stand_in_gpu() -> gpu.GPU:
         setattr(device, name, value)
     answers = library["abs"]
     answers.argtypes, answers.restype = [ctypes.c_void_p] * 2, ctypes.c_int
-    mock.patch.object(scratch, "load", return_value=library).start()
+    mock.patch.object(stream_scratch, "load", return_value=library).start()
     for name in ("is_capturing", "stream_id"):
-        mock.patch.object(scratch, name, return_value=answers).start()
+        mock.patch.object(stream_scratch, name, return_value=answers).start()
     mock.patch.object(gpu.GPU, "zeros", return_value=SimpleNamespace(address=next(_ADDRESSES))).start()
     return device
 

@@ -34,7 +34,7 @@ from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.layout import Offsets, lower_sum
+from matmill.lowering import Offsets, lower_sum
 from matmill.problem import Geam
 
 Array = NDArray[Any]

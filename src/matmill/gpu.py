@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.arch import ARCHES, Arch
 from matmill.arrays import resolve_stream
 from matmill.compile import Binary
@@ -29,6 +28,7 @@ from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
 from matmill.execute import Launch
 from matmill.frame import Frame
+from matmill.runtime.memory import Allocation
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from matmill.arrays import inspect, resolve_stream
+from matmill.dispatch.backends import emulated, in_place, on_cpu, on_gpu, through_gpu
+from matmill.dispatch.fast_path import remember, repeat
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
+from matmill.dispatch.validate import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
 from matmill.dtypes import ALL
-from matmill.products import INNER, MATMUL
-from matmill.requests import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
-from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
-from matmill.shortcuts import remember, repeat
-from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 
 
 def matmul(

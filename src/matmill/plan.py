@@ -18,10 +18,10 @@ from matmill.compile import Binary, compile_ptx, compile_source
 from matmill.execute import Launch, Pointer
 from matmill.gpu import GPU, Prepared
 from matmill.kernel import GemmOperands, P
-from matmill.layout import Offsets, Stage
+from matmill.lowering import Offsets, Stage
 from matmill.partials import MOST_ADDED_BY_ONE
 from matmill.problem import Geam
-from matmill.scratch import Own, scratch
+from matmill.runtime.stream_scratch import Own, scratch
 from matmill.source import Source, generate
 
 #: What a kernel's launches point to, in the order of a plan's addresses.

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
-from matmill import gpu, plan, requests, scratch, shortcuts
+from matmill import gpu, plan
 from matmill.arrays import operand as operand_module
+from matmill.dispatch import fast_path, validate
 from matmill.dtypes import ELEMENTWISE
+from matmill.runtime import stream_scratch
 
 
 @pytest.fixture
@@ -20,10 +22,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
     monkeypatch.setattr(plan, "_plans", {})
-    monkeypatch.setattr(requests, "_verdicts", {})
-    monkeypatch.setattr(scratch, "load", lambda: None)
-    monkeypatch.setattr(scratch, "is_capturing", lambda _library: fake.is_capturing)
-    monkeypatch.setattr(scratch, "stream_id", lambda _library: fake.stream_id)
+    monkeypatch.setattr(validate, "_verdicts", {})
+    monkeypatch.setattr(stream_scratch, "load", lambda: None)
+    monkeypatch.setattr(stream_scratch, "is_capturing", lambda _library: fake.is_capturing)
+    monkeypatch.setattr(stream_scratch, "stream_id", lambda _library: fake.stream_id)
     return fake
 
 
@@ -37,6 +39,6 @@ def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     fake = SimpleNamespace(**names, **classes, **made, _C=stream)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
-    monkeypatch.setattr(shortcuts, "_ways", {})
-    monkeypatch.setattr(shortcuts, "_classes", set())
+    monkeypatch.setattr(fast_path, "_ways", {})
+    monkeypatch.setattr(fast_path, "_classes", set())
     return Tensors(device)

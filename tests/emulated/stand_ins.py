@@ -70,13 +70,13 @@ class EmulatedGPU:
         assert status == 0
 
     def is_capturing(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.scratch`."""
+        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint32.from_address(address).value = stream in self.capturing
         return 0
 
     def stream_id(self, stream: int, address: int) -> int:
-        """The driver's answer, for :mod:`matmill.scratch`."""
+        """The driver's answer, for :mod:`matmill.runtime.stream_scratch`."""
         assert self.entered
         ctypes.c_uint64.from_address(address).value = 2**40 + stream
         return 0

@@ -16,7 +16,7 @@ from matmill.arrays import inspect
 from matmill.choose import choose
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
-from matmill.layout import lower
+from matmill.lowering import lower
 from matmill.plan import prepare
 from matmill.problem import Gemm
 from matmill.reference import check

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 import matmill
 from emulated.stand_ins import Buffer, DeviceArray, EmulatedGPU, Tensors
-from matmill import arch, plan, requests
+from matmill import arch, plan
 from matmill.arrays import dlpack
 from matmill.arrays import operand as operand_module
 from matmill.choose import Choice, choose
+from matmill.dispatch import validate
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
 from matmill.execute import Launch, Pointer
@@ -239,7 +240,7 @@ def test_what_was_found_of_one_layout_is_not_used_for_another(tensors: Tensors) 
     ):
         results.append(matmill.inner(tensors(a), tensors(b)).base)
         assert check(results[-1], a, b).ok
-    assert len(requests._verdicts) == 6
+    assert len(validate._verdicts) == 6
 
 
 def test_refusals_are_not_forgotten_with_the_verdict(tensors: Tensors) -> None:

@@ -15,7 +15,7 @@ from matmill import errors
 from matmill.dtypes import ALL
 from matmill.gpu import GPU
 from matmill.reference import check
-from matmill.scratch import Scratch
+from matmill.runtime.stream_scratch import Scratch
 
 Array = NDArray[Any]
 

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli
-from matmill.allocation import Allocation
 from matmill.arch import get
 from matmill.bench import measure, transfers
 from matmill.bench.clock import Clock, Competitor, StreamHandle
@@ -23,6 +22,7 @@ from matmill.errors import LaunchError
 from matmill.execute import Launch, Pointer
 from matmill.ladder.memory import MEMORY, Fill, filled
 from matmill.problem import Gemm
+from matmill.runtime.memory import Allocation
 
 MILLISECONDS = 2.0
 #: Bytes of an allocation that are made rubbish: pages of gigabytes that nobody looks at need not be there.

@@ -36,7 +36,7 @@ from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.layout import lower_sum
+from matmill.lowering import lower_sum
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}

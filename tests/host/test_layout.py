@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.arrays import inspect
 from matmill.errors import ShapeError
-from matmill.layout import MOST_BATCHES, Stage, lower, result_shape
+from matmill.lowering import MOST_BATCHES, Stage, lower, result_shape
 from matmill.problem import Gemm
 
 Array = NDArray[Any]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, inspect
 from matmill.dtypes import BITS, F32
 from matmill.errors import ShapeError
-from matmill.layout import MOST_BATCHES, Stage, lower_sum, sum_shape
+from matmill.lowering import MOST_BATCHES, Stage, lower_sum, sum_shape
 from matmill.problem import Geam, View
 
 Array = NDArray[Any]

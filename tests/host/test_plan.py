@@ -20,7 +20,7 @@ from matmill.dtypes import F32
 from matmill.execute import Argument, Launch, Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Geometry, Kernel, Stage, always
-from matmill.layout import lower
+from matmill.lowering import lower
 from matmill.plan import Plan, Ready, recall
 from matmill.problem import Gemm
 from matmill.source import Source

@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill import cli, gpu
-from matmill.allocation import Allocation
 from matmill.arch import Arch, Measured, get, load, user_file
 from matmill.bench import probe as probing
 from matmill.bench.probe import Probed, data_sheet, probe, refuse_nonsense
@@ -27,6 +26,7 @@ from matmill.errors import MatmillError
 from matmill.execute import Launch, Pointer
 from matmill.gpu import GPU
 from matmill.kernel import Kernel
+from matmill.runtime.memory import Allocation
 
 ARCH = replace(get("h200"), l2_bytes=256 * 1024)
 CLOCK = 1.9e9

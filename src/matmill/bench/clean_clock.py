@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-from matmill.allocation import Allocation
 from matmill.bench.clock import Clock, StreamHandle
 from matmill.bench.enqueue import enqueuer
 from matmill.bench.probe_runs import Runs
@@ -19,6 +18,7 @@ from matmill.gpu import GPU
 from matmill.kernel import ceil_div
 from matmill.kernels.probe import buffers
 from matmill.kernels.probe.stream import READ, VECTOR, Stream
+from matmill.runtime.memory import Allocation
 
 READ_NAME = "read"
 

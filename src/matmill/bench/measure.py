@@ -13,7 +13,6 @@ from typing import Any, Generic
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.baselines import LibraryProduct, cublas
@@ -33,6 +32,7 @@ from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel, Rung
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
+from matmill.runtime.memory import Allocation
 from matmill.source import generate
 
 _WORD = 4  # bytes

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.bench.probe_runs import Runs, Spread, nonsense, sampled
 from matmill.dtypes import F32, F64, DType
 from matmill.kernel import Kernel
@@ -34,6 +33,7 @@ from matmill.kernels.probe.chase import (
     offsets,
     ring,
 )
+from matmill.runtime.memory import Allocation
 
 #: Rounds of 128 or 256 instructions, and of 32 or 64 loads.
 _CHAIN_TRIPS, _CHASE_TRIPS = 256, 32

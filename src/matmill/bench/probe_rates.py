@@ -13,7 +13,6 @@ from functools import partial
 
 import numpy as np
 
-from matmill.allocation import Allocation
 from matmill.bench.clock import StreamHandle
 from matmill.bench.probe_runs import Runs, Spread, fitted, nonsense, per_difference, sampled
 from matmill.dtypes import F32, F64, DType
@@ -25,6 +24,7 @@ from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
 from matmill.kernels.probe.stream import COPY, READ, READ_L2, VECTOR, WRITE, Stream, orderly
+from matmill.runtime.memory import Allocation
 
 #: Bytes of a buffer whose reading is timed, where a quarter of the free memory is not less.
 _LONG_BUFFER = 4 * 2**30

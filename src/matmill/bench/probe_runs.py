@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.allocation import Allocation
 from matmill.arch import Arch
 from matmill.bench.clock import Clock, flush_bytes
 from matmill.compile import Binary, compile_source
@@ -21,6 +20,7 @@ from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import Kernel, P
 from matmill.kernels.probe import buffers
+from matmill.runtime.memory import Allocation
 from matmill.source import generate
 
 #: Times that every figure is taken.

@@ -35,7 +35,7 @@ from matmill.bench.sum_shapes import SHORT, Shape
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
-from matmill.layout import lower_sum
+from matmill.lowering import lower_sum
 from matmill.ops import transpose_add
 
 #: Where tensors are made.

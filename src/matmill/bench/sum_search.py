@@ -33,7 +33,7 @@ from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.layout import lower_sum
+from matmill.lowering import lower_sum
 from matmill.problem import Geam
 from matmill.registry import SUMS
 from matmill.turns import layout, tiles

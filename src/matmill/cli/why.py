@@ -26,7 +26,7 @@ from matmill.cli.console import show, show_json, table
 from matmill.cli.options import Subparsers, size
 from matmill.dtypes import ALL, ELEMENTWISE, DType
 from matmill.errors import ArgumentError, unknown_name
-from matmill.layout import Stage, lower, lower_sum, result_shape, sum_shape
+from matmill.lowering import Stage, lower, lower_sum, result_shape, sum_shape
 from matmill.registry import PRODUCTION, SUMS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")

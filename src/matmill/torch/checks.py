@@ -9,10 +9,10 @@ import torch
 
 from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
+from matmill.dispatch.validate import Operation, Request, check_apart, judge
 from matmill.dtypes import ALL, ELEMENTWISE, DType, named
-from matmill.products import INNER, MATMUL
-from matmill.requests import Operation, Request, check_apart, judge
-from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor
 
 #: What each operator asks of the core, and its element types.
 _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {

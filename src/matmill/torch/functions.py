@@ -16,9 +16,9 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 from matmill import ops
+from matmill.dispatch.transpose import factor
+from matmill.dispatch.validate import scalar
 from matmill.dtypes import ELEMENTWISE
-from matmill.requests import scalar
-from matmill.sums import factor
 from matmill.torch import gradients
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT

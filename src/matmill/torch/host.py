@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from matmill.dispatch.gemm import stretches
+from matmill.dispatch.transpose import factor
 from matmill.dtypes import ELEMENTWISE, DType, named
-from matmill.products import stretches
-from matmill.sums import factor
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 

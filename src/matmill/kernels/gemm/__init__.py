@@ -11,7 +11,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.execute import Argument
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.layout import is_long
+from matmill.lowering import is_long
 from matmill.partials import JOINED, split_bytes, splits, uncounted, workspace
 from matmill.problem import Gemm
 from matmill.tiles import TILES, against, arguments, threads, tiles, with_copies

@@ -17,7 +17,7 @@ from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import LEAST_COPY, with_stages
 from matmill.kernels.inner.units import against_units, units
-from matmill.layout import NARROW, is_long
+from matmill.lowering import NARROW, is_long
 from matmill.mma_tiles import LARGEST, no_unit
 from matmill.partials import MOST_ADDED_BY_ONE, padded_bytes
 from matmill.problem import Gemm

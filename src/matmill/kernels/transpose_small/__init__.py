@@ -15,7 +15,7 @@ from matmill.config import Config
 from matmill.execute import Argument, Pointer
 from matmill.gaps import VECTOR_BYTES, best, steady
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.layout import many_small
+from matmill.lowering import many_small
 from matmill.portions import aheads, alone, dealt, elements, gathering, launch, shared_bytes, turned_first
 from matmill.problem import Geam
 

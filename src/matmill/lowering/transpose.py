@@ -16,7 +16,7 @@ from typing import TypeAlias
 from matmill.arrays import Operand
 from matmill.dtypes import BITS
 from matmill.errors import ShapeError
-from matmill.layout.axes import (
+from matmill.lowering.axes import (
     MOST_BATCHES,
     NO_AXIS,
     Axis,

@@ -1,8 +1,8 @@
 """The shortest way: a call like an earlier one, with tensors of torch on a GPU, goes straight to its plan.
 
 All that a plan depends on is asked of the tensors and looked up at once. What is not found takes the way of
-:mod:`matmill.requests`, which checks everything, reads arrays of every library and says what is wrong; once it has
-answered such a call, the call's kind is remembered here.
+:mod:`matmill.dispatch.validate`, which checks everything, reads arrays of every library and says what is wrong; once it
+has answered such a call, the call's kind is remembered here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from matmill.arrays import Operand
 from matmill.arrays.overlap import bounds
+from matmill.dispatch.validate import Operation, Request
 from matmill.plan import Enqueue, Plan
-from matmill.requests import Operation, Request
-from matmill.scratch import Own
+from matmill.runtime.stream_scratch import Own
 
 #: Kinds of calls remembered.
 _MOST_WAYS = 1024

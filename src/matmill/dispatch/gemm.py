@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arrays import Operand, mirrors
+from matmill.dispatch.validate import Operation, Request
 from matmill.errors import ArgumentError, ShapeError
-from matmill.layout import NARROW, Shape, Stage, check_broadcast, lower, result_shape
+from matmill.lowering import NARROW, Shape, Stage, check_broadcast, lower, result_shape
 from matmill.problem import Gemm
-from matmill.requests import Operation, Request
 
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20

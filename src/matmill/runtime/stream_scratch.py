@@ -12,10 +12,10 @@ import threading
 from functools import cache
 from typing import TypeAlias
 
-from matmill.allocation import Allocation
 from matmill.driver import is_capturing, load, stream_id
 from matmill.gpu import GPU
 from matmill.partials import MOST_ADDED_BY_ONE
+from matmill.runtime.memory import Allocation
 
 #: Addresses of room for sums, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
 Own: TypeAlias = tuple[int, int]

@@ -25,7 +25,7 @@ from matmill.errors import (
     ShapeError,
     unknown_name,
 )
-from matmill.layout import Shape, Stage
+from matmill.lowering import Shape, Stage
 from matmill.plan import Plan
 
 #: Verdicts remembered, each with its plans.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from matmill.arrays import Operand
 from matmill.arrays.operand import CPU
+from matmill.dispatch.validate import Operation, Request, scalar
 from matmill.dtypes import BITS, DType
 from matmill.errors import ArgumentError
-from matmill.layout import Shape, Stage, lower_sum, sum_shape
+from matmill.lowering import Shape, Stage, lower_sum, sum_shape
 from matmill.problem import Geam
-from matmill.requests import Operation, Request, scalar
 
 #: Elements that the CPU's route takes at a time, and along a row: what they need stays within a core's cache.
 _PART, _WIDEST = 2**18, 2**10

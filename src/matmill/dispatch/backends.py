@@ -1,7 +1,7 @@
 """The ways a checked request can take: a GPU's own arrays, host arrays through a GPU, NumPy, the emulator.
 
-A route gets a :class:`~matmill.requests.Request` that has been checked and its result's shape; it returns the array
-with the result.
+A route gets a checked :class:`~matmill.dispatch.validate.Request` and its result's shape; it returns the array with the
+result.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill import arch as arches
-from matmill.allocation import Allocation
 from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, mirrors
 from matmill.arrays.dlpack import Export
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
+from matmill.dispatch.validate import Request
 from matmill.errors import LaunchError
 from matmill.gpu import GPU
-from matmill.layout import NARROW, Shape
+from matmill.lowering import NARROW, Shape
 from matmill.plan import Plan, prepare, recall
-from matmill.requests import Request
-from matmill.scratch import Own
+from matmill.runtime.memory import Allocation
+from matmill.runtime.stream_scratch import Own
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
 
 _CUDA = 2  # kDLCUDA

@@ -6,9 +6,9 @@ dimensions that lie regularly in all operands collapse into one, and what a grid
 
 from __future__ import annotations
 
-from matmill.layout.axes import MOST_BATCHES, Offsets, Shape, Stage, check_broadcast
-from matmill.layout.products import NARROW, is_long, lower, result_shape
-from matmill.layout.sums import lower_sum, many_small, sum_shape
+from matmill.lowering.axes import MOST_BATCHES, Offsets, Shape, Stage, check_broadcast
+from matmill.lowering.gemm import NARROW, is_long, lower, result_shape
+from matmill.lowering.transpose import lower_sum, many_small, sum_shape
 
 __all__ = [
     "MOST_BATCHES",

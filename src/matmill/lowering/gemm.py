@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
-from matmill.layout.axes import (
+from matmill.lowering.axes import (
     Axis,
     Shape,
     Stage,

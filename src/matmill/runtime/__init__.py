@@ -1,0 +1,1 @@
+"""What runs on a GPU at launch time: its memory, and what each stream has of its own."""
