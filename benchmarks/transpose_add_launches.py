@@ -34,7 +34,7 @@ from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.lowering import Offsets, lower_sum
+from matmill.lowering import Offsets, lower_transpose
 from matmill.problem import Geam
 
 Array = NDArray[Any]
@@ -100,7 +100,7 @@ class Case:
         if x is None or d is None:
             raise ValueError(self)
         alpha = self.factors[0] if y is None else None
-        stages = lower_sum(x, y, d, alpha=alpha)
+        stages = lower_transpose(x, y, d, alpha=alpha)
         return [
             (choose_sum(stage.problem, arch).kernel, stage.problem, offset)
             for stage in stages

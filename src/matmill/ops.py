@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from matmill.arrays import inspect, resolve_stream
-from matmill.dispatch.backends import emulated, in_place, on_cpu, on_gpu, through_gpu
-from matmill.dispatch.fast_path import remember, repeat
+from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
+from matmill.dispatch.fast_path import enable, repeat
 from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
-from matmill.dispatch.validate import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
+from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, scalar
 from matmill.dtypes import ALL
 
 
@@ -154,14 +155,14 @@ def transpose_add(
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
     request = Request(TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out)
-    verdict = judge(request, executor, named)
+    call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
     if target is not None:
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    return _delivered(request, verdict, named, y)
+    return _delivered(request, call, named)
 
 
 def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str | None = None) -> Any:
@@ -175,17 +176,17 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     True
     """
     if stream is None and executor is None:
-        again = repeat(TRANSPOSE, x, x, out)
+        again = repeat(TRANSPOSE, x, None, out)
         if again is not None:
             return again
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
     request = Request(TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out)
-    verdict = judge(request, executor, named)
+    call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named, x)
+    return _delivered(request, call, named)
 
 
 def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
@@ -215,29 +216,24 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     if type(beta) is not float:
         beta = scalar(beta, "beta")
     request = Request(operation, a, b, z, target, alpha, beta, first, a, out)
-    verdict = judge(request, executor, named)
+    call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named, second, progress)
+    return _delivered(request, call, named, progress)
 
 
 def _delivered(
-    request: Request,
-    verdict: Verdict,
-    stream: int | None,
-    second: Any,
-    progress: Callable[[int, int], None] | None = None,
+    request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
-    """The result, by the route that was found; ``second`` is what the operation was given as its second array."""
-    shape = verdict.shape
-    if verdict.plain:
-        result = in_place(request, shape, verdict.plans)
-        remember(request, shape, verdict.plans, second)
+    """The result, from the backend that was chosen."""
+    shape, backend, home = call.shape, call.backend, request.home
+    if home.device[0] == "cuda":
+        result = on_gpu(request, call, stream)
+        if home.library == "torch":
+            enable()
         return result
-    if verdict.route == "gpu":
-        if request.home.device[0] == "cuda":
-            return on_gpu(request, shape, stream)
+    if backend == "gpu":
         return through_gpu(request, shape, stream, progress)
-    return on_cpu(request, shape) if verdict.route == "cpu" else emulated(request, shape)
+    return on_cpu(request, shape) if backend == "cpu" else emulated(request, shape)

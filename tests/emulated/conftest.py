@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from emulated.stand_ins import EmulatedGPU, Parameter, Tensor, Tensors
-from matmill import gpu, plan
+from matmill import gpu
 from matmill.arrays import operand as operand_module
-from matmill.dispatch import fast_path, validate
+from matmill.dispatch import fast_path, plan_cache
 from matmill.dtypes import ELEMENTWISE
 from matmill.runtime import stream_scratch
 
@@ -21,8 +21,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> EmulatedGPU:
     fake = EmulatedGPU()
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
-    monkeypatch.setattr(plan, "_plans", {})
-    monkeypatch.setattr(validate, "_verdicts", {})
+    monkeypatch.setattr(plan_cache, "calls", {})
     monkeypatch.setattr(stream_scratch, "load", lambda: None)
     monkeypatch.setattr(stream_scratch, "is_capturing", lambda _library: fake.is_capturing)
     monkeypatch.setattr(stream_scratch, "stream_id", lambda _library: fake.stream_id)
@@ -39,6 +38,5 @@ def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     fake = SimpleNamespace(**names, **classes, **made, _C=stream)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
-    monkeypatch.setattr(fast_path, "_ways", {})
-    monkeypatch.setattr(fast_path, "_classes", set())
+    monkeypatch.setattr(fast_path, "_torch", fast_path._Torch())
     return Tensors(device)

@@ -36,7 +36,7 @@ from matmill.compile import Binary
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.execute import Launch, Pointer
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.lowering import lower_sum
+from matmill.lowering import lower_transpose
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}
@@ -55,7 +55,7 @@ def test_the_problem_is_the_one_that_operations_make_of_such_arrays(m: int, n: i
         for place in range(3)
     )
     operands = (x.reshape(m, n), y.reshape(n, m), d.reshape(n, m))
-    (stage,) = lower_sum(*(inspect(array, "x") for array in operands))
+    (stage,) = lower_transpose(*(inspect(array, "x") for array in operands))
     made = transposed_sum(m, n, dtype)
     assert (made.m, made.n, made.d.align, made.x.align) == (n, m, stage.problem.d.align, stage.problem.x.align)
     assert (made.x.strides, made.y, made.d) == (stage.problem.x.strides, stage.problem.y, stage.problem.d)

@@ -35,7 +35,7 @@ from matmill.bench.sum_shapes import SHORT, Shape
 from matmill.choose import choose_sum
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
-from matmill.lowering import lower_sum
+from matmill.lowering import lower_transpose
 from matmill.ops import transpose_add
 
 #: Where tensors are made.
@@ -213,7 +213,7 @@ def _cupy(matrices: Matrices, dtype: DType) -> CupySum:
 def _choice(matrices: Matrices, arch: Arch) -> dict[str, Any]:
     """What matmill runs for these tensors, and what its cost model expects of that."""
     operands = (inspect(x, name) for x, name in ((matrices.x, "x"), (matrices.y, "y"), (matrices.out, "out")))
-    choices = [choose_sum(stage.problem, arch) for stage in lower_sum(*operands)]
+    choices = [choose_sum(stage.problem, arch) for stage in lower_transpose(*operands)]
     return {
         "configs": [str(choice.kernel.config) for choice in choices],
         "predicted_seconds": sum(choice.predicted_seconds for choice in choices),

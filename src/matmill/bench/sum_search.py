@@ -33,7 +33,7 @@ from matmill.execute import Pointer
 from matmill.gpu import GPU
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.lowering import lower_sum
+from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.registry import SUMS
 from matmill.turns import layout, tiles
@@ -95,7 +95,7 @@ def problem_of(matrices: Matrices) -> Geam:
 
 
 def _lowered(x: Operand, y: Operand, out: Operand) -> Geam:
-    (stage,) = lower_sum(x, y, out)
+    (stage,) = lower_transpose(x, y, out)
     return stage.problem
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, mirrors
 from matmill.dispatch.validate import Operation, Request
 from matmill.errors import ArgumentError, ShapeError
-from matmill.lowering import NARROW, Shape, Stage, check_broadcast, lower, result_shape
+from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_shape, lower_gemm
 from matmill.problem import Gemm
 
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
@@ -26,7 +26,7 @@ def _shape(request: Request) -> Shape:
     """The result's shape, where the operands have shapes that go together."""
     a, b = _factors(request)
     operation = request.operation
-    shape = result_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
     _check_added(request, shape)
     return shape
 
@@ -43,7 +43,7 @@ def _narrow_shape(request: Request) -> Shape:
                 wanted=f"two dimensions ({extents})",
                 fix="Use matmul for vectors and batches, or reshape it.",
             )
-    shape = result_shape(tuple(a.shape), tuple(b.shape), names)
+    shape = gemm_shape(tuple(a.shape), tuple(b.shape), names)
     m, n = _rows_columns(a, b)
     for name, extent, called in ((names[0], m, "m"), (names[1], n, "n")):
         if not 1 <= extent <= NARROW:
@@ -77,13 +77,9 @@ def _check_added(request: Request, shape: Shape) -> None:
         )
 
 
-def _variant(request: Request) -> tuple[str, bool]:
-    return "product", request.alpha == 0
-
-
-def _lower(request: Request, d: Operand) -> tuple[Stage[Gemm], ...]:
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     a, b = _factors(request)
-    return lower(a, b, request.c, d, skip_product=request.alpha == 0)
+    return lower_gemm(a, b, request.c, d, skip_product=request.alpha == 0)
 
 
 def stretches(k: int, per_k: int) -> Iterator[slice]:
@@ -137,5 +133,5 @@ def _mirror(square: Array) -> None:
         np.copyto(square[..., start:stop, :stop], above, where=np.tri(stop - start, stop, start - 1, dtype=bool))
 
 
-MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, beta=0.0, streams=True)
-INNER = Operation("e", "f", "c", _narrow_shape, _variant, _lower, _compute, beta=0.0, streams=True)
+MATMUL = Operation("a", "b", "c", _shape, _lower, _compute, beta=0.0, streams=True)
+INNER = Operation("e", "f", "c", _narrow_shape, _lower, _compute, beta=0.0, streams=True)

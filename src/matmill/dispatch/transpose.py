@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -14,7 +14,7 @@ from matmill.arrays.operand import CPU
 from matmill.dispatch.validate import Operation, Request, scalar
 from matmill.dtypes import BITS, DType
 from matmill.errors import ArgumentError
-from matmill.lowering import Shape, Stage, lower_sum, sum_shape
+from matmill.lowering import Shape, SubProblem, lower_transpose, transpose_shape
 from matmill.problem import Geam
 
 #: Elements that the CPU's route takes at a time, and along a row: what they need stays within a core's cache.
@@ -61,15 +61,11 @@ def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shape(request: Request) -> Shape:
-    return sum_shape(tuple(request.a.shape), None if request.b is None else tuple(request.b.shape))
+    return transpose_shape(tuple(request.a.shape), None if request.b is None else tuple(request.b.shape))
 
 
-def _variant(request: Request) -> Hashable:
-    return "sum", request.alpha if request.b is None and request.alpha in {0, 1} else None
-
-
-def _lower(request: Request, d: Operand) -> tuple[Stage[Geam], ...]:
-    return lower_sum(request.a, request.b, d, alpha=request.alpha)
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
+    return lower_transpose(request.a, request.b, d, alpha=request.alpha)
 
 
 def _compute(request: Request, shape: Shape) -> Array:
@@ -147,6 +143,6 @@ def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     return result
 
 
-TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=1.0)
+TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _lower, _compute, beta=1.0)
 #: The same without y: a name of its own, so that what is remembered of both is kept apart.
-TRANSPOSE = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=0.0)
+TRANSPOSE = Operation("x", "y", "y", _shape, _lower, _compute, beta=0.0)

@@ -19,7 +19,7 @@ Offsets: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Stage(Generic[P]):
+class SubProblem(Generic[P]):
     """One problem and the places where it is to be computed."""
 
     problem: P

@@ -15,7 +15,7 @@ from matmill.errors import ShapeError
 from matmill.lowering.axes import (
     Axis,
     Shape,
-    Stage,
+    SubProblem,
     broadcast_batches,
     broadcast_strides,
     canonical,
@@ -44,12 +44,12 @@ def is_long(problem: Gemm) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
+def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
     """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
-    >>> result_shape((5, 1, 2, 3), (4, 3, 6)), result_shape((3,), (3, 6)), result_shape((3,), (3,))
+    >>> gemm_shape((5, 1, 2, 3), (4, 3, 6)), gemm_shape((3,), (3, 6)), gemm_shape((3,), (3,))
     ((5, 4, 2, 6), (6,), ())
     """
     first, second = names
@@ -73,12 +73,12 @@ def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Sha
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def lower(
+def lower_gemm(
     a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool = False
-) -> tuple[Stage[Gemm], ...]:
+) -> tuple[SubProblem[Gemm], ...]:
     """The stages that compute D = alpha * A @ B + beta * C.
 
-    ``d`` has the shape :func:`result_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
+    ``d`` has the shape :func:`gemm_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
     the inner dimension 0, so that A and B are not read. An empty result needs no stage.
 
     Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
@@ -122,7 +122,7 @@ def lower(
     for axis, offsets in grids(axes, problem.dtype.itemsize):
         a_batch, b_batch, c_batch, d_batch = axis.strides
         whole = replace(known, batch=axis.extent, a_batch=a_batch, b_batch=b_batch, c_batch=c_batch, d_batch=d_batch)
-        stages.append(Stage(whole, offsets))
+        stages.append(SubProblem(whole, offsets))
     return tuple(stages)
 
 

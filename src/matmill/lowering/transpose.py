@@ -22,7 +22,7 @@ from matmill.lowering.axes import (
     Axis,
     Offsets,
     Shape,
-    Stage,
+    SubProblem,
     broadcast_batches,
     broadcast_strides,
     canonical,
@@ -71,12 +71,12 @@ def many_small(problem: Geam) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def sum_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
+def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
     """The shape of ``x`` with its last two dimensions swapped, plus ``y``. Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
-    >>> sum_shape((3, 4)), sum_shape((5, 1, 3, 4), (6, 4, 3))
+    >>> transpose_shape((3, 4)), transpose_shape((5, 1, 3, 4), (6, 4, 3))
     ((4, 3), (5, 6, 4, 3))
     """
     for name, shape, wanted in ((names[0], x, "(..., c, r)"), (names[1], y, "(..., r, c)")):
@@ -100,12 +100,14 @@ def sum_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "
     return (*broadcast_batches(x, y, names), *rows_columns)
 
 
-def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None) -> tuple[Stage[Geam], ...]:
+def lower_transpose(
+    x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None
+) -> tuple[SubProblem[Geam], ...]:
     """The stages that compute D = alpha * X transposed + beta * Y.
 
-    ``d`` has the shape :func:`sum_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha`` of 1 means
-    that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which times 0 is
-    no NaN. An empty result needs no stage.
+    ``d`` has the shape that :func:`transpose_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
+    of 1 means that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which
+    times 0 is no NaN. An empty result needs none.
     """
     if not all(d.shape):
         return ()
@@ -138,7 +140,7 @@ def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None 
         )
         small = len(batch) == 1 and many_small(_batched(one, batch[0])) is None
         for axis, offsets in grids(batch, size, starts, most=_MOST_SMALL if small else MOST_BATCHES):
-            stages.append(Stage(_batched(one, axis), offsets))
+            stages.append(SubProblem(_batched(one, axis), offsets))
     return tuple(stages)
 
 

@@ -11,7 +11,7 @@ from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
-from matmill.dispatch.validate import Operation, Request, check_apart, judge
+from matmill.dispatch.validate import Operation, Request, check_apart, validate
 from matmill.dtypes import ALL, ELEMENTWISE, DType, named
 
 #: What each operator asks of the core, and its element types.
@@ -30,7 +30,7 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
     """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
     operation, dtypes = _OPERATIONS[name]
     request = _request(operation, tensors, factors, out, lambda x, called: inspect(x, called, None, dtypes))
-    shape = judge(request, "cpu", None).shape
+    shape = validate(request)
     if out is not None:
         # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
         unread = "beta" in factors and factor(factors["beta"], "beta", request.a.dtype) == 0
@@ -49,7 +49,7 @@ def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
         return _symbolic(name, tensors)
     operation, dtypes = _OPERATIONS[name]
     request = _request(operation, tensors, factors, out, lambda x, called: _outline(x, called, dtypes))
-    shape = judge(request, "cpu" if request.a.device == CPU else None, None).shape
+    shape = validate(request)
     return _symbolic(name, tensors) if symbols else shape
 
 
