@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from matmill.arrays import inspect, resolve_stream
+from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
-from matmill.dispatch.fast_path import enable, repeat
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, scalar
 from matmill.dtypes import ALL
+
+#: Past the generated constructor, which takes twice as long.
+_new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
 
 def matmul(
@@ -143,7 +146,7 @@ def transpose_add(
     """
     # Other numbers than floats are for `factor` to judge.
     if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
-        again = repeat(TRANSPOSE_ADD, x, y, out)
+        again = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
         if again is not None:
             return again
     named = None if stream is None else resolve_stream(stream)
@@ -154,7 +157,7 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    request = Request(TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out)
+    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out))
     call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
@@ -176,13 +179,13 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     True
     """
     if stream is None and executor is None:
-        again = repeat(TRANSPOSE, x, None, out)
+        again = fast_path.repeat(TRANSPOSE, x, None, out)
         if again is not None:
             return again
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
-    request = Request(TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out)
+    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out))
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
@@ -203,7 +206,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
 ) -> Any:
     # Other numbers than floats are for `scalar` to judge.
     if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
-        again = repeat(operation, first, second, out)
+        again = fast_path.repeat(operation, first, second, out)
         if again is not None:
             return again
     named = None if stream is None else resolve_stream(stream)
@@ -215,7 +218,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         alpha = scalar(alpha, "alpha")
     if type(beta) is not float:
         beta = scalar(beta, "beta")
-    request = Request(operation, a, b, z, target, alpha, beta, first, a, out)
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out))
     call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)
@@ -228,12 +231,11 @@ def _delivered(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
     """The result, from the backend that was chosen."""
-    shape, backend, home = call.shape, call.backend, request.home
-    if home.device[0] == "cuda":
+    if call.signature or request.home.device[0] == "cuda":
         result = on_gpu(request, call, stream)
-        if home.library == "torch":
-            enable()
+        if not fast_path.torch.classes and request.home.library == "torch":
+            fast_path.torch.meet()
         return result
-    if backend == "gpu":
-        return through_gpu(request, shape, stream, progress)
-    return on_cpu(request, shape) if backend == "cpu" else emulated(request, shape)
+    if call.backend == "gpu":
+        return through_gpu(request, call.shape, stream, progress)
+    return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)

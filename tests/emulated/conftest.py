@@ -38,5 +38,5 @@ def tensors(device: EmulatedGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     fake = SimpleNamespace(**names, **classes, **made, _C=stream)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
-    monkeypatch.setattr(fast_path, "_torch", fast_path._Torch())
+    monkeypatch.setattr(fast_path, "torch", fast_path._Torch())
     return Tensors(device)

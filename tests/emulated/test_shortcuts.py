@@ -222,7 +222,7 @@ def test_other_classes_take_the_checked_way(place: str, tensors: Tensors, checke
         matmill.transpose_add(given["x"], given["y"], out=given["out"])
         assert (arrays["out"] == arrays["x"].T + arrays["y"]).all()
     assert len(checked) == 9  # both classes of torch's own are known from the first call on
-    assert all(type_ is not Subclass for type_ in fast_path._torch.classes)
+    assert all(type_ is not Subclass for type_ in fast_path.torch.classes)
 
 
 @pytest.mark.parametrize("place", ["x", "y", "out"])

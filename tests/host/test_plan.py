@@ -17,6 +17,7 @@ from matmill.choose import Choice
 from matmill.config import Config
 from matmill.dispatch import plan_cache
 from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.plan_cache import PreparedCall
 from matmill.dispatch.validate import Operation, Request
 from matmill.dtypes import F32
 from matmill.execute import Argument, Launch, Pointer
@@ -198,7 +199,8 @@ def test_plans_know_whether_the_inputs_start_at_one_address(monkeypatch: pytest.
 
     def plan(b: Operand, operation: Operation = MATMUL) -> Plan:
         request = Request(operation, a, b, None, None, 1.0, 0.0, None, a, None)
-        return plan_cache.plan_of(plan_cache.recall(request, (4, 4)), request, 1 << 22)
+        call = plan_cache.recall(request, (4, 4))
+        return (call if isinstance(call, PreparedCall) else plan_cache.prepared(call, request, 1 << 22)).plan
 
     gram, plain = plan(same), plan(apart)
     assert [one.ready[0].problem.gram for one in (gram, plain)] == [True, False]

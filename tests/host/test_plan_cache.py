@@ -74,7 +74,7 @@ def test_addresses_and_libraries_are_not(name: str) -> None:
 
     same = 0 if name == "one address" else 1 << 24
     there = request._replace(
-        a=moved(request.a, 1 << 23),
+        a=request.a._replace(address=request.a.address + (1 << 23), library="cupy", owner=object()),
         b=moved(request.b, (1 << 23) + same),
         c=moved(request.c, 4),
         out=moved(request.out, 1 << 5),

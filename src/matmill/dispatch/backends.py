@@ -20,7 +20,7 @@ from matmill.arrays.dlpack import Export
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
-from matmill.dispatch.plan_cache import Call, misaligned, plan_of, recall
+from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared, recall
 from matmill.dispatch.validate import Request
 from matmill.errors import LaunchError
 from matmill.gpu import GPU
@@ -58,7 +58,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
         address = out.address
     for other in others:
         GPU.get(index).order(other, stream)
-    plan = plan_of(call, request, address)
+    plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
     room, counter = plan.own(stream)
     if plan.workspace and not room:
         lent, room = allocate(like, a, plan.workspace, named, raw=True)  # a library's lives until the launches are made
@@ -127,7 +127,8 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
             # What is one matrix on the host stays one.
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
         there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"), out=None)
-        plan = plan_of(recall(there, shape), there, memory.address)
+        call = recall(there, shape)
+        plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
         room, counter = plan.own(stream or 0)
         if plan.workspace and not room:
             room = stack.enter_context(gpu.empty(plan.workspace)).address

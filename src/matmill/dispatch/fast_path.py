@@ -17,7 +17,7 @@ from matmill.dtypes import ELEMENTWISE, DType
 
 
 class _Torch:
-    """What is asked of torch, which matmill does not import; ``classes`` is empty until :func:`enable` is called."""
+    """What the fast path asks of torch, which matmill does not import; before :meth:`meet` no class is known."""
 
     __slots__ = ("byte", "classes", "current_stream", "dtypes", "empty_like", "recording")
 
@@ -31,8 +31,9 @@ class _Torch:
     def __init__(self) -> None:
         self.classes = frozenset()
 
-    def meet(self, torch: Any) -> None:
-        """Takes what it needs of the module; the classes, which switch the fast path on, come last."""
+    def meet(self) -> None:
+        """Takes what it needs of torch, which is loaded; the classes come last, because they switch the path on."""
+        torch = sys.modules["torch"]
         self.byte = torch.uint8
         self.current_stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001 — see matmill.arrays.streams
         self.dtypes = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
@@ -41,13 +42,8 @@ class _Torch:
         self.classes = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-_torch = _Torch()
-
-
-def enable() -> None:
-    """Switches the fast path on, once the checked path has answered a call with torch's tensors."""
-    if not _torch.classes:
-        _torch.meet(sys.modules["torch"])
+#: Of the process, after the first call with torch's tensors that the checked path has answered.
+torch = _Torch()
 
 
 def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 — a function called costs 2% of the whole
@@ -55,7 +51,6 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
 
     The scalars are the operation's own, ``y`` is None for an operation on one array, and nothing else was passed.
     """
-    torch = _torch
     classes = torch.classes
     if type(x) not in classes:
         return None

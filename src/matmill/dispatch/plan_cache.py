@@ -64,13 +64,16 @@ class PreparedCall(Call):
     like_y: bool
 
 
+#: Scalars as far as plans depend on them; others have no entry.
+_TOLD: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
+
 #: The cache. Threads share it without a lock: entries are made whole and added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
 
 
 def resolve(request: Request, executor: str | None) -> Call:
     """The call of a request, from the cache or checked anew. Raises what the public functions say they raise."""
-    key = signature(request) if _alike(request) else ()
+    key = signature(request)
     known = calls.get(key)
     if known is None:
         return Call(validate(request), choose_backend(executor, request), key)
@@ -80,8 +83,8 @@ def resolve(request: Request, executor: str | None) -> Call:
 
 
 def recall(request: Request, shape: Shape) -> Call:
-    """The call of a request that was checked and whose operands are in a GPU's memory now."""
-    key = signature(request)
+    """The call of a request that was checked and whose operands are in a GPU's memory now, of whatever library."""
+    key = signature(request, mixed=True)
     return calls.get(key) or Call(shape, "gpu", key)
 
 
@@ -91,13 +94,9 @@ def misaligned(call: Call, address: int) -> Call:
     return calls.get(key) or Call(call.shape, call.backend, key)
 
 
-def plan_of(call: Call, request: Request, address: int) -> Plan:
-    """The plan of a call; for one that has none yet it is made and cached, for a result at ``address``."""
-    return (call if isinstance(call, PreparedCall) else _prepared(call, request, address)).plan
-
-
-def _prepared(call: Call, request: Request, address: int) -> PreparedCall:
-    operation, a, b, _c, out, *_others = request
+def prepared(call: Call, request: Request, address: int) -> PreparedCall:
+    """The call with a plan, made for a result at ``address`` and cached from now on."""
+    operation, a, b, _c, out, _alpha, _beta, _like, _home, _array = request
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
     d = out or a._replace(shape=shape, strides=packed_strides(shape), address=address, owner=None)
@@ -124,28 +123,39 @@ def _prepared(call: Call, request: Request, address: int) -> PreparedCall:
     return known
 
 
-def signature(request: Request) -> Signature:
-    """All that the plan of a request depends on, for a fresh result that starts on 16 bytes or for ``out``.
+def signature(request: Request, *, mixed: bool = False) -> Signature:
+    """All that the plan of a request depends on, for ``out`` or for a fresh result that starts on 16 bytes.
 
-    The fast path builds this tuple of tensors, for scalars that were not named and without C.
+    It is empty for operands that are not all of one element type, on one GPU and of one library on whose streams
+    matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
+    scalars that were not named and without C.
     """
     operation, a, b, c, out, alpha, beta, _like, _home, _array = request
-    kind = operation if alpha == 1 and beta == operation.beta else (operation, _told(alpha), _told(beta))
-    shape, start = a.shape, a.address
-    key: Signature = (kind, a.device[1], a.dtype, shape, _layout(shape, a.strides), start & 15)
-    if b is not None:
-        shape, address = b.shape, b.address
-        key = (*key, shape, _layout(shape, b.strides), address & 15, start == address)
+    # Operands are taken apart at once: field by field takes half as long again.
+    shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
+    if not mixed and (library not in ALLOCATE or device[0] != "cuda"):
+        return ()
+    kind = operation if alpha == 1 and beta == operation.beta else (operation, _TOLD.get(alpha), _TOLD.get(beta))
+    layout = _layout(shape, strides)
+    if b is None:
+        key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
+    else:
+        y_shape, strides, other, place, address, _readonly, owned, _owner, _stream = b
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        y_layout = _layout(y_shape, strides)
+        key = (kind, device[1], dtype, shape, layout, start & 15, y_shape, y_layout, address & 15, start == address)
     if c is not None:
-        key = (key, c.shape, _layout(c.shape, c.strides))
+        shape, strides, other, place, _address, _readonly, owned, _owner, _stream = c
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        key = (key, shape, _layout(shape, strides))
     if out is not None:
-        key = (key, out.shape, _layout(out.shape, out.strides), out.address & 15)
+        shape, strides, other, place, address, _readonly, owned, _owner, _stream = out
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        key = (key, shape, _layout(shape, strides), address & 15)
     return key
-
-
-def _told(scalar: float) -> float | None:
-    """A scalar as far as plans depend on it."""
-    return scalar if scalar in {0, 1} else None
 
 
 @lru_cache(maxsize=1024)
@@ -156,18 +166,6 @@ def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
     """
     pairs = zip(shape, strides, packed_strides(shape), strict=True)
     return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
-
-
-def _alike(request: Request) -> bool:
-    """Whether all operands are arrays of one type on one GPU, of one library on whose own streams matmill works."""
-    a = request.a
-    _shape, _strides, dtype, device, _address, _readonly, library, _owner, _stream = a
-    if device[0] != "cuda" or library not in ALLOCATE:
-        return False
-    for x in (request.b, request.c, request.out):
-        if x is not None and (x.library != library or x.dtype is not dtype or x.device != device):
-            return False
-    return True
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:

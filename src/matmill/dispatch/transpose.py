@@ -52,8 +52,8 @@ def without_x(request: Request) -> Request:
     if y is None:
         return request
     owner = np.swapaxes(y.owner, -1, -2) if y.device == CPU else y.owner
-    turned = y._replace(shape=_swapped(y.shape), strides=_swapped(y.strides), owner=owner)
-    return request._replace(a=turned, b=None, alpha=request.beta, beta=0.0)
+    transposed = Operand(_swapped(y.shape), _swapped(y.strides), *y[2:7], owner, y.stream)
+    return request._replace(a=transposed, b=None, alpha=request.beta, beta=0.0)
 
 
 def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
