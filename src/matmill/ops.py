@@ -1,4 +1,4 @@
-"""Products, transposes and sums of arrays of any library: the whole flow, from arguments to result."""
+"""Products and transposes of arrays of any library: the whole flow, from arguments to result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def matmul(
     extent may be 0 (a product over k = 0 is zero).
 
     In float16 and bfloat16, terms and scalars are multiplied and summed in float32, and the result is rounded once.
-    GPUs before Ampere have no matrix units for bfloat16: they take products of at most 128 rows and columns in it.
+    GPUs before Ampere have no tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
@@ -48,11 +48,11 @@ def matmul(
     does not reach the result.
 
     ``executor`` is ``"auto"``, ``"gpu"``, ``"cpu"`` (NumPy's BLAS) or ``"emulator"`` (the GPU kernel's own PTX, run on
-    the CPU). Arrays that lie on a GPU are multiplied there. For arrays on the host, None means the environment's
+    the CPU). Arrays on a GPU are multiplied there. For arrays on the host, None means the environment's
     ``MATMILL_EXECUTOR``, else ``"auto"``: a GPU for NumPy arrays where there is one, else the CPU.
 
     ``stream`` is the CUDA stream to work on, as a handle or a stream object, by default the array library's current
-    one. On a GPU's own arrays nothing is copied and nothing waited for; host arrays are copied there and back.
+    one. Arrays on a GPU are not copied, and the call does not wait; host arrays are copied there and back.
 
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
@@ -87,16 +87,16 @@ def inner(
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
     summed in float32, and the result is rounded once.
 
-    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), that is seen: the result is symmetric to the bit,
-    and where k is long each element is read from memory once. The same arguments on the same GPU give the same bits in
+    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), the result is symmetric to the bit, and where k
+    is long each element is read from memory once. The same arguments on the same GPU give the same bits in
     every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
     :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.
 
-    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they travel in pieces of
-    k through page-locked buffers while earlier pieces are summed, and ``progress(bytes_done, bytes_all)`` is called
-    as they do. ``out`` is written at the end, whole.
+    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they are copied in
+    chunks of k through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is
+    called for each. ``out`` is written at the end, whole.
 
     Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
     else :func:`matmul` raises, before anything is written.
@@ -125,7 +125,7 @@ def transpose_add(
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
     float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (``x``
-    may be a transposed view: then both lie alike), and every extent may be 0.
+    may be a transposed view: then both are stored alike), and every extent may be 0.
 
     16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
     ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
@@ -144,11 +144,11 @@ def transpose_add(
            [11, 41],
            [21, 51]], dtype=int8)
     """
-    # Other numbers than floats are for `factor` to judge.
+    # `factor` checks numbers that are no floats.
     if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
-        again = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     b = inspect(y, "y", named)
@@ -179,9 +179,9 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     True
     """
     if stream is None and executor is None:
-        again = fast_path.repeat(TRANSPOSE, x, None, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(TRANSPOSE, x, None, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
@@ -204,11 +204,11 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    # Other numbers than floats are for `scalar` to judge.
+    # `scalar` checks numbers that are no floats.
     if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
-        again = fast_path.repeat(operation, first, second, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(operation, first, second, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(first, operation.first, named, ALL)
     b = inspect(second, operation.second, named, ALL)

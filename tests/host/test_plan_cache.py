@@ -62,7 +62,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def test_whatever_a_plan_depends_on_is_part_of_the_signature() -> None:
-    assert len({signature(_request(**changes)) for changes in KINDS.values()}) == len(KINDS)
+    assert len({signature(_request(**changes), mixed=True) for changes in KINDS.values()}) == len(KINDS)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -82,7 +82,22 @@ def test_addresses_and_libraries_are_not(name: str) -> None:
         beta=request.beta if request.beta in {0, 1} else float("nan"),
         like=object(),
     )
-    assert signature(there) == signature(request)
+    assert signature(there, mixed=True) == signature(request, mixed=True)
+
+
+@pytest.mark.parametrize("place", ["a", "b", "c", "out"])
+@pytest.mark.parametrize(
+    "other", [{"library": "jax"}, {"dtype": F64}, {"device": ("cuda", 1)}, {"device": ("cpu", 0)}], ids=str
+)
+def test_operands_that_need_a_check_at_every_call_have_no_signature(place: str, other: dict[str, Any]) -> None:
+    request = _request(c=_SQUARE, out=_SQUARE)
+    assert signature(request)
+    assert signature(request._replace(**{place: getattr(request, place)._replace(**other)})) == ()
+
+
+@pytest.mark.parametrize("other", [{"library": "numpy"}, {"device": ("cpu", 0)}], ids=str)
+def test_nor_have_arrays_on_the_host_or_of_a_library_that_matmill_does_not_allocate_with(other: dict[str, Any]) -> None:
+    assert signature(_request(a=_A._replace(**other), b=_B._replace(**other))) == ()
 
 
 @pytest.mark.parametrize("operation", [MATMUL, TRANSPOSE_ADD, TRANSPOSE])

@@ -121,7 +121,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
 def test_any_shape_and_stride_and_size_of_parts(drawn: tuple[Array, Array], alpha: int, beta: int, part: int) -> None:
     x, y = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matmill.dispatch.transpose._PART", part)
+        patch.setattr("matmill.dispatch.transpose._BLOCK", part)
         result = _add(x, y, alpha=alpha, beta=beta)
     np.testing.assert_array_equal(result, _by_hand(x, y, alpha, beta))
     assert type(result) is np.ndarray

@@ -59,11 +59,12 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     for other in others:
         GPU.get(index).order(other, stream)
     plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
-    room, counter = plan.own(stream)
-    if plan.workspace and not room:
-        lent, room = allocate(like, a, plan.workspace, named, raw=True)  # a library's lives until the launches are made
+    workspace, counter = plan.own(stream)
+    if plan.workspace and not workspace:
+        lent, workspace = allocate(like, a, plan.workspace, named, raw=True)
+        # What a library lent lives until the launches are made; ours until they have run.
         held = held if library in ALLOCATE else (*held, lent)
-    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, room, counter)
+    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, workspace, counter)
     plan.run(addresses, alpha, beta, stream)
     if held:
         GPU.get(index).keep(held, stream)
@@ -111,7 +112,7 @@ def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> An
 
 
 def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Progress | None = None) -> Any:
-    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products piece by piece.
+    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products chunk by chunk.
 
     ``progress`` is told of the bytes of those.
     """
@@ -129,10 +130,10 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
         there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"), out=None)
         call = recall(there, shape)
         plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
-        room, counter = plan.own(stream or 0)
-        if plan.workspace and not room:
-            room = stack.enter_context(gpu.empty(plan.workspace)).address
-        addresses = (*_starts(there), memory.address, room, counter)
+        workspace, counter = plan.own(stream or 0)
+        if plan.workspace and not workspace:
+            workspace = stack.enter_context(gpu.empty(plan.workspace)).address
+        addresses = (*_starts(there), memory.address, workspace, counter)
         plan.run(addresses, request.alpha, request.beta, stream or 0)
         gpu.synchronize()
         return _deliver(request, memory.download(shape, a.dtype.numpy))
@@ -174,7 +175,7 @@ def _swapped(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
-    """The operand in GPU memory, with its strides where the elements lie close together, else packed."""
+    """The operand in GPU memory, with its strides where the elements are close together, else packed."""
     low, high = bounds(operand) if operand.nbytes else (0, -1)
     size = operand.dtype.itemsize
     if (high - low + 1) * size <= 2 * operand.nbytes:
@@ -182,7 +183,7 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
         span = np.lib.stride_tricks.as_strided(operand.owner[corner], (high - low + 1,), (size,))
         memory = gpu.upload(span, name)
         return operand._replace(device=("cuda", gpu.index), address=memory.address - low * size, owner=memory)
-    # Repeated elements travel once.
+    # Repeated elements are copied once.
     once = operand.owner[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in operand.strides)]
     packed = packed_strides(once.shape)
     strides = tuple(0 if own == 0 else new for own, new in zip(operand.strides, packed, strict=True))
@@ -228,7 +229,7 @@ def emulated(request: Request, shape: Shape) -> Any:
         ptx = one.ptx
         for offsets in one.stage.offsets:
             for launch in one.launches(addresses, offsets, request.alpha, request.beta):
-                # Races are looked for in the kernels' tests; here they would triple the time.
+                # The kernels' tests look for races; here that would triple the time.
                 report = emulate(ptx, launch, memory, races=False, counters=False)
                 if report.hazards:
                     raise LaunchError(

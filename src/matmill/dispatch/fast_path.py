@@ -117,11 +117,11 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
     elif call.x_low < d - a < call.x_high or (call.y_low < d - b < call.y_high and not (call.may_be_y and b == d)):
         return None
     stream = torch.current_stream(device)
-    room, counter, lent = 0, 0, None  # what is lent must live until the launches are made
+    workspace, counter, lent = 0, 0, None  # what is lent must live until the launches are made
     if call.workspace:
-        room, counter = call.own(stream)
-        if not room:
+        workspace, counter = call.own(stream)
+        if not workspace:
             lent = x.new_empty(call.workspace, dtype=torch.byte)
-            room = lent.data_ptr()
-    call.enqueue((a, b, 0, d, room, counter), stream)
+            workspace = lent.data_ptr()
+    call.enqueue((a, b, 0, d, workspace, counter), stream)
     return out

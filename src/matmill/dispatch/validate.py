@@ -31,7 +31,7 @@ class Request(NamedTuple):
     """What a call was given: ``like`` is its first array, ``home`` that one's operand, ``array`` that of ``out``.
 
     Results go to the library of ``home``. ``b`` and ``c`` are None where an operation has none or does not read it;
-    routes get requests without the operand that is not read, where beta is 0.
+    backends get requests without the operand that is not read, where beta is 0.
     """
 
     operation: Operation
@@ -53,7 +53,7 @@ class Operation:
     ``added`` names the operand that beta scales, which may be exactly ``out``. ``shape`` is the result's, where the
     operands have shapes and types that fit. ``lower`` gives the problems to solve for a result D; of scalars, they
     depend on which are 0 or 1. ``compute`` is the answer on the host, which may be ``out`` itself, written. ``beta`` is
-    the one of calls that name none. ``streams`` says that long narrow requests go through a GPU in pieces.
+    the one of calls that name none. ``streams`` says that long narrow requests go through a GPU in chunks.
     """
 
     first: str
@@ -142,7 +142,7 @@ def check_apart(request: Request) -> None:
                 argument="out",
                 got=f"memory that {'overlaps' if shared else 'interleaves in ways too many to check with'} {name}",
                 wanted="memory apart from the inputs" + (f", or exactly {name}" if name == added else ""),
-                fix="Allocate a fresh array, or leave out= away.",
+                fix="Allocate a fresh array, or omit out=.",
             )
 
 
@@ -152,21 +152,21 @@ def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
             argument="out",
             got=f"shape {tuple(out.shape)}",
             wanted=f"exactly the result's {tuple(shape)}",
-            fix="Allocate it with that shape, or leave out= away.",
+            fix="Allocate it with that shape, or omit out=.",
         )
     if out.readonly:
         raise ReadOnlyError(
             argument="out",
             got="an immutable JAX array" if out.library == "jax" else "a read-only array",
             wanted="an array that may be written",
-            fix="Leave out= away and use the array that is returned.",
+            fix="Omit out= and use the array that is returned.",
         )
     if self_overlap(out):
         raise AliasError(
             argument="out",
             got=f"strides {tuple(out.strides)} over shape {tuple(out.shape)}, by which elements may coincide",
-            wanted="an output whose elements lie apart",
-            fix="Allocate a fresh array, or leave out= away.",
+            wanted="an output whose elements do not share memory",
+            fix="Allocate a fresh array, or omit out=.",
         )
 
 

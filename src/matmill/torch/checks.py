@@ -22,7 +22,7 @@ _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
     "matmul": (MATMUL, ALL),
 }
 
-#: Numbers that a compiler does not know yet: they are judged when they are computed with.
+#: Numbers that a compiler does not know yet: they are checked when they are computed with.
 SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
 
 
@@ -41,8 +41,8 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
 def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[Any, ...]:
     """The same for tensors without memory, whose sizes may be symbols.
 
-    Symbols are judged by the sizes that they had when they were met; of those that have none yet (a number of elements
-    found, say), and of whether ``out`` overlaps an operand, the judgement is left until there is memory.
+    Symbols are checked by the sizes that they had when they were met. Those that have none yet (a number of elements
+    found, say), and whether ``out`` overlaps an operand, are checked once there is memory.
     """
     symbols = [size for x in tensors for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
     if not all(size.node.has_hint() for size in symbols):
