@@ -59,7 +59,8 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     for other in others:
         GPU.get(index).order(other, stream)
     plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
-    workspace, counter = plan.own(stream)
+    own = plan.own
+    workspace, counter = own(stream)
     if plan.workspace and not workspace:
         lent, workspace = allocate(like, a, plan.workspace, named, raw=True)
         # What a library lent lives until the launches are made; ours until they have run.

@@ -64,7 +64,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             key: plan_cache.Signature = (
                 operation,
                 device,
-                torch.dtypes.get(dtype),
+                torch.dtypes[dtype],
                 x.shape,
                 x.is_contiguous() or x.stride(),
                 a & 15,
@@ -83,7 +83,7 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             key = (
                 operation,
                 device,
-                torch.dtypes.get(dtype),
+                torch.dtypes[dtype],
                 x.shape,
                 x.is_contiguous() or x.stride(),
                 a & 15,
@@ -104,24 +104,25 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
                 return None
             d = out.data_ptr()
             key = (key, out.shape, out.is_contiguous() or out.stride(), d & 15)
-    except RuntimeError:  # a layout without strides or memory
+        call = plan_cache.calls[key]
+    except (KeyError, RuntimeError):  # a new signature or another element type; a layout without strides or memory
         return None
-    call = plan_cache.calls.get(key)
-    if call is None:
-        return None
+    # Functions are taken from their objects first: called as if they were methods, each would take 20 ns more.
+    empty_like, current_stream, enqueue = torch.empty_like, torch.current_stream, call.enqueue
     if out is None:
-        out = torch.empty_like(y) if call.like_y else x.new_empty(call.shape)
+        out = empty_like(y) if call.like_y else x.new_empty(call.shape)
         d = out.data_ptr()
         if d & 15:
             return None
     elif call.x_low < d - a < call.x_high or (call.y_low < d - b < call.y_high and not (call.may_be_y and b == d)):
         return None
-    stream = torch.current_stream(device)
+    stream = current_stream(device)
     workspace, counter, lent = 0, 0, None  # what is lent must live until the launches are made
     if call.workspace:
-        workspace, counter = call.own(stream)
+        own = call.own
+        workspace, counter = own(stream)
         if not workspace:
             lent = x.new_empty(call.workspace, dtype=torch.byte)
             workspace = lent.data_ptr()
-    call.enqueue((a, b, 0, d, workspace, counter), stream)
+    enqueue((a, b, 0, d, workspace, counter), stream)
     return out

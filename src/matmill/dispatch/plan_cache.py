@@ -135,7 +135,15 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
     if not mixed and (library not in ALLOCATE or device[0] != "cuda"):
         return ()
-    kind = operation if alpha == 1 and beta == operation.beta else (operation, _TOLD.get(alpha), _TOLD.get(beta))
+    if c is not None:
+        c_shape, c_strides, other, place, _address, _readonly, owned, _owner, _stream = c
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        kind: object = (operation, _TOLD.get(alpha), _TOLD.get(beta), c_shape, c_strides)
+    elif alpha == 1 and beta == operation.beta:
+        kind = operation
+    else:
+        kind = (operation, _TOLD.get(alpha), _TOLD.get(beta))
     layout = _layout(shape, strides)
     if b is None:
         key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
@@ -145,11 +153,6 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
             return ()
         y_layout = _layout(y_shape, strides)
         key = (kind, device[1], dtype, shape, layout, start & 15, y_shape, y_layout, address & 15, start == address)
-    if c is not None:
-        shape, strides, other, place, _address, _readonly, owned, _owner, _stream = c
-        if not mixed and (other is not dtype or owned != library or place != device):
-            return ()
-        key = (key, shape, _layout(shape, strides))
     if out is not None:
         shape, strides, other, place, address, _readonly, owned, _owner, _stream = out
         if not mixed and (other is not dtype or owned != library or place != device):
