@@ -25,8 +25,7 @@ import matmill
 from lab.calls import host_seconds
 from matmill import arch
 from matmill.dtypes import ELEMENTWISE
-from matmill.runtime import gpu
-from matmill.runtime import stream_scratch as scratch
+from matmill.runtime import gpu, stream_scratch
 
 _ADDRESSES = count(1 << 40, 1 << 28)
 #: Of short k there is one block; the last block reduces longer ones, and a second launch many outputs of them.
@@ -118,9 +117,9 @@ def _stand_in_gpu() -> gpu.GPU:
         setattr(device, name, value)
     answers = library["abs"]
     answers.argtypes, answers.restype = [ctypes.c_void_p] * 2, ctypes.c_int
-    mock.patch.object(scratch, "load", return_value=library).start()
+    mock.patch.object(stream_scratch, "load", return_value=library).start()
     for name in ("is_capturing", "stream_id"):
-        mock.patch.object(scratch, name, return_value=answers).start()
+        mock.patch.object(stream_scratch, name, return_value=answers).start()
     mock.patch.object(gpu.GPU, "zeros", return_value=SimpleNamespace(address=next(_ADDRESSES))).start()
     return device
 

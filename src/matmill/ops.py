@@ -1,4 +1,4 @@
-"""Products, transposes and sums of arrays of any library: the whole flow, from arguments to result."""
+"""Products and transposes of arrays of any library: the whole flow, from arguments to result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from matmill.arrays import inspect, resolve_stream
+from matmill.dispatch import fast_path
+from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.plan_cache import Call, resolve
+from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
+from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, scalar
 from matmill.dtypes import ALL
-from matmill.products import INNER, MATMUL
-from matmill.requests import Operation, Request, Verdict, check_apart, check_callable, judge, scalar
-from matmill.routes import emulated, in_place, on_cpu, on_gpu, through_gpu
-from matmill.shortcuts import remember, repeat
-from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
+
+#: Past the generated constructor, which takes twice as long.
+_new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
 
 def matmul(
@@ -34,7 +38,7 @@ def matmul(
     extent may be 0 (a product over k = 0 is zero).
 
     In float16 and bfloat16, terms and scalars are multiplied and summed in float32, and the result is rounded once.
-    GPUs before Ampere have no matrix units for bfloat16: they take products of at most 128 rows and columns in it.
+    GPUs before Ampere have no tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
@@ -44,11 +48,11 @@ def matmul(
     does not reach the result.
 
     ``executor`` is ``"auto"``, ``"gpu"``, ``"cpu"`` (NumPy's BLAS) or ``"emulator"`` (the GPU kernel's own PTX, run on
-    the CPU). Arrays that lie on a GPU are multiplied there. For arrays on the host, None means the environment's
+    the CPU). Arrays on a GPU are multiplied there. For arrays on the host, None means the environment's
     ``MATMILL_EXECUTOR``, else ``"auto"``: a GPU for NumPy arrays where there is one, else the CPU.
 
     ``stream`` is the CUDA stream to work on, as a handle or a stream object, by default the array library's current
-    one. On a GPU's own arrays nothing is copied and nothing waited for; host arrays are copied there and back.
+    one. Arrays on a GPU are not copied, and the call does not wait; host arrays are copied there and back.
 
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
@@ -83,16 +87,16 @@ def inner(
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
     summed in float32, and the result is rounded once.
 
-    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), that is seen: the result is symmetric to the bit,
-    and where k is long each element is read from memory once. The same arguments on the same GPU give the same bits in
+    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), the result is symmetric to the bit, and where k
+    is long each element is read from memory once. The same arguments on the same GPU give the same bits in
     every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
     :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.
 
-    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they travel in pieces of
-    k through page-locked buffers while earlier pieces are summed, and ``progress(bytes_done, bytes_all)`` is called
-    as they do. ``out`` is written at the end, whole.
+    Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they are copied in
+    chunks of k through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is
+    called for each. ``out`` is written at the end, whole.
 
     Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
     else :func:`matmul` raises, before anything is written.
@@ -121,7 +125,7 @@ def transpose_add(
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
     float64, float32, float16, bfloat16, int8 or int32. Strides may be anything, zero and negative ones included (``x``
-    may be a transposed view: then both lie alike), and every extent may be 0.
+    may be a transposed view: then both are stored alike), and every extent may be 0.
 
     16-bit numbers are scaled and added in float32 and rounded once. With ``alpha = beta = 1`` the result is torch's
     ``x.transpose(-2, -1) + y`` to the bit; other scalars round ``beta * y``, and then the sum with the exact
@@ -140,11 +144,11 @@ def transpose_add(
            [11, 41],
            [21, 51]], dtype=int8)
     """
-    # Other numbers than floats are for `factor` to judge.
+    # `factor` checks numbers that are no floats.
     if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
-        again = repeat(TRANSPOSE_ADD, x, y, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     b = inspect(y, "y", named)
@@ -153,15 +157,15 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    request = Request(TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out)
-    verdict = judge(request, executor, named)
+    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out))
+    call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
     if target is not None:
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    return _delivered(request, verdict, named, y)
+    return _delivered(request, call, named)
 
 
 def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str | None = None) -> Any:
@@ -175,17 +179,17 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     True
     """
     if stream is None and executor is None:
-        again = repeat(TRANSPOSE, x, x, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(TRANSPOSE, x, None, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
-    request = Request(TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out)
-    verdict = judge(request, executor, named)
+    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out))
+    call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named, x)
+    return _delivered(request, call, named)
 
 
 def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
@@ -200,11 +204,11 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    # Other numbers than floats are for `scalar` to judge.
+    # `scalar` checks numbers that are no floats.
     if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
-        again = repeat(operation, first, second, out)
-        if again is not None:
-            return again
+        known = fast_path.repeat(operation, first, second, out)
+        if known is not None:
+            return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(first, operation.first, named, ALL)
     b = inspect(second, operation.second, named, ALL)
@@ -214,30 +218,24 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         alpha = scalar(alpha, "alpha")
     if type(beta) is not float:
         beta = scalar(beta, "beta")
-    request = Request(operation, a, b, z, target, alpha, beta, first, a, out)
-    verdict = judge(request, executor, named)
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out))
+    call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)
     if target is not None:
         check_apart(request)
-    return _delivered(request, verdict, named, second, progress)
+    return _delivered(request, call, named, progress)
 
 
 def _delivered(
-    request: Request,
-    verdict: Verdict,
-    stream: int | None,
-    second: Any,
-    progress: Callable[[int, int], None] | None = None,
+    request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
-    """The result, by the route that was found; ``second`` is what the operation was given as its second array."""
-    shape = verdict.shape
-    if verdict.plain:
-        result = in_place(request, shape, verdict.plans)
-        remember(request, shape, verdict.plans, second)
+    """The result, from the backend that was chosen."""
+    if call.signature or request.home.device[0] == "cuda":
+        result = on_gpu(request, call, stream)
+        if not fast_path.torch.classes and request.home.library == "torch":
+            fast_path.torch.meet()
         return result
-    if verdict.route == "gpu":
-        if request.home.device[0] == "cuda":
-            return on_gpu(request, shape, stream)
-        return through_gpu(request, shape, stream, progress)
-    return on_cpu(request, shape) if verdict.route == "cpu" else emulated(request, shape)
+    if call.backend == "gpu":
+        return through_gpu(request, call.shape, stream, progress)
+    return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)

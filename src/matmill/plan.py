@@ -1,24 +1,22 @@
 """A loaded, reusable pipeline for one operation: chosen, compiled and prepared once, then only launched.
 
-Plans are remembered by what they depend on: the operation, shapes, strides, element type, alignment and device, and
-whether the inputs start at one address; never by the addresses themselves.
+:mod:`matmill.dispatch.plan_cache` keeps plans by what they depend on, which is never an address.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
-from matmill.arrays import Operand
 from matmill.choose import Choice, choose, choose_sum
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, P
 from matmill.launch import Launch, Pointer
-from matmill.layout import Offsets, Stage
+from matmill.lowering import Offsets, SubProblem
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import Own, scratch
@@ -29,15 +27,13 @@ NAMES = ("A", "B", "C", "D", "workspace", "counter")
 #: Addresses of the four matrices, of a workspace and of a counter, 0 for those that are not there.
 Addresses: TypeAlias = tuple[int, int, int, int, int, int]
 _NOWHERE: Addresses = (0, 0, 0, 0, 0, 0)
-#: Plans remembered; a program with more layouts than this pays for making plans again, about 100 µs each.
-_MOST_PLANS = 1024
 
 
 @dataclass(frozen=True)
 class Ready(Generic[P]):
     """One stage, the kernel chosen for it, and the source of each of its launches, compiled when it is asked for."""
 
-    stage: Stage[P]
+    stage: SubProblem[P]
     choice: Choice[P]
     sources: tuple[Source, ...]
     target: str
@@ -82,12 +78,12 @@ def _operands(
     return GemmOperands(a, b, c, d, alpha, beta, workspace, counter)
 
 
-def prepare(stages: Sequence[Stage[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
+def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
     """Choice and source for each stage: the pure middle of the flow, which needs no GPU."""
     return tuple(_ready(stage, arch) for stage in stages)
 
 
-def _ready(stage: Stage[Any], arch: Arch) -> Ready[Any]:
+def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
     problem = stage.problem
     choice: Choice[Any] = choose_sum(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
     steps = choice.kernel.steps(problem, _operands(_NOWHERE))
@@ -209,34 +205,3 @@ def _own(gpu: GPU, workspace: int) -> Callable[[int], Own]:
     """Room for ``workspace`` bytes and a counter, by a stream's handle."""
     find = scratch(gpu).find
     return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])
-
-
-_plans: dict[tuple[object, ...], Plan] = {}
-
-
-def recall(
-    gpu: GPU,
-    operation: Hashable,
-    operands: tuple[Operand, Operand | None, Operand | None, Operand],
-    lower: Callable[[], Sequence[Stage[Any]]],
-) -> Plan:
-    """The plan for A, B, C and D that lie on ``gpu``, made of the stages of ``lower`` on first meeting their layout.
-
-    ``operation`` tells apart what is to be done with operands of one layout.
-    """
-    a, b, c, d = operands
-    key = (
-        gpu.index,
-        operation,
-        a.dtype,
-        (a.shape, a.strides, a.address & 15),
-        None if b is None else (b.shape, b.strides, b.address & 15, a.address == b.address),
-        (d.shape, d.strides, d.address & 15),
-        None if c is None else (c.shape, c.strides),
-    )
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        plan = _plans[key] = Plan(gpu, prepare(lower(), gpu.arch))
-    return plan

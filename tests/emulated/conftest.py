@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from matmill import plan, requests, shortcuts
+from matmill import plan
 from matmill.arrays import operand as operand_module
+from matmill.dispatch import fast_path, plan_cache
 from matmill.dtypes import ELEMENTWISE
-from matmill.runtime import gpu
-from matmill.runtime import stream_scratch as scratch
+from matmill.runtime import gpu, stream_scratch
 from support.compiled import in_ptx_alone
 from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors
 
@@ -23,11 +23,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
     monkeypatch.setattr(gpu, "unavailable", lambda: None)
     monkeypatch.setattr(gpu.GPU, "get", staticmethod(lambda _index=0: fake))
     monkeypatch.setattr(plan, "compile_source", in_ptx_alone)
-    monkeypatch.setattr(plan, "_plans", {})
-    monkeypatch.setattr(requests, "_verdicts", {})
-    monkeypatch.setattr(scratch, "load", lambda: None)
-    monkeypatch.setattr(scratch, "is_capturing", lambda _library: fake.is_capturing)
-    monkeypatch.setattr(scratch, "stream_id", lambda _library: fake.stream_id)
+    monkeypatch.setattr(plan_cache, "calls", {})
+    monkeypatch.setattr(stream_scratch, "load", lambda: None)
+    monkeypatch.setattr(stream_scratch, "is_capturing", lambda _library: fake.is_capturing)
+    monkeypatch.setattr(stream_scratch, "stream_id", lambda _library: fake.stream_id)
     return fake
 
 
@@ -41,6 +40,5 @@ def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     fake = SimpleNamespace(**names, **classes, **made, _C=stream)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
-    monkeypatch.setattr(shortcuts, "_ways", {})
-    monkeypatch.setattr(shortcuts, "_classes", set())
+    monkeypatch.setattr(fast_path, "torch", fast_path._Torch())
     return Tensors(device)

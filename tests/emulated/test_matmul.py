@@ -16,7 +16,7 @@ from matmill.arrays import inspect
 from matmill.choose import choose
 from matmill.dtypes import ALL
 from matmill.emulator import Memory, run
-from matmill.layout import lower
+from matmill.lowering import lower_gemm
 from matmill.plan import prepare
 from matmill.problem import Gemm
 from matmill.reference import check
@@ -111,7 +111,7 @@ def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_co
     operands = [
         inspect(x, "x")._replace(address=pointer.address) for x, pointer in zip((a, b, c, d), pointers, strict=True)
     ]
-    (ready,) = prepare(lower(*operands), arch.get("h200"))
+    (ready,) = prepare(lower_gemm(*operands), arch.get("h200"))
     places = [pointer.address for pointer in pointers]
     (launch,) = ready.launches((places[0], places[1], places[2], places[3], 0, 0), alpha=0.5, beta=2.0)
     for schedule in (0, 1):

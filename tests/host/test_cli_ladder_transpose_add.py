@@ -38,7 +38,7 @@ from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.jit.compile import Binary
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Launch, Pointer
-from matmill.layout import lower_sum
+from matmill.lowering import lower_transpose
 from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ def test_the_problem_is_the_one_that_operations_make_of_such_arrays(m: int, n: i
         for place in range(3)
     )
     operands = (x.reshape(m, n), y.reshape(n, m), d.reshape(n, m))
-    (stage,) = lower_sum(*(inspect(array, "x") for array in operands))
+    (stage,) = lower_transpose(*(inspect(array, "x") for array in operands))
     made = transposed_sum(m, n, dtype)
     assert (made.m, made.n, made.d.align, made.x.align) == (n, m, stage.problem.d.align, stage.problem.x.align)
     assert (made.x.strides, made.y, made.d) == (stage.problem.x.strides, stage.problem.y, stage.problem.d)

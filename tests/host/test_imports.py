@@ -20,20 +20,19 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "driver", "reference"),
     ("arch", "arrays", "problem", "config"),
-    ("launch", "parameters", "kernel", "layout", "tiling", "cost"),
+    ("launch", "parameters", "kernel", "lowering", "tiling", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis"),
-    ("plan", "requests", "streaming"),
-    ("products", "sums"),
-    ("routes", "shortcuts"),
+    ("plan", "streaming"),
+    ("dispatch",),
     ("ops",),
     ("torch",),
     ("bench",),
     ("cli",),
 )
 #: Above the order: the package and its entry points.
-APART = {"__init__", "__main__"}
+APART = {"__init__", "__main__", "runtime.__init__"}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 #: Modules that may import cuda.*: the compiler and the executor.
@@ -57,12 +56,12 @@ def _imports(path: Path) -> set[str]:
 
 
 def _part(dotted: str) -> str:
-    """The top-level part of matmill that a dotted name means."""
-    pieces = dotted.split(".")
-    return pieces[1] if len(pieces) > 1 else "__init__"
+    """The part of matmill that a dotted name means."""
+    return _own(dotted.partition(".")[2] or "__init__")
 
 
 def _own(module: str) -> str:
+    """The room or file of the root that a module belongs to."""
     return module.split(".", maxsplit=1)[0]
 
 

@@ -376,7 +376,7 @@ def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest
         result: Array = real(a, b)
         return result
 
-    monkeypatch.setattr("matmill.products._WIDENED_BYTES", 4096)
+    monkeypatch.setattr("matmill.dispatch.gemm._WIDENED_BYTES", 4096)
     for shapes in (((3, 5000), (5000, 4)), ((2, 3, 700), (2, 700, 4)), ((900,), (900, 3)), ((3, 900), (900,))):
         a, b = (_cast(i, *shape, dtype="bfloat16") for i, shape in enumerate(shapes))
         seen.clear()

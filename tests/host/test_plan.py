@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,17 @@ from matmill import arch
 from matmill.arrays import Operand, inspect
 from matmill.choose import Choice
 from matmill.config import Config
+from matmill.dispatch import plan_cache
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.plan_cache import PreparedCall
+from matmill.dispatch.validate import Operation, Request
 from matmill.dtypes import F32
 from matmill.jit.source import Source
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, always
 from matmill.launch import Argument, Launch, Pointer
-from matmill.layout import lower
+from matmill.lowering import lower_gemm
 from matmill.parameters import Parameters
-from matmill.plan import Plan, Ready, recall
+from matmill.plan import Plan, Ready
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 from support.launch_frames import read_launch
@@ -95,7 +98,7 @@ def _operands(*shapes: tuple[int, ...]) -> list[Operand]:
 
 def _plan(gpu: Any, kernel: Kernel[Gemm] = TWICE) -> Plan:
     a, b, c, d = _operands((2, 3, 4), (2, 4, 5), (2, 3, 5), (2, 3, 5))
-    return Plan(gpu, _ready(lower(a, b, c, d), kernel))
+    return Plan(gpu, _ready(lower_gemm(a, b, c, d), kernel))
 
 
 def test_all_launches_in_order_with_their_addresses() -> None:
@@ -129,7 +132,7 @@ def test_every_place_of_a_stage_is_aimed_at_with_the_same_workspace() -> None:
     a, b, d = _operands((2, 1, 4, 5), (3, 5, 6), (2, 3, 4, 6))
     gpu = Recorder()
     made: Any = gpu
-    plan = Plan(made, _ready(lower(a, b, None, d), TWICE))
+    plan = Plan(made, _ready(lower_gemm(a, b, None, d), TWICE))
     plan.run((1000, 2000, 0, 4000, 77, 0), 1.0, 0.0, 0)
     places = [[arg.address for arg in launch.args if isinstance(arg, Pointer)] for _, launch, _ in gpu.seen]
     assert places == [[1000, 2000, 77], [77, 4000, 0], [1080, 2000, 77], [77, 4288, 0]]
@@ -189,18 +192,19 @@ def test_threads_do_not_write_into_each_others_launches() -> None:
 
 
 def test_plans_know_whether_the_inputs_start_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("matmill.plan._plans", {})
-    monkeypatch.setattr("matmill.plan.prepare", lambda stages, _arch: _ready(stages, ALONE))
-    gpu: Any = Recorder()
+    monkeypatch.setattr(plan_cache, "calls", {})
+    monkeypatch.setattr(plan_cache, "prepare", lambda stages, _arch: _ready(stages, ALONE))
+    monkeypatch.setattr(GPU, "get", lambda _index: Recorder())
     e, other = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.float32)
-    d = inspect(np.zeros((4, 4), np.float32), "d")
-    a = inspect(e, "a")._replace(address=1 << 20)
+    a = inspect(e, "a")._replace(address=1 << 20, device=("cuda", 0))
     same, apart = inspect(e.T, "b")._replace(address=1 << 20), inspect(other.T, "b")._replace(address=1 << 21)
 
-    def plan(b: Operand, operation: str = "product") -> Plan:
-        return recall(gpu, operation, (a, b, None, d), partial(lower, a, b, None, d))
+    def plan(b: Operand, operation: Operation = MATMUL) -> Plan:
+        request = Request(operation, a, b, None, None, 1.0, 0.0, None, a, None)
+        call = plan_cache.recall(request, (4, 4))
+        return (call if isinstance(call, PreparedCall) else plan_cache.prepared(call, request, 1 << 22)).plan
 
     gram, plain = plan(same), plan(apart)
     assert [one.ready[0].problem.gram for one in (gram, plain)] == [True, False]
     assert plan(same) is gram
-    assert plan(same, "another") is not gram
+    assert plan(same, INNER) is not gram

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
-from matmill import errors, sums
+from matmill import errors
 from matmill.dtypes import BITS, ELEMENTWISE
 from matmill.runtime import gpu
 
@@ -122,7 +122,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
 def test_any_shape_and_stride_and_size_of_parts(drawn: tuple[Array, Array], alpha: int, beta: int, part: int) -> None:
     x, y = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sums, "_PART", part)
+        patch.setattr("matmill.dispatch.transpose._BLOCK", part)
         result = _add(x, y, alpha=alpha, beta=beta)
     np.testing.assert_array_equal(result, _by_hand(x, y, alpha, beta))
     assert type(result) is np.ndarray

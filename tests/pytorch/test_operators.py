@@ -202,7 +202,7 @@ def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest
         seen.append(a.nbytes + b.nbytes)
         return real(a, b)
 
-    monkeypatch.setattr("matmill.products._WIDENED_BYTES", 4096)
+    monkeypatch.setattr("matmill.dispatch.gemm._WIDENED_BYTES", 4096)
     shapes = (((3, 5000), (5000, 4)), ((2, 1, 3, 70), (5, 70, 4)), ((900,), (900, 3)), ((3, 900), (900,)))
     for (left, right), dtype in zip(shapes, ("bfloat16", "float16") * 2, strict=True):
         a, b = _tensor(0, *left, dtype=dtype), _tensor(1, *right, dtype=dtype)

@@ -36,7 +36,7 @@ from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
-from matmill.layout import lower_sum
+from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU
 from matmill.tiling import transpose as turns
@@ -288,7 +288,7 @@ def test_every_configuration_is_checked_and_timed(search_gpu: SearchGPU, tmp_pat
 
 
 def _of_tensors(shape: Shape) -> Geam:
-    (stage,) = lower_sum(*TransposeAddMatrices(shape, 5).inspected())
+    (stage,) = lower_transpose(*TransposeAddMatrices(shape, 5).inspected())
     return stage.problem
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +16,6 @@ from matmill.launch import Launch, Pointer
 from support.scripts import run_script
 
 Array = NDArray[Any]
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 class Buffer:

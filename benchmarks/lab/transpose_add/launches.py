@@ -28,7 +28,7 @@ from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Pointer
-from matmill.layout import Offsets, lower_sum
+from matmill.lowering import Offsets, lower_transpose
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU
 
@@ -94,7 +94,7 @@ class Case:
             start = address + layout.before * self.dtype.itemsize
             operands.append(found._replace(device=("cuda", 0), address=start))
         x, y, d = operands
-        stages = lower_sum(x, None if self.y is None else y, d, alpha=self.factors[0] if self.y is None else None)
+        stages = lower_transpose(x, None if self.y is None else y, d, alpha=self.factors[0] if self.y is None else None)
         return [
             (choose_sum(stage.problem, arch).kernel, stage.problem, offset)
             for stage in stages

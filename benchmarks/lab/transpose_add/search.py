@@ -30,7 +30,7 @@ from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.layout import lower_sum
+from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.registry import SUMS
 from matmill.tiling.transpose import layout, tiles
@@ -86,7 +86,7 @@ def problem_of(shape: Shape) -> Geam:
     """The one problem that a GPU's own matrices of ``shape`` make, without any memory."""
     x = _operand(shape, shape.m, shape.n, shape.x_pad)
     y, out = (_operand(shape, shape.n, shape.m, pad) for pad in (shape.y_pad, 0))
-    (stage,) = lower_sum(x, y, out)
+    (stage,) = lower_transpose(x, y, out)
     return stage.problem
 
 

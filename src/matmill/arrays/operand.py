@@ -125,7 +125,7 @@ def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str
 def _in_elements(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str
 ) -> tuple[int, ...]:
-    """Byte strides in elements; refused where an element does not lie at a multiple of its size (record fields)."""
+    """Byte strides in elements; refused where an element's address is no multiple of its size (record fields)."""
     size = dtype.itemsize
     if address % size or any(stride % size for stride, extent in zip(strides, shape, strict=True) if extent > 1):
         raise ArgumentError(
@@ -193,7 +193,7 @@ def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Ta
 
 
 def _device_of(address: int, argument: str) -> int:
-    """The GPU on which an address lies; the interface does not say, the driver does."""
+    """The GPU of an address; the interface does not say, the driver does."""
     ordinal = ctypes.c_int()
     try:
         library = load_driver()
@@ -225,7 +225,7 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
         raise DeviceError(
             argument=argument,
             got=f"a {library} array that exports no memory: {error}",
-            wanted="an array whose values lie in one device's memory",
+            wanted="an array whose values are in one device's memory",
             fix="Pass an array that lives, undivided, on one device.",
         ) from error
     dtype = named(tensor.dtype, argument, dtypes)

@@ -26,7 +26,7 @@ from matmill.cli.console import show, show_json, table
 from matmill.cli.options import Subparsers, size
 from matmill.dtypes import ALL, ELEMENTWISE, DType
 from matmill.errors import ArgumentError, unknown_name
-from matmill.layout import Stage, lower, lower_sum, result_shape, sum_shape
+from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose, transpose_shape
 from matmill.registry import PRODUCTION, SUMS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
@@ -74,33 +74,33 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _product(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stage[Any], ...], Sequence[Any]]:
+def _product(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[SubProblem[Any], ...], Sequence[Any]]:
     if dtype.name not in ALL:
         raise unknown_name("--dtype", dtype.name, ALL)
     _expect(shapes, 1 if gram else 2, "both factors, or with --gram the first alone")
     a = _operand(shapes[0], dtype, 1)
     b = a._replace(shape=_swapped(a.shape), strides=_swapped(a.strides)) if gram else _operand(shapes[1], dtype, 2)
-    return lower(a, b, None, _packed(result_shape(a.shape, b.shape), dtype, 4)), PRODUCTION
+    return lower_gemm(a, b, None, _packed(gemm_shape(a.shape, b.shape), dtype, 4)), PRODUCTION
 
 
-def _sum(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stage[Any], ...], Sequence[Any]]:
+def _sum(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[SubProblem[Any], ...], Sequence[Any]]:
     _no_gram(gram=gram)
     if len(shapes) > 2:
         _expect(shapes, 2, "transpose_add's x and y")
     x = _operand(shapes[0], dtype, 1)
-    own = _packed(sum_shape(x.shape), dtype, 2)
+    own = _packed(transpose_shape(x.shape), dtype, 2)
     y = _operand(shapes[1], dtype, 2) if len(shapes) > 1 else own
-    return lower_sum(x, y, _packed(sum_shape(x.shape, y.shape), dtype, 4)), SUMS
+    return lower_transpose(x, y, _packed(transpose_shape(x.shape, y.shape), dtype, 4)), SUMS
 
 
-def _transpose(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[Stage[Any], ...], Sequence[Any]]:
+def _transpose(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[SubProblem[Any], ...], Sequence[Any]]:
     _no_gram(gram=gram)
     _expect(shapes, 1, "transpose's x")
     x = _operand(shapes[0], dtype, 1)
-    return lower_sum(x, None, _packed(sum_shape(x.shape), dtype, 4), alpha=1.0), SUMS
+    return lower_transpose(x, None, _packed(transpose_shape(x.shape), dtype, 4), alpha=1.0), SUMS
 
 
-_OPERATIONS: dict[str, Callable[..., tuple[tuple[Stage[Any], ...], Sequence[Any]]]] = {
+_OPERATIONS: dict[str, Callable[..., tuple[tuple[SubProblem[Any], ...], Sequence[Any]]]] = {
     "matmul": _product,
     "inner": _product,
     "transpose_add": _sum,
@@ -162,7 +162,7 @@ def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
     return (*extents[:-2], extents[-1], extents[-2])
 
 
-def _stage(stage: Stage[Any], candidates: Sequence[Any], arch: Arch) -> dict[str, Any]:
+def _stage(stage: SubProblem[Any], candidates: Sequence[Any], arch: Arch) -> dict[str, Any]:
     """What can run one stage, best first, and what was ruled out. Raises where nothing can."""
     problem = stage.problem
     chosen = choose_from(candidates, problem, arch).kernel

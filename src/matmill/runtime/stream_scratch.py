@@ -1,8 +1,8 @@
-"""Device memory that a stream has of its own: a counter in which a launch counts its blocks, and room for their sums.
+"""Device memory of each stream: a counter in which a launch counts its blocks, and a workspace for their partial sums.
 
-Launches of one stream follow each other, so that one piece of memory serves them all and a call allocates nothing. A
-captured graph may be launched on any stream, beside others: every launch in it has a counter of its own, for the life
-of the process, and its caller's memory as room.
+Launches of one stream follow each other, so they share one allocation, and a call allocates nothing. A captured graph
+may be launched on any stream, beside others: every launch in it has a counter of its own, for the life of the process,
+and a workspace that its caller brings.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
-#: Addresses of room for sums, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
+#: Addresses of a workspace, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
 Own: TypeAlias = tuple[int, int]
 
 #: Bytes from counter to counter, so that what follows one is aligned; and those allocated at a time.
 _WORD, _SLAB = 16, 64 * 1024
-#: Streams that have room; a program with more of them makes and drops them, and its rooms would never be used again.
-_MOST_ROOMS = 64
+#: Streams that have a workspace; a program with more makes and drops streams, and would never use theirs again.
+_MOST_WORKSPACES = 64
 #: In place of a number for the default stream, which no graph captures, so that nothing is asked of it.
 _DEFAULT = -1
 
@@ -76,8 +76,8 @@ class Scratch:
         counter = self._counter()
         with self._making:
             if number not in self._of_stream:
-                room = self._zeros(MOST_ADDED_BY_ONE) if len(self._of_stream) < _MOST_ROOMS else 0
-                self._of_stream[number] = room, counter
+                workspace = self._zeros(MOST_ADDED_BY_ONE) if len(self._of_stream) < _MOST_WORKSPACES else 0
+                self._of_stream[number] = workspace, counter
             return self._of_stream[number]
 
     def _counter(self) -> int:

@@ -93,7 +93,7 @@ class _Buffer:
 
 
 class _Stream:
-    """One product under way."""
+    """One product in flight."""
 
     def __init__(self, memory: _Held, work: _Held, device: Device, plan: StreamPlan, steps: Steps) -> None:
         self._memory = memory
@@ -154,16 +154,16 @@ class _Stream:
             readers.start(index, buffer.host)
         for index in range(count):
             readers.join()
-            chunk, place = plan.chunk(index), index % len(buffers)
-            buffer = buffers[place]
+            chunk, slot = plan.chunk(index), index % len(buffers)
+            buffer = buffers[slot]
             device.after(buffer.summed, copies)
             device.copy_in(buffer.address, buffer.host[: chunk.nbytes], copies)
             device.record(buffer.copied, copies)
             device.after(buffer.copied, compute)
-            for binary, launch in self._add(place, chunk, buffer, total, workspace):
+            for binary, launch in self._add(slot, chunk, buffer, total, workspace):
                 device.launch(binary, launch, compute)
             device.record(buffer.summed, compute)
-            # One copy stays under way while the host waits for the one before it.
+            # One copy stays in flight while the host waits for the one before it.
             last, following = index - 1, index - 1 + len(buffers)
             if last >= 0 and following < count:
                 free = buffers[last % len(buffers)]
@@ -173,8 +173,8 @@ class _Stream:
             if progress is not None:
                 progress(done, plan.payload)
 
-    def _add(self, place: int, chunk: Chunk, buffer: _Buffer, total: Pointer, workspace: Pointer | None) -> Launches:
-        key = place, chunk.problem.k
+    def _add(self, slot: int, chunk: Chunk, buffer: _Buffer, total: Pointer, workspace: Pointer | None) -> Launches:
+        key = slot, chunk.problem.k
         if key not in self._launches:
             e = Pointer("E", buffer.address)
             f = e if chunk.f is None else Pointer("F", buffer.address + chunk.f.offset)
@@ -227,7 +227,7 @@ class _Readers:
         self._bits = np.dtype(f"u{plan.dtype.itemsize}")
         self._pool = ThreadPoolExecutor(min(_MOST_READERS, cpu_count() or 1), "matmill-stream")
         held.callback(self._stop)
-        self._under_way: deque[list[Future[None]]] = deque()
+        self._in_flight: deque[list[Future[None]]] = deque()
 
     def start(self, index: int, buffer: Bytes) -> None:
         """Begins to pack the chunk of that number into ``buffer``."""
@@ -239,21 +239,21 @@ class _Readers:
             if packed is not None
             for target, part in source.pieces(chunk.start, chunk.stop, packed, numbers)
         ]
-        self._under_way.append(reads)
+        self._in_flight.append(reads)
 
     def join(self) -> None:
         """Waits for the chunk that was started first and not joined yet; raises what reading it raised."""
-        for read in self._under_way[0]:
+        for read in self._in_flight[0]:
             read.result()
-        self._under_way.popleft()
+        self._in_flight.popleft()
 
     def _stop(self) -> None:
-        """Drops the reads still to come and waits for those under way.
+        """Drops the reads still to come and waits for those in flight.
 
         An interrupt meanwhile is kept until they have ended: the memory that they write to is given back next.
         """
         self._pool.shutdown(wait=False, cancel_futures=True)
-        running = [read for reads in self._under_way for read in reads if not read.cancelled()]
+        running = [read for reads in self._in_flight for read in reads if not read.cancelled()]
         interrupt = None
         # Not by joining the threads: Python 3.11 takes a thread for ended whose join was interrupted.
         while running:

@@ -1,8 +1,8 @@
 """How an inner product too long for the GPU is cut along k: pure arithmetic, no memory and no device.
 
-E is m lines along k and F n of them. Each chunk of both is packed on the way into page-locked memory, one behind the
-other, each in the order in which it is stored or the nearest to it: line after line, every line starting on 16 bytes,
-or k after k without gaps.
+E is m vectors along k and F n of them: E's rows, F's columns. Each chunk of both is packed into page-locked memory, one
+behind the other, each in the order in which it is stored or the nearest to it: vector after vector, every vector
+starting on 16 bytes, or k after k without gaps.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from matmill.problem import Gemm, Strides
 #: Bytes of all buffers together, on the host and again on the GPU, however much of either there is: the chunks follow
 #: from it, and with them the order in which sums are rounded.
 BUDGET = 192 << 20
-#: One being filled from the arrays, one under way to the GPU, one being summed.
+#: One being filled from the arrays, one in flight to the GPU, one being summed.
 BUFFERS = 3
-#: Bytes of E and F together in one piece, at most: what is not longer need not be cut.
+#: Bytes of E and F together in one chunk, at most: what is not longer need not be cut.
 CHUNK = BUDGET // BUFFERS
 _MOST_CHUNK = 256 << 20
 #: Where memory is short chunks are halved, down to this; below, what a chunk costs apart from its bytes takes over.
@@ -35,27 +35,27 @@ def _up(value: int, multiple: int) -> int:
 
 @dataclass(frozen=True)
 class Packed:
-    """Where one matrix lies in a buffer: at ``offset`` bytes, ``lines`` lines of ``length`` elements.
+    """How one matrix is stored in a buffer: at ``offset`` bytes, ``vectors`` along k of ``length`` elements.
 
-    ``pitch`` is the distance in elements between lines where they lie one after the other (``along_k``), else between
-    one k and the next.
+    ``pitch`` is the distance in elements between vectors where they follow each other (``along_k``), else between one k
+    and the next.
     """
 
     offset: int
-    lines: int
+    vectors: int
     length: int
     along_k: bool
     pitch: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix as it lies in the buffer, which are ``pitch`` elements apart."""
-        return (self.lines, self.length) if self.along_k else (self.length, self.lines)
+        """Rows and columns of the matrix as it is stored in the buffer, which are ``pitch`` elements apart."""
+        return (self.vectors, self.length) if self.along_k else (self.length, self.vectors)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """One range of k: where its parts lie in a buffer (``f`` is None for a Gram matrix), and its product."""
+    """One range of k: where its matrices are in a buffer (``f`` is None for a Gram matrix), and its product."""
 
     start: int
     stop: int
@@ -67,10 +67,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Chunks of ``length`` (the last one may be shorter) that travel through :data:`BUFFERS` buffers.
+    """Chunks of ``length`` (the last one may be shorter) that go through :data:`BUFFERS` buffers.
 
-    ``e_along_k`` and ``f_along_k`` say which matrices travel line by line. For a Gram matrix (``gram``) E travels
-    alone.
+    ``e_along_k`` and ``f_along_k`` say which matrices are copied vector by vector. For a Gram matrix (``gram``) E is
+    copied alone.
     """
 
     m: int
@@ -160,9 +160,9 @@ def plan_stream(
     return StreamPlan(m, n, k, dtype, gram, e_along, f_along, length)
 
 
-def _along_k(lines: int, line_stride: int, k_stride: int) -> bool:
-    """Whether a matrix with these strides is the nearer to being stored line by line."""
-    return lines == 1 or abs(k_stride) < abs(line_stride)
+def _along_k(vectors: int, stride: int, k_stride: int) -> bool:
+    """Whether a matrix with these strides is nearer to being stored vector by vector."""
+    return vectors == 1 or abs(k_stride) < abs(stride)
 
 
 @lru_cache(maxsize=64)
@@ -170,11 +170,11 @@ def _layout(plan: StreamPlan, length: int) -> tuple[Packed, Packed | None, int, 
     """What chunks of that length have in common; a long stream has two kinds, the full one and the last."""
     size = plan.dtype.itemsize
 
-    def pack(lines: int, offset: int, *, along_k: bool) -> tuple[Packed, int, Strides, int]:
-        pitch = _up(length * size, _VECTOR) // size if along_k else lines
-        end = offset + (lines if along_k else length) * pitch * size
+    def pack(vectors: int, offset: int, *, along_k: bool) -> tuple[Packed, int, Strides, int]:
+        pitch = _up(length * size, _VECTOR) // size if along_k else vectors
+        end = offset + (vectors if along_k else length) * pitch * size
         step = pitch * size | _VECTOR
-        return Packed(offset, lines, length, along_k, pitch), end, (pitch, 1) if along_k else (1, pitch), step & -step
+        return Packed(offset, vectors, length, along_k, pitch), end, (pitch, 1) if along_k else (1, pitch), step & -step
 
     e, end, a_strides, a_align = pack(plan.m, 0, along_k=plan.e_along_k)
     problem = Gemm(

@@ -1,8 +1,8 @@
 """Where the numbers come from: arrays on the host, and files behind memory maps, which are read rather than mapped.
 
-Touching a page of a map beyond the end of its file kills the process (SIGBUS). Where it can be told which file lies
-behind a map, what lies in long runs is therefore read with ``preadv``, which reports the end of the file. What lies in
-short runs is copied out of the map, after a look at the present size of the file: a file that is cut short in the
+Touching a page of a map beyond the end of its file kills the process (SIGBUS). Where it can be told which file is
+behind a map, long contiguous runs are therefore read with ``preadv``, which reports the end of the file. Short runs are
+copied out of the map, after a look at the present size of the file: a file that is cut short in the
 milliseconds between look and copy cannot be caught.
 """
 
@@ -26,8 +26,8 @@ Bits = NDArray[np.unsignedinteger[Any]]
 
 #: Bytes of a piece: enough that what a piece costs apart from them is lost, little enough that threads share a chunk.
 _PIECE = 4 << 20
-#: Bytes that are turned from columns into rows at a time, so that each cache line is fetched once: 2-4 times as fast as
-#: row after row of a whole piece, from 16 rows on.
+#: Bytes that are transposed from columns into rows at a time, so that each cache line is fetched once: 2-4 times as
+#: fast as row after row of a whole piece, from 16 rows on.
 _BLOCK = 256 << 10
 #: A shorter run in a file is not worth a system call of its own.
 _RUN = 64 << 10
@@ -35,11 +35,11 @@ _MAPS = Path("/proc/self/maps")
 
 
 class Source:
-    """One matrix as ``lines`` (lines, k), read piece by piece; :meth:`close` it in the end."""
+    """One matrix as ``vectors`` (vectors, k), read piece by piece; :meth:`close` it in the end."""
 
-    def __init__(self, lines: NDArray[Any], name: str) -> None:
-        self._lines = _bits(lines)
-        self._file = _MappedFile.behind(lines, name)
+    def __init__(self, vectors: NDArray[Any], name: str) -> None:
+        self._vectors = _bits(vectors)
+        self._file = _MappedFile.behind(vectors, name)
 
     def close(self) -> None:
         """Closes the file behind the array, if any."""
@@ -47,8 +47,8 @@ class Source:
             os.close(self._file.descriptor)
 
     def pieces(self, start: int, stop: int, packed: Packed, buffer: Bits) -> Iterator[tuple[Bits, Bits]]:
-        """Pairs of a place in ``buffer`` and what goes there: together all lines, from ``start`` to ``stop``."""
-        part = self._lines[:, start:stop]
+        """Pairs of a part of ``buffer`` and what is copied there: together all vectors, from ``start`` to ``stop``."""
+        part = self._vectors[:, start:stop]
         first, rows = packed.offset // part.itemsize, packed.shape[0]
         target = buffer[first : first + rows * packed.pitch].reshape(rows, packed.pitch)[:, : packed.shape[1]]
         if not packed.along_k:

@@ -9,10 +9,10 @@ import torch
 
 from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
+from matmill.dispatch.validate import Operation, Request, check_apart, validate
 from matmill.dtypes import ALL, ELEMENTWISE, DType, named
-from matmill.products import INNER, MATMUL
-from matmill.requests import Operation, Request, check_apart, judge
-from matmill.sums import TRANSPOSE, TRANSPOSE_ADD, factor
 
 #: What each operator asks of the core, and its element types.
 _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
@@ -22,7 +22,7 @@ _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
     "matmul": (MATMUL, ALL),
 }
 
-#: Numbers that a compiler does not know yet: they are judged when they are computed with.
+#: Numbers that a compiler does not know yet: they are checked when they are computed with.
 SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
 
 
@@ -30,7 +30,7 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
     """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
     operation, dtypes = _OPERATIONS[name]
     request = _request(operation, tensors, factors, out, lambda x, called: inspect(x, called, None, dtypes))
-    shape = judge(request, "cpu", None).shape
+    shape = validate(request)
     if out is not None:
         # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
         unread = "beta" in factors and factor(factors["beta"], "beta", request.a.dtype) == 0
@@ -41,15 +41,15 @@ def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
 def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[Any, ...]:
     """The same for tensors without memory, whose sizes may be symbols.
 
-    Symbols are judged by the sizes that they had when they were met; of those that have none yet (a number of elements
-    found, say), and of whether ``out`` overlaps an operand, the judgement is left until there is memory.
+    Symbols are checked by the sizes that they had when they were met. Those that have none yet (a number of elements
+    found, say), and whether ``out`` overlaps an operand, are checked once there is memory.
     """
     symbols = [size for x in tensors for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
     if not all(size.node.has_hint() for size in symbols):
         return _symbolic(name, tensors)
     operation, dtypes = _OPERATIONS[name]
     request = _request(operation, tensors, factors, out, lambda x, called: _outline(x, called, dtypes))
-    shape = judge(request, "cpu" if request.a.device == CPU else None, None).shape
+    shape = validate(request)
     return _symbolic(name, tensors) if symbols else shape
 
 

@@ -90,7 +90,7 @@ def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
                 argument="out",
                 got="a tensor to write into, where a derivative is recorded",
                 wanted="out = None, or tensors of which no derivative is recorded",
-                fix="Leave out= away, or call inside torch.no_grad().",
+                fix="Omit out=, or call inside torch.no_grad().",
             )
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — see above
             writing(*tensors, out=out, **factors)

@@ -1,8 +1,8 @@
 """The operators as functions: on a GPU's own tensors straight to the kernels, past torch's dispatcher where it may be.
 
-The dispatcher and autograd's share of it are needed where a derivative is recorded, where a compiler or tracer watches,
+The dispatcher and autograd's part of it are needed where a derivative is recorded, where a compiler or tracer watches,
 and for tensors that are not plain ones; only there do these functions call the operators ``torch.ops.matmill``. With a
-stand-in for the kernel (2026-11, torch 2.13, an AMD EPYC), the direct way added 0.5 us to a call, the operator 3.6 us,
+stand-in for the kernel (2026-11, torch 2.13, an AMD EPYC), the direct call added 0.5 us, the operator 3.6 us,
 and one made by ``torch.library.custom_op`` 6.0 us.
 """
 
@@ -16,14 +16,14 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 from matmill import ops
+from matmill.dispatch.transpose import factor
+from matmill.dispatch.validate import scalar
 from matmill.dtypes import ELEMENTWISE
-from matmill.requests import scalar
-from matmill.sums import factor
 from matmill.torch import gradients
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
 
-# The state of torch that decides between both ways; asking takes 0.2 µs in all. torch has no public names for it.
+# The state of torch that decides between kernel and dispatcher; asking takes 0.2 µs. torch has no public names for it.
 _C = torch._C  # noqa: SLF001 — see above
 _transforming = _C._are_functorch_transforms_active  # noqa: SLF001 — see above
 _dispatch_modes = _C._len_torch_dispatch_stack  # noqa: SLF001 — see above
@@ -133,7 +133,7 @@ def _factor(value: Any, argument: str, x: Any) -> Any:
 
 
 def _plain(x: Any, y: Any) -> bool:
-    """Whether nothing but the values of these tensors matters, and they lie on a GPU."""
+    """Whether nothing but the values of these tensors matters, and they are on a GPU."""
     return (
         type(x) in _PLAIN
         and x.is_cuda

@@ -57,7 +57,7 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
-    """``alpha * x.mT + beta * y``: linear in both, so the gradients are the result's, turned and scaled."""
+    """``alpha * x.mT + beta * y``: linear in both, so the gradients are the result's, transposed and scaled."""
 
     @staticmethod
     def forward(x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -150,7 +150,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 — torch's signature
-        """Keeps both operands, for both ways."""
+        """Keeps both operands, for both directions."""
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 

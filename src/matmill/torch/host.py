@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from matmill.dispatch.gemm import k_chunks
+from matmill.dispatch.transpose import factor
 from matmill.dtypes import ELEMENTWISE, DType, named
-from matmill.products import stretches
-from matmill.sums import factor
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 
@@ -48,14 +48,14 @@ def matmul(out: Any, a: Any, b: Any) -> None:
 
 
 def _widened(out: Any, a: Any, b: Any) -> Any:
-    """``a @ b`` in float32, for which a bounded stretch of k is converted at a time."""
+    """``a @ b`` in float32, for which a bounded chunk of k is converted at a time."""
     m, n = a.shape[-2] if a.dim() > 1 else 1, b.shape[-1] if b.dim() > 1 else 1
     # torch may copy an operand for every batch that it is broadcast over.
     batch = prod(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     total = torch.zeros(out.shape, dtype=torch.float32)
-    for part in stretches(a.shape[-1], torch.float32.itemsize * batch * (m + n)):
-        rows = b[..., part, :] if b.dim() > 1 else b[part]
-        total += torch.matmul(a[..., part].float(), rows.float())
+    for chunk in k_chunks(a.shape[-1], torch.float32.itemsize * batch * (m + n)):
+        rows = b[..., chunk, :] if b.dim() > 1 else b[chunk]
+        total += torch.matmul(a[..., chunk].float(), rows.float())
     return total
 
 

@@ -11,7 +11,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
-from matmill.layout import is_long
+from matmill.lowering import is_long
 from matmill.problem import Gemm
 from matmill.tiling.simt import STRIDED, TILES, against, strided_values, threads, tiles, with_copies
 from matmill.tiling.simt import space as shapes

@@ -17,7 +17,7 @@ from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.mma import against_units, units
 from matmill.kernels.inner.stages import LEAST_COPY, with_stages
-from matmill.layout import NARROW, is_long
+from matmill.lowering import NARROW, is_long
 from matmill.problem import Gemm
 from matmill.tiling.mma import LARGEST, no_unit
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE, padded_bytes

@@ -12,7 +12,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument, Pointer
-from matmill.layout import many_small
+from matmill.lowering import many_small
 from matmill.parameters import Parameters
 from matmill.problem import Geam
 from matmill.tiling.bank_padding import VECTOR_BYTES, best, steady

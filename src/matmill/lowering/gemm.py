@@ -1,7 +1,7 @@
 """From the shapes and strides of matrix products to GEMM problems.
 
-A product of any shape becomes a few stages: batch dimensions that lie regularly in all operands collapse into one, a
-batch whose second matrix is shared becomes taller matrices, and what is left is looped over.
+A product of any shape becomes a few sub-problems. Batch dimensions with regular strides in all operands collapse into
+one, a batch whose second matrix is shared becomes taller matrices, and what is left is looped over.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
-from matmill.layout.axes import (
+from matmill.lowering.axes import (
     Axis,
     Shape,
-    Stage,
+    SubProblem,
     broadcast_batches,
     broadcast_strides,
     canonical,
@@ -44,12 +44,12 @@ def is_long(problem: Gemm) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
+def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape:
     """The shape of ``a @ b`` by the array API's rules. Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
-    >>> result_shape((5, 1, 2, 3), (4, 3, 6)), result_shape((3,), (3, 6)), result_shape((3,), (3,))
+    >>> gemm_shape((5, 1, 2, 3), (4, 3, 6)), gemm_shape((3,), (3, 6)), gemm_shape((3,), (3,))
     ((5, 4, 2, 6), (6,), ())
     """
     first, second = names
@@ -61,25 +61,25 @@ def result_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Sha
                 wanted="at least one dimension",
                 fix="Multiply by a scalar with `*`.",
             )
-    inner, place = (b[-2], "second-last") if len(b) > 1 else (b[0], "only")
+    inner, which = (b[-2], "second-last") if len(b) > 1 else (b[0], "only")
     if a[-1] != inner:
         raise ShapeError(
             argument=f"{first}, {second}",
             got=f"shapes {tuple(a)} and {tuple(b)}",
-            wanted=f"the last dimension of {first} ({a[-1]}) to equal {second}'s {place} ({inner})",
-            fix="Transpose one of them if it lies the other way.",
+            wanted=f"the last dimension of {first} ({a[-1]}) to equal {second}'s {which} ({inner})",
+            fix="Transpose one of them if it is stored the other way.",
         )
     batch = broadcast_batches(a, b, names)
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def lower(
+def lower_gemm(
     a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool = False
-) -> tuple[Stage[Gemm], ...]:
-    """The stages that compute D = alpha * A @ B + beta * C.
+) -> tuple[SubProblem[Gemm], ...]:
+    """The problems that compute D = alpha * A @ B + beta * C.
 
-    ``d`` has the shape :func:`result_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
-    the inner dimension 0, so that A and B are not read. An empty result needs no stage.
+    ``d`` has the shape :func:`gemm_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
+    the inner dimension 0, so that A and B are not read. An empty result needs none.
 
     Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
     """
@@ -110,20 +110,20 @@ def lower(
     starts = [operand.address | 16 for operand in (a, b, d)]
     a_align, b_align, d_align = _alignments(problem, axes, starts)
     a_start, b_start = (
-        lowest_bit(start, (axis.strides[place] for axis in axes), problem.dtype.itemsize)
-        for place, start in enumerate(starts[:2])
+        lowest_bit(start, (axis.strides[which] for axis in axes), problem.dtype.itemsize)
+        for which, start in enumerate(starts[:2])
     )
     known = replace(
         problem, a_align=a_align, b_align=b_align, d_align=d_align, a_start_align=a_start, b_start_align=b_start
     )
     if a.address == b.address and _mirrored(problem, axes):
         known = replace(known, gram=True, b_strides=None, b_align=a_align)
-    stages = []
+    found = []
     for axis, offsets in grids(axes, problem.dtype.itemsize):
         a_batch, b_batch, c_batch, d_batch = axis.strides
         whole = replace(known, batch=axis.extent, a_batch=a_batch, b_batch=b_batch, c_batch=c_batch, d_batch=d_batch)
-        stages.append(Stage(whole, offsets))
-    return tuple(stages)
+        found.append(SubProblem(whole, offsets))
+    return tuple(found)
 
 
 def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
@@ -182,15 +182,15 @@ def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
 
 
 def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
-    """For A, B and D, what divides the address of every contiguous line: a power of two, at most 16 bytes.
+    """For A, B and D, what divides the address of every contiguous row or column: a power of two, at most 16 bytes.
 
     ``starts`` have the bits of their first addresses, and that of 16.
     """
     extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
     strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
     found = []
-    for place, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
+    for which, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
         steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
-        steps += [axis.strides[place] for axis in axes]
+        steps += [axis.strides[which] for axis in axes]
         found.append(lowest_bit(start, steps, problem.dtype.itemsize))
     return found

@@ -1,7 +1,8 @@
 """From the shapes and strides of transpose+add to problems: D = alpha * X transposed + beta * Y, element by element.
 
-Seen by D's indices, all operands are arrays of D's shape. Dimensions that lie regularly in all of them become one; the
-last two of those left are the rows and columns of matrices, changed over where D's columns lie closer than its rows.
+By D's indices, all operands are arrays of D's shape. Dimensions with regular strides in all of them become one. The
+last two of those left are the rows and columns of matrices, exchanged where D's row stride is less than its column
+stride.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import TypeAlias
 from matmill.arrays import Operand
 from matmill.dtypes import BITS
 from matmill.errors import ShapeError
-from matmill.layout.axes import (
+from matmill.lowering.axes import (
     MOST_BATCHES,
     NO_AXIS,
     Axis,
     Offsets,
     Shape,
-    Stage,
+    SubProblem,
     broadcast_batches,
     broadcast_strides,
     canonical,
@@ -38,14 +39,14 @@ from matmill.problem import Geam, View
 _ALIGN = 16
 #: Kernels count rows and columns in 32 bits, and tiles reach past the end.
 _LONGEST = 2**30
-#: A sum of vectors is cut into this many columns, where that makes as many rows as tiles have: one row would leave the
+#: Long vectors are cut into this many columns, where that makes as many rows as tiles have: one row would leave the
 #: rest of each tile empty. The start of every row is a multiple of 16 bytes from the first.
 _FOLDED, _FOLDED_ROWS = 1024, 128
-#: Vectors of the least number of small matrices that are whole vectors together, and how many small matrices may lie
-#: along a grid's first dimension, which is the long one.
+#: Vectors of the least number of small matrices that are whole vectors together, and how many small matrices a
+#: grid's first dimension, the long one, may count.
 _SMALL, _MOST_SMALL = 2048, 2**31 - 1
 
-#: Rows, columns, and the places where such a matrix starts, in elements.
+#: Rows, columns, and the offsets at which such a matrix starts, in elements.
 _Part: TypeAlias = tuple[Axis, Axis, list[Offsets]]
 _X, _Y, _D = 0, 1, 3
 
@@ -53,7 +54,7 @@ _X, _Y, _D = 0, 1, 3
 def many_small(problem: Geam) -> str | None:
     """Why a problem is not one of many small packed matrices, one operand's transposed, or None.
 
-    Runs of them are one work.
+    A block takes chunks of them.
     """
     names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
     m, n = problem.m, problem.n
@@ -71,12 +72,12 @@ def many_small(problem: Geam) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def sum_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
+def transpose_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "y")) -> Shape:
     """The shape of ``x`` with its last two dimensions swapped, plus ``y``. Raises :class:`~matmill.errors.ShapeError`.
 
     ``names`` are those of the two arrays in messages.
 
-    >>> sum_shape((3, 4)), sum_shape((5, 1, 3, 4), (6, 4, 3))
+    >>> transpose_shape((3, 4)), transpose_shape((5, 1, 3, 4), (6, 4, 3))
     ((4, 3), (5, 6, 4, 3))
     """
     for name, shape, wanted in ((names[0], x, "(..., c, r)"), (names[1], y, "(..., r, c)")):
@@ -95,17 +96,19 @@ def sum_shape(x: Shape, y: Shape | None = None, names: tuple[str, str] = ("x", "
             argument=", ".join(names),
             got=f"shapes {tuple(x)} and {tuple(y)}",
             wanted=f"the last two dimensions of {names[1]} to be {names[0]}'s, swapped: {rows_columns}",
-            fix=f"Transpose {names[1]} if it lies as {names[0]} does.",
+            fix=f"Transpose {names[1]} if it is stored as {names[0]} is.",
         )
     return (*broadcast_batches(x, y, names), *rows_columns)
 
 
-def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None) -> tuple[Stage[Geam], ...]:
+def lower_transpose(
+    x: Operand, y: Operand | None, d: Operand, *, alpha: float | None = None
+) -> tuple[SubProblem[Geam], ...]:
     """The stages that compute D = alpha * X transposed + beta * Y.
 
-    ``d`` has the shape :func:`sum_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha`` of 1 means
-    that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which times 0 is
-    no NaN. An empty result needs no stage.
+    ``d`` has the shape that :func:`transpose_shape` gives, ``y`` is None where beta is 0. Without ``y``, an ``alpha``
+    of 1 means that bits are moved, and one of 0 that D becomes 0: one element of X is then read, as an integer, which
+    times 0 is no NaN. An empty result needs none.
     """
     if not all(d.shape):
         return ()
@@ -122,10 +125,10 @@ def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None 
         if batch:
             *batch, rows = collapse((*batch, rows))
     size = d.dtype.itemsize
-    stages = []
+    found = []
     for high, wide, starts in _parts(rows, columns):
         of_x, of_y, of_d = (
-            _view(operand, place, d, (*batch, high, wide)) for place, operand in ((_X, x), (_Y, y), (_D, d))
+            _view(operand, which, d, (*batch, high, wide)) for which, operand in ((_X, x), (_Y, y), (_D, d))
         )
         one = Geam(
             m=high.extent,
@@ -138,8 +141,8 @@ def lower_sum(x: Operand, y: Operand | None, d: Operand, *, alpha: float | None 
         )
         small = len(batch) == 1 and many_small(_batched(one, batch[0])) is None
         for axis, offsets in grids(batch, size, starts, most=_MOST_SMALL if small else MOST_BATCHES):
-            stages.append(Stage(_batched(one, axis), offsets))
-    return tuple(stages)
+            found.append(SubProblem(_batched(one, axis), offsets))
+    return tuple(found)
 
 
 def _batched(problem: Geam, axis: Axis) -> Geam:
@@ -163,22 +166,22 @@ def _parts(rows: Axis, columns: Axis) -> Iterator[_Part]:
     for high, wide, first in pairs:
         for m, row_starts in cut(high.extent, _LONGEST):
             for n, column_starts in cut(wide.extent, _LONGEST):
-                places = product(row_starts, column_starts)
-                starts = [total((first, high.at(row), wide.at(column))) for row, column in places]
+                corners = product(row_starts, column_starts)
+                starts = [total((first, high.at(row), wide.at(column))) for row, column in corners]
                 yield Axis(m, high.strides), Axis(n, wide.strides), starts
 
 
-def _view(operand: Operand | None, place: int, d: Operand, axes: Sequence[Axis]) -> View:
-    """How one operand lies: ``axes`` are those of the batch, rows and columns."""
+def _view(operand: Operand | None, which: int, d: Operand, axes: Sequence[Axis]) -> View:
+    """How one operand is stored: ``axes`` are those of the batch, rows and columns."""
     if operand is None:
         return View((0, 0))
     *batch, rows, columns = axes
     size = d.dtype.itemsize
-    view = View(canonical((rows.strides[place], columns.strides[place]), rows.extent, columns.extent))
+    view = View(canonical((rows.strides[which], columns.strides[which]), rows.extent, columns.extent))
     across = (*batch, columns if view.crossed else rows)
-    apart = (axis.strides[place] - axis.strides[_D] for axis in axes if axis.extent > 1)
+    apart = (axis.strides[which] - axis.strides[_D] for axis in axes if axis.extent > 1)
     return replace(
         view,
-        align=lowest_bit(operand.address | _ALIGN, (axis.strides[place] for axis in across if axis.extent > 1), size),
+        align=lowest_bit(operand.address | _ALIGN, (axis.strides[which] for axis in across if axis.extent > 1), size),
         beside=lowest_bit(abs(operand.address - d.address) | _ALIGN, apart, size),
     )

@@ -1,4 +1,4 @@
-"""Dimensions of several operands at once: broadcast, joined where they lie regularly, cut and looped over."""
+"""Dimensions of several operands at once: broadcast, joined where strides are regular, cut and looped over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeAlias
 from matmill.errors import ShapeError
 from matmill.kernel import P
 
-#: Members of a batch lie along grid.y, which ends here (CUDA programming guide, compute capabilities).
+#: Members of a batch are counted by grid.y, which ends here (CUDA programming guide, compute capabilities).
 MOST_BATCHES = 65535
 
 Shape: TypeAlias = tuple[int, ...]
@@ -19,8 +19,8 @@ Offsets: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Stage(Generic[P]):
-    """One problem and the places where it is to be computed."""
+class SubProblem(Generic[P]):
+    """One problem and the offsets at which it is to be computed."""
 
     problem: P
     offsets: tuple[Offsets, ...]
@@ -33,7 +33,7 @@ class Axis(NamedTuple):
     strides: tuple[int, int, int, int]
 
     def at(self, index: int) -> tuple[int, int, int, int]:
-        """How far an index lies from the first one, in elements of A, B, C and D."""
+        """The distance from the first index to this one, in elements of A, B, C and D."""
         a, b, c, d = self.strides
         return index * a, index * b, index * c, index * d
 
@@ -121,7 +121,7 @@ def grids(
     *,
     most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, tuple[Offsets, ...]]]:
-    """One axis, the longest, in runs of at most ``most``, each with the places where it is launched.
+    """One axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
 
     The other axes are looped over, from each of ``starts`` (in elements).
     """
@@ -136,7 +136,7 @@ def grids(
 
 
 def total(steps: Iterable[Sequence[int]], size: int = 1) -> Offsets:
-    """The sum of steps in A, B, C and D, times ``size``."""
+    """Steps in A, B, C and D, added up and times ``size``."""
     a, b, c, d = (sum(column) * size for column in zip(*steps, strict=True))
     return a, b, c, d
 

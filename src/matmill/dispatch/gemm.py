@@ -1,4 +1,4 @@
-"""matmul and inner as operations: the shapes and types that they take, their stages, and NumPy's answer."""
+"""matmul and inner as operations: the shapes and types they take, how they are lowered, and NumPy's answer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arrays import Operand, mirrors
+from matmill.dispatch.validate import Operation, Request
 from matmill.errors import ArgumentError, ShapeError
-from matmill.layout import NARROW, Shape, Stage, check_broadcast, lower, result_shape
+from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_shape, lower_gemm
 from matmill.problem import Gemm
-from matmill.requests import Operation, Request
 
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
@@ -26,7 +26,7 @@ def _shape(request: Request) -> Shape:
     """The result's shape, where the operands have shapes that go together."""
     a, b = _factors(request)
     operation = request.operation
-    shape = result_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
     _check_added(request, shape)
     return shape
 
@@ -43,7 +43,7 @@ def _narrow_shape(request: Request) -> Shape:
                 wanted=f"two dimensions ({extents})",
                 fix="Use matmul for vectors and batches, or reshape it.",
             )
-    shape = result_shape(tuple(a.shape), tuple(b.shape), names)
+    shape = gemm_shape(tuple(a.shape), tuple(b.shape), names)
     m, n = _rows_columns(a, b)
     for name, extent, called in ((names[0], m, "m"), (names[1], n, "n")):
         if not 1 <= extent <= NARROW:
@@ -73,23 +73,19 @@ def _check_added(request: Request, shape: Shape) -> None:
             argument="c",
             got=f"None with beta = {request.beta}",
             wanted="an array to add, where beta is not 0",
-            fix="Pass c, or leave beta out.",
+            fix="Pass c, or omit beta.",
         )
 
 
-def _variant(request: Request) -> tuple[str, bool]:
-    return "product", request.alpha == 0
-
-
-def _lower(request: Request, d: Operand) -> tuple[Stage[Gemm], ...]:
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     a, b = _factors(request)
-    return lower(a, b, request.c, d, skip_product=request.alpha == 0)
+    return lower_gemm(a, b, request.c, d, skip_product=request.alpha == 0)
 
 
-def stretches(k: int, per_k: int) -> Iterator[slice]:
-    """Parts of a sum's ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
+def k_chunks(k: int, per_k: int) -> Iterator[slice]:
+    """Chunks of ``k`` terms, in order, whose wider copies stay bounded, at ``per_k`` bytes a term.
 
-    >>> list(stretches(3, 16 * 2**20))
+    >>> list(k_chunks(3, 16 * 2**20))
     [slice(0, 2, None), slice(2, 4, None)]
     """
     step = max(1, _WIDENED_BYTES // max(1, per_k))
@@ -115,20 +111,20 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 
 def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
-    """``a @ b`` summed in a wider type, for which a bounded stretch of k is converted at a time."""
+    """``a @ b`` summed in a wider type, for which a bounded chunk of k is converted at a time."""
     k = a.shape[-1]
     per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
     total = np.zeros(np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape, scalar)
-    for part in stretches(k, per_k):
-        rows = b[..., part, :] if b.ndim > 1 else b[part]
-        total += np.matmul(a[..., part].astype(scalar), rows.astype(scalar))
+    for chunk in k_chunks(k, per_k):
+        rows = b[..., chunk, :] if b.ndim > 1 else b[chunk]
+        total += np.matmul(a[..., chunk].astype(scalar), rows.astype(scalar))
     return total
 
 
 def _mirror(square: Array) -> None:
-    """Copies what lies above the diagonals of matrices to below them.
+    """Copies what is above the diagonals of matrices to below them.
 
-    BLAS promises no order of summation: one that blocks rows and columns unlike rounds (i, j) and (j, i) apart.
+    BLAS promises no order of summation: with other blocks for rows than for columns, (i, j) and (j, i) may differ.
     """
     m = square.shape[-1]
     for start in range(0, m, _BAND):
@@ -137,5 +133,5 @@ def _mirror(square: Array) -> None:
         np.copyto(square[..., start:stop, :stop], above, where=np.tri(stop - start, stop, start - 1, dtype=bool))
 
 
-MATMUL = Operation("a", "b", "c", _shape, _variant, _lower, _compute, beta=0.0, streams=True)
-INNER = Operation("e", "f", "c", _narrow_shape, _variant, _lower, _compute, beta=0.0, streams=True)
+MATMUL = Operation("a", "b", "c", _shape, _lower, _compute, beta=0.0, streams=True)
+INNER = Operation("e", "f", "c", _narrow_shape, _lower, _compute, beta=0.0, streams=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from matmill.arrays import inspect
 from matmill.errors import ShapeError
-from matmill.layout import MOST_BATCHES, Stage, lower, result_shape
+from matmill.lowering import MOST_BATCHES, SubProblem, gemm_shape, lower_gemm
 from matmill.problem import Gemm
 
 Array = NDArray[Any]
@@ -27,7 +27,7 @@ def _at(root: Array, first: Array, offset: int, shape: tuple[int, ...], strides:
     return as_strided(flat[start:], shape, tuple(s * flat.itemsize for s in strides))
 
 
-def _interpret(stages: tuple[Stage[Gemm], ...], views: list[Array], roots: list[Array]) -> Array:
+def _interpret(stages: tuple[SubProblem[Gemm], ...], views: list[Array], roots: list[Array]) -> Array:
     """Runs the stages as a kernel would, by address arithmetic alone; returns how often each output was written."""
     a, b, c, d = views
     root_a, root_b, root_c, root_d = roots
@@ -81,7 +81,7 @@ def _product(draw: st.DrawFn) -> tuple[list[Array], list[Array]]:
         shapes[0] = (k,)
     if draw(st.booleans()) and len(shapes[1]) == 2:
         shapes[1] = (k,)
-    full = result_shape(*shapes)
+    full = gemm_shape(*shapes)
     own = [1 if draw(st.booleans()) else extent for extent in full]
     shapes += [tuple(own[draw(st.integers(0, len(own))) :]), full]
     pairs = [draw(_array(shape)) for shape in shapes]
@@ -93,7 +93,7 @@ def _product(draw: st.DrawFn) -> tuple[list[Array], list[Array]]:
 def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_c: bool, skip: bool) -> None:
     (a, b, c, d), roots = drawn
     operands = [inspect(x, name) for x, name in ((a, "a"), (b, "b"), (c, "c"), (d, "d"))]
-    stages = lower(operands[0], operands[1], operands[2] if use_c else None, operands[3], skip_product=skip)
+    stages = lower_gemm(operands[0], operands[1], operands[2] if use_c else None, operands[3], skip_product=skip)
     expected = np.matmul(a, b) * (0 if skip else 1) + (0.5 * c if use_c else 0)
     writes = _interpret(stages, [a, b, c, d], roots)
     np.testing.assert_array_equal(d, expected)
@@ -106,7 +106,7 @@ def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_
 def test_alignment_divides_every_contiguous_line(drawn: tuple[list[Array], list[Array]]) -> None:
     (a, b, _, d), _roots = drawn
     x, y, z = inspect(a, "a"), inspect(b, "b"), inspect(d, "d")
-    for stage in lower(x, y, None, z):
+    for stage in lower_gemm(x, y, None, z):
         p = stage.problem
         for off_a, _, _, off_d in stage.offsets:
             rows = {x.address + off_a + i * p.a_row_col[0] * 8 for i in range(p.m)}
@@ -115,10 +115,10 @@ def test_alignment_divides_every_contiguous_line(drawn: tuple[list[Array], list[
             assert all(start % p.d_align == 0 for start in rows) or p.d_row_col[0] == 1
 
 
-def _stages(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Stage[Gemm], ...]:
+def _stages(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[SubProblem[Gemm], ...]:
     x, y = np.zeros(a, np.float32), np.zeros(b, np.float32)
-    d = np.zeros(result_shape(a, b), np.float32)
-    return lower(inspect(x, "a"), inspect(y, "b"), None, inspect(d, "out"))
+    d = np.zeros(gemm_shape(a, b), np.float32)
+    return lower_gemm(inspect(x, "a"), inspect(y, "b"), None, inspect(d, "out"))
 
 
 def test_packed_batches_are_one_launch() -> None:
@@ -157,7 +157,7 @@ def test_an_empty_sum_is_a_stage() -> None:
 )
 def test_shapes_that_do_not_fit(a: tuple[int, ...], b: tuple[int, ...], argument: str) -> None:
     with pytest.raises(ShapeError) as raised:
-        result_shape(a, b)
+        gemm_shape(a, b)
     assert raised.value.argument == argument
 
 
@@ -170,9 +170,9 @@ def test_narrow_products_of_a_long_k_stay_narrow() -> None:
     assert (short.problem.batch, short.problem.m) == (1, 150)
 
 
-def _lowered(a: Array, b: Array) -> tuple[Stage[Gemm], ...]:
-    d = np.zeros(result_shape(a.shape, b.shape), a.dtype)
-    return lower(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))
+def _lowered(a: Array, b: Array) -> tuple[SubProblem[Gemm], ...]:
+    d = np.zeros(gemm_shape(a.shape, b.shape), a.dtype)
+    return lower_gemm(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))
 
 
 _E = np.zeros((6, 40), np.float32)
@@ -218,7 +218,7 @@ def test_other_views_of_the_same_memory_are_two_inputs(a: Array, b: Array) -> No
 
 def test_nothing_is_shared_where_nothing_is_read() -> None:
     d = inspect(np.zeros((6, 6), np.float32), "out")
-    (stage,) = lower(inspect(_E, "a"), inspect(_E.T, "b"), None, d, skip_product=True)
+    (stage,) = lower_gemm(inspect(_E, "a"), inspect(_E.T, "b"), None, d, skip_product=True)
     assert (stage.problem.k, stage.problem.gram) == (0, False)
 
 

@@ -1,108 +1,84 @@
-"""The ways a checked request can take: a GPU's own arrays, host arrays through a GPU, NumPy, the emulator.
+"""The backends: a GPU in place for its own arrays, a GPU with copies for host arrays, NumPy, the emulator.
 
-A route gets a :class:`~matmill.requests.Request` that has been checked and its result's shape; it returns the array
-with the result.
+A backend gets a checked :class:`~matmill.dispatch.validate.Request` and its result's shape, and returns the array with
+the result.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill import arch as arches
-from matmill.arrays import ALLOCATE, Operand, current_stream, from_host, mirrors
+from matmill.arrays import ALLOCATE, Operand, Result, current_stream, from_host, mirrors
 from matmill.arrays.dlpack import Export
 from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
+from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared, recall
+from matmill.dispatch.validate import Request
 from matmill.errors import LaunchError
-from matmill.layout import NARROW, Shape
-from matmill.plan import Plan, prepare, recall
-from matmill.requests import Request
+from matmill.lowering import NARROW, Shape
+from matmill.plan import prepare
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
-from matmill.runtime.stream_scratch import Own
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
 
 _CUDA = 2  # kDLCUDA
 Array: TypeAlias = NDArray[Any]
 
 
-def in_place(request: Request, shape: Shape, plans: dict[int, Plan]) -> Any:
-    """Arrays of one library that lie on a GPU, on that library's current stream: the shortest way.
+def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
+    """Arrays on a GPU: the kernels run in place, without copies and without waiting.
 
-    ``plans`` are those of such requests, by the result's address modulo 16; one that is missing is added.
+    Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
+    wait for each other, and what a library might hand out again before the kernels have run is held until they have.
     """
-    _operation, a, b, c, out, alpha, beta, like, _home, array = request
-    allocate = ALLOCATE[a.library]
+    _operation, a, b, c, out, alpha, beta, like, home, array = request
+    library, index = home.library, home.device[1]
+    allocate: Callable[..., Result] = ALLOCATE.get(library, _our_memory)
+    held: tuple[object, ...] = ()
+    others: tuple[int, ...] = ()
+    named = stream
+    if stream is None:
+        stream = current_stream(library, index, home)
+    if named is not None or not call.signature:
+        held = tuple(x.owner for x in (a, b, c) if x is not None and (named is not None or x.library not in ALLOCATE))
+        others = () if named is not None else _other_streams((a, b, c, out), library, index, stream)
+        call = call if call.signature else recall(request, call.shape)
     if out is None:
-        array, address = allocate(like, a, shape)
+        array, address = allocate(like, a, call.shape, named)
+        call = misaligned(call, address) if address & 15 else call
     else:
         address = out.address
-    plan = plans.get(address & 15)
-    if plan is None:
-        d = _packed(shape, a, address) if out is None else out
-        plan = plans[address & 15] = _recall(GPU.get(a.device[1]), request, d)
-    stream = current_stream(a.library, a.device[1])
-    at, counter = plan.own(stream)
-    if plan.workspace and not at:
-        _room, at = allocate(like, a, plan.workspace, raw=True)  # which lives until the launches are made
-    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, at, counter)
+    for other in others:
+        GPU.get(index).order(other, stream)
+    plan = (call if isinstance(call, PreparedCall) else prepared(call, request, address)).plan
+    own = plan.own
+    workspace, counter = own(stream)
+    if plan.workspace and not workspace:
+        lent, workspace = allocate(like, a, plan.workspace, named, raw=True)
+        # What a library lent lives until the launches are made; ours until they have run.
+        held = held if library in ALLOCATE else (*held, lent)
+    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, workspace, counter)
     plan.run(addresses, alpha, beta, stream)
-    return array
-
-
-def _recall(gpu: GPU, request: Request, d: Operand) -> Plan:
-    operation, a, b, c, *_others = request
-    return recall(gpu, operation.variant(request), (a, b, c, d), partial(operation.lower, request, d))
-
-
-def on_gpu(request: Request, shape: Shape, stream: int | None) -> Any:
-    """Arrays that lie on a GPU: launched in place, without copies and without waiting."""
-    _operation, a, b, c, out, _alpha, _beta, like, home, array = request
-    index = home.device[1]
-    gpu = GPU.get(index)
-    others: list[int] = []
-    named = stream
-    # What the libraries might hand out again before the kernel has run must be held until it has.
-    held = tuple(x.owner for x in (a, b, c) if x is not None and (named is not None or x.library not in ALLOCATE))
-    if stream is None:
-        stream = current_stream(home.library, index, home)
-        others = _other_streams((a, b, c, out), home.library, index, stream)
-    kept, allocate = None, ALLOCATE.get(home.library)
-    if out is not None:
-        d = out
-    else:
-        if allocate is None:
-            kept = gpu.empty(a.dtype.itemsize * math.prod(shape))
-            address = kept.address
-        else:
-            array, address = allocate(like, a, shape, named)
-        d = _packed(shape, a, address)
-    for other in others:
-        gpu.order(other, stream)
-    plan = _recall(gpu, request, d)
-    at, counter = plan.own(stream)
-    if plan.workspace and not at and allocate is not None:
-        _room, at = allocate(like, a, plan.workspace, named, raw=True)  # which lives until the launches are made
-    elif plan.workspace and not at:
-        room = gpu.empty(plan.workspace)
-        held, at = (*held, room), room.address
-    _run(plan, request, d.address, (at, counter), stream)
     if held:
-        gpu.keep(held, stream)
+        GPU.get(index).keep(held, stream)
     for other in others:
-        gpu.order(stream, other)
-    return array if kept is None else _export(request, shape, gpu, kept, stream)
+        GPU.get(index).order(stream, other)
+    return array if out is not None or library in ALLOCATE else _export(request, call.shape, array, stream)
 
 
-def _run(plan: Plan, request: Request, to: int, room: Own, stream: int) -> None:
-    plan.run((*_starts(request), to, *room), request.alpha, request.beta, stream)
+def _our_memory(_like: Any, operand: Operand, shape: int | Shape, _stream: int | None, *, raw: bool = False) -> Result:
+    """As the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
+    count = math.prod(shape) if isinstance(shape, tuple) else shape
+    memory = GPU.get(operand.device[1]).empty(count if raw else count * operand.dtype.itemsize)
+    return memory, memory.address
 
 
 def _starts(request: Request) -> tuple[int, int, int]:
@@ -111,13 +87,7 @@ def _starts(request: Request) -> tuple[int, int, int]:
     return a.address, 0 if b is None else b.address, 0 if c is None else c.address
 
 
-def _packed(shape: tuple[int, ...], like: Operand, address: int) -> Operand:
-    """The operand of a fresh result beside ``like``."""
-    strides = packed_strides(shape)
-    return Operand(shape, strides, like.dtype, like.device, address, readonly=False, library=like.library, owner=None)
-
-
-def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> list[int]:
+def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> tuple[int, ...]:
     """Streams that must wait for each other: those of other libraries, and those that arrays name as their own."""
     foreign = [
         operand
@@ -125,11 +95,12 @@ def _other_streams(operands: tuple[Operand | None, ...], library: str, index: in
         if operand is not None and (operand.library != library or operand.stream is not None)
     ]
     streams = [current_stream(operand.library, index, operand) for operand in foreign]
-    return [other for other in dict.fromkeys(streams) if other != stream]
+    return tuple(other for other in dict.fromkeys(streams) if other != stream)
 
 
-def _export(request: Request, shape: Shape, gpu: GPU, kept: Allocation, stream: int) -> Any:
-    """The result in our own memory, as an array of a library that only takes memory through DLPack."""
+def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> Any:
+    """The result in our memory, as an array of a library that only takes memory through DLPack."""
+    gpu = GPU.get(request.home.device[1])
     export = Export(
         kept.address,
         shape,
@@ -142,7 +113,7 @@ def _export(request: Request, shape: Shape, gpu: GPU, kept: Allocation, stream: 
 
 
 def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Progress | None = None) -> Any:
-    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products piece by piece.
+    """Host arrays: copied to GPU 0, worked on there, and the result copied back; long narrow products chunk by chunk.
 
     ``progress`` is told of the bytes of those.
     """
@@ -157,12 +128,14 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
         if b is not None:
             # What is one matrix on the host stays one.
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
-        there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"))
-        plan = _recall(gpu, there, _packed(shape, x, memory.address))
-        at, counter = plan.own(stream or 0)
-        if plan.workspace and not at:
-            at = stack.enter_context(gpu.empty(plan.workspace)).address
-        _run(plan, there, memory.address, (at, counter), stream or 0)
+        there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"), out=None)
+        call = recall(there, shape)
+        plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
+        workspace, counter = plan.own(stream or 0)
+        if plan.workspace and not workspace:
+            workspace = stack.enter_context(gpu.empty(plan.workspace)).address
+        addresses = (*_starts(there), memory.address, workspace, counter)
+        plan.run(addresses, request.alpha, request.beta, stream or 0)
         gpu.synchronize()
         return _deliver(request, memory.download(shape, a.dtype.numpy))
 
@@ -203,7 +176,7 @@ def _swapped(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
-    """The operand in GPU memory, with its strides where the elements lie close together, else packed."""
+    """The operand in GPU memory, with its strides where the elements are close together, else packed."""
     low, high = bounds(operand) if operand.nbytes else (0, -1)
     size = operand.dtype.itemsize
     if (high - low + 1) * size <= 2 * operand.nbytes:
@@ -211,7 +184,7 @@ def _upload(gpu: GPU, operand: Operand, name: str) -> Operand:
         span = np.lib.stride_tricks.as_strided(operand.owner[corner], (high - low + 1,), (size,))
         memory = gpu.upload(span, name)
         return operand._replace(device=("cuda", gpu.index), address=memory.address - low * size, owner=memory)
-    # Repeated elements travel once.
+    # Repeated elements are copied once.
     once = operand.owner[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in operand.strides)]
     packed = packed_strides(once.shape)
     strides = tuple(0 if own == 0 else new for own, new in zip(operand.strides, packed, strict=True))
@@ -258,7 +231,7 @@ def emulated(request: Request, shape: Shape) -> Any:
         for offsets in one.stage.offsets:
             launches = one.launches(addresses, offsets, request.alpha, request.beta)
             for ptx, launch in zip(texts, launches, strict=True):
-                # Races are looked for in the kernels' tests; here they would triple the time.
+                # The kernels' tests look for races; here that would triple the time.
                 report = emulate(ptx, launch, memory, races=False, counters=False)
                 if report.hazards:
                     raise LaunchError(

@@ -1,4 +1,4 @@
-"""Calls like earlier ones skip the checks, and only those: results, refusals and memory are as on the checked way."""
+"""Calls like earlier ones skip the checks, and only those: results, refusals and memory are as on the checked path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from matmill import arrays, ops, shortcuts
+from matmill import arrays, ops
+from matmill.dispatch import fast_path, plan_cache
 from matmill.errors import AliasError, ArgumentError, DTypeError, ShapeError
 from support.fake_gpu import FakeGPU, Parameter, Subclass, Tensor, Tensors
 
@@ -19,7 +20,7 @@ Array = NDArray[Any]
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the arrays that the checked way has read."""
+    """Names of the arrays that the checked path has read."""
     seen: list[str] = []
 
     def inspect(x: object, argument: str, *others: Any) -> Any:
@@ -81,7 +82,7 @@ def test_whatever_differs_in_more_than_addresses_is_another_kind(tensors: Tensor
         for a, b in kinds:
             assert (matmill.matmul(tensors(a), tensors(b)).base == a @ b).all()
         assert len(checked) == 2 * len(kinds), turn
-    assert len(shortcuts._ways) == len(kinds)
+    assert len(plan_cache.calls) == len(kinds)
 
 
 def test_one_row_may_have_any_stride(tensors: Tensors, checked: list[str]) -> None:
@@ -91,7 +92,7 @@ def test_one_row_may_have_any_stride(tensors: Tensors, checked: list[str]) -> No
     assert len(checked) == 2
 
 
-def test_scalars_and_other_arguments_are_for_the_checked_way(tensors: Tensors, checked: list[str]) -> None:
+def test_scalars_and_other_arguments_are_for_the_checked_path(tensors: Tensors, checked: list[str]) -> None:
     x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
     for _ in range(2):
         assert (matmill.transpose_add(tensors(x), tensors(y), alpha=2.0).base == 2 * x.T + y).all()
@@ -103,7 +104,7 @@ def test_scalars_and_other_arguments_are_for_the_checked_way(tensors: Tensors, c
         matmill.matmul(tensors(x), tensors(y), beta=1.0)
 
 
-def test_results_may_lie_where_y_is_and_nowhere_else(tensors: Tensors, checked: list[str]) -> None:
+def test_results_may_be_written_where_y_is_and_nowhere_else(tensors: Tensors, checked: list[str]) -> None:
     pool = _matrix(0, 60, 30)
     x = _matrix(1, 30, 30)
     for _ in range(3):
@@ -145,7 +146,7 @@ def test_what_needs_a_word_gets_it(device: FakeGPU, tensors: Tensors) -> None:
     assert len(device.launches) == launched
 
 
-def test_a_tensor_without_memory_is_for_the_checked_way(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensor_without_memory_is_for_the_checked_path(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = _matrix(0, 20, 12), _matrix(1, 12, 20)
     matmill.transpose_add(tensors(x), tensors(y))
     sparse = tensors(y)
@@ -160,10 +161,10 @@ def test_a_tensor_without_memory_is_for_the_checked_way(tensors: Tensors, monkey
 
 
 def test_only_so_many_kinds_are_remembered(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortcuts, "_MOST_WAYS", 2)
+    monkeypatch.setattr(plan_cache, "_MOST_CALLS", 2)
     for n in range(1, 6):
         matmill.transpose(tensors(_matrix(0, 3, n)))
-        assert len(shortcuts._ways) <= 2
+        assert len(plan_cache.calls) <= 2
 
 
 @pytest.mark.parametrize("change", ["x", "y", "out"])
@@ -198,7 +199,7 @@ def test_strides_of_the_result_are_part_of_a_kind(tensors: Tensors, checked: lis
     assert len(checked) == 9
 
 
-def test_a_fresh_result_that_starts_elsewhere_takes_the_checked_way(
+def test_a_fresh_result_that_starts_elsewhere_takes_the_checked_path(
     tensors: Tensors, checked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     e, f = _matrix(0, 20, 12), _matrix(1, 12, 24)
@@ -212,7 +213,7 @@ def test_a_fresh_result_that_starts_elsewhere_takes_the_checked_way(
 
 
 @pytest.mark.parametrize("place", ["x", "y", "out"])
-def test_other_classes_take_the_checked_way(place: str, tensors: Tensors, checked: list[str]) -> None:
+def test_other_classes_take_the_checked_path(place: str, tensors: Tensors, checked: list[str]) -> None:
     arrays = {"x": _matrix(0, 20, 12), "y": _matrix(1, 12, 20), "out": np.zeros((12, 20), np.float32)}
     for turn in range(4):
         given = {name: tensors(array) for name, array in arrays.items()}
@@ -220,8 +221,8 @@ def test_other_classes_take_the_checked_way(place: str, tensors: Tensors, checke
             given[place].__class__ = Subclass if turn < 3 else Parameter
         matmill.transpose_add(given["x"], given["y"], out=given["out"])
         assert (arrays["out"] == arrays["x"].T + arrays["y"]).all()
-    assert len(checked) == 12
-    assert all(type_ is not Subclass for type_ in shortcuts._classes)
+    assert len(checked) == 9  # both classes of torch's own are known from the first call on
+    assert all(type_ is not Subclass for type_ in fast_path.torch.classes)
 
 
 @pytest.mark.parametrize("place", ["x", "y", "out"])
@@ -258,14 +259,24 @@ def test_lazily_negated_tensors_and_other_types_are_refused_as_ever(place: str, 
         matmill.transpose_add(given["x"], given["y"], out=given["out"])
 
 
-def test_what_the_short_way_declines_is_not_remembered_again(tensors: Tensors, checked: list[str]) -> None:
+def test_what_the_fast_path_declines_is_not_remembered_again(tensors: Tensors, checked: list[str]) -> None:
     pool = _matrix(0, 40, 64)
     for turn in range(3):
         # Their bytes interleave, so that addresses alone do not tell them apart.
         out = tensors(pool[:20, 24:64])
         matmill.transpose(tensors(pool[:, :20]), out=out)
         if turn == 0:
-            known = dict(shortcuts._ways)
+            known = dict(plan_cache.calls)
     assert len(known) == 1
-    assert shortcuts._ways == known
+    assert plan_cache.calls == known
     assert len(checked) == 6
+
+
+def test_calls_of_other_libraries_leave_their_plans_to_tensors(tensors: Tensors, checked: list[str]) -> None:
+    a, b = _matrix(0, 20, 12), _matrix(1, 12, 24)
+    assert (matmill.matmul(a, b, executor="gpu") == a @ b).all()
+    (known,) = plan_cache.calls.values()
+    for _ in range(2):
+        assert (matmill.matmul(tensors(a), tensors(b)).base == a @ b).all()
+    assert list(plan_cache.calls.values()) == [known]
+    assert checked == ["a", "b"] * 2

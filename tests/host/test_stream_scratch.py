@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from matmill.errors import LaunchError
-from matmill.runtime import stream_scratch as scratch
+from matmill.runtime import stream_scratch
 from matmill.runtime.gpu import GPU
 from matmill.runtime.stream_scratch import Scratch
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE
@@ -78,9 +78,9 @@ def gpu() -> Counting:
 @pytest.fixture
 def found(gpu: Counting, monkeypatch: pytest.MonkeyPatch) -> Scratch:
     """What its streams have."""
-    monkeypatch.setattr(scratch, "load", lambda: None)
-    monkeypatch.setattr(scratch, "is_capturing", lambda _library: gpu.is_capturing)
-    monkeypatch.setattr(scratch, "stream_id", lambda _library: gpu.stream_id)
+    monkeypatch.setattr(stream_scratch, "load", lambda: None)
+    monkeypatch.setattr(stream_scratch, "is_capturing", lambda _library: gpu.is_capturing)
+    monkeypatch.setattr(stream_scratch, "stream_id", lambda _library: gpu.stream_id)
     return Scratch(gpu)  # type: ignore[arg-type]  # stands in for the GPU
 
 

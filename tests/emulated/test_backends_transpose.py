@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from matmill import requests
+from matmill.dispatch import plan_cache
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import AliasError
 from support.fake_gpu import DeviceArray, FakeGPU, Tensors
@@ -68,7 +68,7 @@ def test_sums_of_tensors_stay_in_place(device: FakeGPU, tensors: Tensors, dtype:
 def test_what_was_found_of_one_sum_is_not_used_for_another(tensors: Tensors) -> None:
     pool = np.random.default_rng(0).standard_normal(9000).astype(np.float32)
     x, y = pool[:1200].reshape(30, 40), pool[1200:2400].reshape(40, 30)
-    before = len(requests._verdicts)
+    before = len(plan_cache.calls)
     cases = (
         (x, y, 1, 1),
         (x, pool[1201:2401].reshape(40, 30), 1, 1),
@@ -83,7 +83,7 @@ def test_what_was_found_of_one_sum_is_not_used_for_another(tensors: Tensors) -> 
     for left, right, alpha, beta in cases * 2:
         result = matmill.transpose_add(tensors(left), tensors(right), alpha=alpha, beta=beta).base
         np.testing.assert_array_equal(result, np.float32(alpha) * left.T + np.float32(beta) * right)
-    assert len(requests._verdicts) == before + len(cases)
+    assert len(plan_cache.calls) == before + len(cases)
 
 
 def test_a_sum_that_does_not_read_x_goes_where_x_is(device: FakeGPU) -> None:

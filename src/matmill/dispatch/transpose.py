@@ -1,8 +1,8 @@
-"""transpose_add and transpose as operations: the shapes and scalars they take, their stages, and NumPy's answer."""
+"""transpose_add and transpose as operations: shapes and scalars they take, how they are lowered, NumPy's answer."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, SupportsFloat, TypeAlias
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from matmill.arrays import Operand
 from matmill.arrays.operand import CPU
+from matmill.dispatch.validate import Operation, Request, scalar
 from matmill.dtypes import BITS, DType
 from matmill.errors import ArgumentError
-from matmill.layout import Shape, Stage, lower_sum, sum_shape
+from matmill.lowering import Shape, SubProblem, lower_transpose, transpose_shape
 from matmill.problem import Geam
-from matmill.requests import Operation, Request, scalar
 
-#: Elements that the CPU's route takes at a time, and along a row: what they need stays within a core's cache.
-_PART, _WIDEST = 2**18, 2**10
+#: Elements that NumPy takes at a time, and along a row: what they need stays within a core's cache.
+_BLOCK, _WIDEST = 2**18, 2**10
 
 Array: TypeAlias = NDArray[Any]
 
@@ -47,13 +47,13 @@ def factor(value: SupportsFloat, argument: str, dtype: DType) -> float:
 
 
 def without_x(request: Request) -> Request:
-    """A request whose alpha is 0, with its y in the place of the x that is not read."""
+    """A request whose alpha is 0, with its y in place of the x that is not read."""
     y = request.b
     if y is None:
         return request
     owner = np.swapaxes(y.owner, -1, -2) if y.device == CPU else y.owner
-    turned = y._replace(shape=_swapped(y.shape), strides=_swapped(y.strides), owner=owner)
-    return request._replace(a=turned, b=None, alpha=request.beta, beta=0.0)
+    transposed = Operand(_swapped(y.shape), _swapped(y.strides), *y[2:7], owner, y.stream)
+    return request._replace(a=transposed, b=None, alpha=request.beta, beta=0.0)
 
 
 def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -61,19 +61,15 @@ def _swapped(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _shape(request: Request) -> Shape:
-    return sum_shape(tuple(request.a.shape), None if request.b is None else tuple(request.b.shape))
+    return transpose_shape(tuple(request.a.shape), None if request.b is None else tuple(request.b.shape))
 
 
-def _variant(request: Request) -> Hashable:
-    return "sum", request.alpha if request.b is None and request.alpha in {0, 1} else None
-
-
-def _lower(request: Request, d: Operand) -> tuple[Stage[Geam], ...]:
-    return lower_sum(request.a, request.b, d, alpha=request.alpha)
+def _lower(request: Request, d: Operand) -> tuple[SubProblem[Geam], ...]:
+    return lower_transpose(request.a, request.b, d, alpha=request.alpha)
 
 
 def _compute(request: Request, shape: Shape) -> Array:
-    """The sum by NumPy, to the bit what the kernel gives but for which NaN it is, in parts that stay within a cache."""
+    """The result by NumPy, block by block; to the bit the kernel's, but for which NaN it is."""
     dtype, alpha, beta = request.a.dtype, request.alpha, request.beta
     out: Array = np.empty(shape, dtype.numpy) if request.out is None else request.out.owner
     if request.b is None and alpha == 0:
@@ -87,21 +83,21 @@ def _compute(request: Request, shape: Shape) -> Array:
         x, target = x.view(bits), out.view(bits)
     add = _add_integers if dtype.numpy.kind == "i" else _add_floats
     by_x, by_y = dtype.accumulator.scalar(alpha), dtype.accumulator.scalar(beta)
-    for part in _parts(shape):
+    for block in _blocks(shape):
         if plain:
-            target[part] = x[part]
+            target[block] = x[block]
         else:
-            add(target[part], x[part], by_x, None if y is None else y[part], by_y)
+            add(target[block], x[block], by_x, None if y is None else y[block], by_y)
     return out
 
 
-def _parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Indices of parts of an array that together are all of it."""
+def _blocks(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Indices of blocks of an array that together are all of it."""
     steps: list[int] = []
-    room = _PART
+    left = _BLOCK
     for extent in reversed(shape):
-        steps.insert(0, max(1, min(extent, room, room if steps else _WIDEST)))
-        room //= steps[0]
+        steps.insert(0, max(1, min(extent, left, left if steps else _WIDEST)))
+        left //= steps[0]
     starts = (range(0, extent, step) for extent, step in zip(shape, steps, strict=True))
     for first in product(*starts):
         yield tuple(slice(start, start + step) for start, step in zip(first, steps, strict=True))
@@ -138,7 +134,7 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     """``x * by_x + addend``, rounded once."""
-    from matmill.emulator.arith import exact  # noqa: PLC0415 — takes time to import, and most sums do without
+    from matmill.emulator.arith import exact  # noqa: PLC0415 — takes time to import, and most calls do without
 
     if x.dtype == np.float32:
         return exact.fma32_wide(x, np.asarray(by_x), addend).astype(np.float32)
@@ -147,6 +143,6 @@ def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     return result
 
 
-TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=1.0)
-#: The same without y: a name of its own, so that what is remembered of both is kept apart.
-TRANSPOSE = Operation("x", "y", "y", _shape, _variant, _lower, _compute, beta=0.0)
+TRANSPOSE_ADD = Operation("x", "y", "y", _shape, _lower, _compute, beta=1.0)
+#: The same without y: an operation of its own, so that the plan cache keeps both apart.
+TRANSPOSE = Operation("x", "y", "y", _shape, _lower, _compute, beta=0.0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, inspect
 from matmill.dtypes import BITS, F32
 from matmill.errors import ShapeError
-from matmill.layout import MOST_BATCHES, Stage, lower_sum, sum_shape
+from matmill.lowering import MOST_BATCHES, SubProblem, lower_transpose, transpose_shape
 from matmill.problem import Geam, View
 
 Array = NDArray[Any]
@@ -32,10 +32,10 @@ class Case:
     d: Array
     roots: tuple[Array, Array, Array]
 
-    def stages(self, *, with_y: bool = True, alpha: float | None = None) -> tuple[Stage[Geam], ...]:
+    def stages(self, *, with_y: bool = True, alpha: float | None = None) -> tuple[SubProblem[Geam], ...]:
         """What the case becomes."""
         y = inspect(self.y, "y") if with_y else None
-        return lower_sum(inspect(self.x, "x"), y, inspect(self.d, "out"), alpha=alpha)
+        return lower_transpose(inspect(self.x, "x"), y, inspect(self.d, "out"), alpha=alpha)
 
 
 @st.composite
@@ -64,7 +64,7 @@ def _case(draw: st.DrawFn) -> Case:
     for tail in ((c, r), (r, c)):
         own = [1 if draw(st.booleans()) else extent for extent in batch]
         shapes.append((*own[draw(st.integers(0, len(own))) :], *tail))
-    shapes.append(sum_shape(*shapes))
+    shapes.append(transpose_shape(*shapes))
     (x, x_root), (y, y_root), (d, d_root) = (draw(_view(shape, kind)) for shape in shapes)
     return Case(x, y, d, (x_root, y_root, d_root))
 
@@ -132,10 +132,12 @@ def _aligned(*shape: int, kind: Any = np.float32, skip: int = 0) -> Array:
     return memory[first : first + prod(shape)].reshape(shape)
 
 
-def _stages(x: Array, y: Array | None, d: Array | None = None, alpha: float | None = None) -> tuple[Stage[Geam], ...]:
-    shape = sum_shape(x.shape, None if y is None else y.shape)
+def _stages(
+    x: Array, y: Array | None, d: Array | None = None, alpha: float | None = None
+) -> tuple[SubProblem[Geam], ...]:
+    shape = transpose_shape(x.shape, None if y is None else y.shape)
     d = _aligned(*shape, kind=x.dtype) if d is None else d
-    return lower_sum(inspect(x, "x"), None if y is None else inspect(y, "y"), inspect(d, "out"), alpha=alpha)
+    return lower_transpose(inspect(x, "x"), None if y is None else inspect(y, "y"), inspect(d, "out"), alpha=alpha)
 
 
 def test_alignment_is_not_less_than_it_is() -> None:
@@ -202,12 +204,12 @@ def test_rows_and_columns_are_cut_where_32_bits_end() -> None:
     shape = (2, long)
     d = Operand(shape, (2**32, 3), F32, ("cuda", 0), 1 << 20, readonly=False, library="torch", owner=None)
     x = d._replace(shape=shape[::-1], strides=(1, 2**31))
-    stages = lower_sum(x, d, d)
+    stages = lower_transpose(x, d, d)
     assert [(s.problem.m, s.problem.n, s.offsets) for s in stages] == [
         (2, 2**30, ((0, 0, 0, 0),)),
         (2, 5, ((2**32, 3 * 2**32, 0, 3 * 2**32),)),
     ]
-    (stage,) = lower_sum(x, None, d._replace(strides=(2**32, 3)), alpha=1)[:1]
+    (stage,) = lower_transpose(x, None, d._replace(strides=(2**32, 3)), alpha=1)[:1]
     assert stage.problem.n == 2**30
 
 
@@ -251,6 +253,6 @@ def test_empty_results_need_no_stage() -> None:
 )
 def test_shapes_that_do_not_fit(x: tuple[int, ...], y: tuple[int, ...] | None, argument: str, words: str) -> None:
     with pytest.raises(ShapeError) as raised:
-        sum_shape(x, y)
+        transpose_shape(x, y)
     assert raised.value.argument == argument
     assert words in str(raised.value)

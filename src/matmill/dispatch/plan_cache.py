@@ -1,0 +1,187 @@
+"""The plan cache: calls of one signature share the shape of their results and one plan, whatever their addresses.
+
+A signature is all that a plan depends on: the operation, which scalars are 0 or 1, the GPU, the element type, shape,
+strides and alignment of every operand, and whether A and B start at one address. :func:`signature` makes it of
+operands, :mod:`matmill.dispatch.fast_path` makes the same one of torch's tensors, and both look it up in :data:`calls`.
+
+What follows from a signature is checked once. What follows from addresses is checked at every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from matmill.arrays import ALLOCATE, Operand
+from matmill.arrays.operand import packed_strides
+from matmill.arrays.overlap import bounds
+from matmill.dispatch.validate import Request, choose_backend, validate
+from matmill.lowering import Shape
+from matmill.plan import Enqueue, Plan, prepare
+from matmill.runtime.gpu import GPU
+from matmill.runtime.stream_scratch import Own
+
+Signature: TypeAlias = tuple[object, ...]
+
+#: Calls in the cache; a program with more signatures than this pays for making plans again, about 100 µs each.
+_MOST_CALLS = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What a valid request's arguments have in common with all others of its signature.
+
+    ``signature`` is empty where layouts do not decide alone: for host arrays, and for arrays of several libraries.
+    """
+
+    shape: Shape
+    backend: str
+    signature: Signature
+
+
+@dataclass(slots=True, eq=False)
+class PreparedCall(Call):
+    """A call that has its plan; these are what the cache holds.
+
+    All but ``plan`` is for the fast path. ``enqueue`` launches the plan with the scalars of a call that names none.
+    ``workspace`` and ``own`` are the plan's. The result shares memory with X where the distance in bytes from X to the
+    result is between ``x_low`` and ``x_high``; Y likewise. ``may_be_y`` says that the result may be exactly Y.
+    ``like_y`` says that Y is packed and has the result's shape: torch makes a tensor like another one in a quarter less
+    time than one of a shape.
+    """
+
+    plan: Plan
+    enqueue: Enqueue
+    workspace: int
+    own: Callable[[int], Own]
+    x_low: int
+    x_high: int
+    y_low: int
+    y_high: int
+    may_be_y: bool
+    like_y: bool
+
+
+#: Scalars as far as plans depend on them; others have no entry.
+_TOLD: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
+
+#: The cache. Threads share it without a lock: entries are made whole and added by one assignment.
+calls: dict[Signature, PreparedCall] = {}
+
+
+def resolve(request: Request, executor: str | None) -> Call:
+    """The call of a request, from the cache or checked anew. Raises what the public functions say they raise."""
+    key = signature(request)
+    known = calls.get(key)
+    if known is None:
+        return Call(validate(request), choose_backend(executor, request), key)
+    if executor is not None:
+        choose_backend(executor, request)
+    return known
+
+
+def recall(request: Request, shape: Shape) -> Call:
+    """The call of a request that was checked and whose operands are in a GPU's memory now, of whatever library."""
+    key = signature(request, mixed=True)
+    return calls.get(key) or Call(shape, "gpu", key)
+
+
+def misaligned(call: Call, address: int) -> Call:
+    """The call for a fresh result at ``address``, which is no multiple of 16 as the signature of ``call`` assumes."""
+    key = (call.signature, address & 15)
+    return calls.get(key) or Call(call.shape, call.backend, key)
+
+
+def prepared(call: Call, request: Request, address: int) -> PreparedCall:
+    """The call with a plan, made for a result at ``address`` and cached from now on."""
+    operation, a, b, _c, out, _alpha, _beta, _like, _home, _array = request
+    shape, key = call.shape, call.signature
+    gpu = GPU.get(a.device[1])
+    d = out or a._replace(shape=shape, strides=packed_strides(shape), address=address, owner=None)
+    plan = Plan(gpu, prepare(operation.lower(request, d), gpu.arch))
+    (x_low, x_high), (y_low, y_high) = _sharing(a, out), _sharing(b, out)
+    known = PreparedCall(
+        shape,
+        call.backend,
+        key,
+        plan,
+        enqueue=plan.bound(1.0, operation.beta),
+        workspace=plan.workspace,
+        own=plan.own,
+        x_low=x_low,
+        x_high=x_high,
+        y_low=y_low,
+        y_high=y_high,
+        may_be_y=operation.added == operation.second and b is not None and b[:2] == d[:2],
+        like_y=b is not None and b.shape == shape and _layout(b.shape, b.strides) is True,
+    )
+    if len(calls) >= _MOST_CALLS:
+        calls.clear()
+    calls[key] = known
+    return known
+
+
+def signature(request: Request, *, mixed: bool = False) -> Signature:
+    """All that the plan of a request depends on, for ``out`` or for a fresh result that starts on 16 bytes.
+
+    It is empty for operands that are not all of one element type, on one GPU and of one library on whose streams
+    matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
+    scalars that were not named and without C.
+    """
+    operation, a, b, c, out, alpha, beta, _like, _home, _array = request
+    # Operands are taken apart at once: field by field takes half as long again.
+    shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
+    if not mixed and (library not in ALLOCATE or device[0] != "cuda"):
+        return ()
+    if c is not None:
+        c_shape, c_strides, other, place, _address, _readonly, owned, _owner, _stream = c
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        kind: object = (operation, _TOLD.get(alpha), _TOLD.get(beta), c_shape, c_strides)
+    elif alpha == 1 and beta == operation.beta:
+        kind = operation
+    else:
+        kind = (operation, _TOLD.get(alpha), _TOLD.get(beta))
+    layout = _layout(shape, strides)
+    if b is None:
+        key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
+    else:
+        y_shape, strides, other, place, address, _readonly, owned, _owner, _stream = b
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        y_layout = _layout(y_shape, strides)
+        key = (kind, device[1], dtype, shape, layout, start & 15, y_shape, y_layout, address & 15, start == address)
+    if out is not None:
+        shape, strides, other, place, address, _readonly, owned, _owner, _stream = out
+        if not mixed and (other is not dtype or owned != library or place != device):
+            return ()
+        key = (key, shape, _layout(shape, strides), address & 15)
+    return key
+
+
+@lru_cache(maxsize=1024)
+def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
+    """The strides, or True where elements are packed row by row, as torch's ``is_contiguous`` answers.
+
+    Strides of what is packed need not be told: where they differ, the dimension has one element.
+    """
+    pairs = zip(shape, strides, packed_strides(shape), strict=True)
+    return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
+
+
+def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:
+    """Distances in bytes from an operand to the result between which they share memory."""
+    if operand is None or out is None:
+        return 0, 0
+    (first, last), (out_first, out_last) = _reach(operand), _reach(out)
+    return first - out_last, last - out_first
+
+
+def _reach(operand: Operand) -> tuple[int, int]:
+    """Where an operand's memory starts and ends, in bytes from its address."""
+    if not operand.nbytes:
+        return 0, 0
+    low, high = bounds(operand)
+    return low * operand.dtype.itemsize, (high + 1) * operand.dtype.itemsize

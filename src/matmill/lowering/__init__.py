@@ -1,0 +1,26 @@
+"""From shapes and strides to problems that kernels take: pure arithmetic, no memory and no device.
+
+An operation on arrays of any shape becomes a few objects of :class:`SubProblem`, each one problem at one or more
+offsets. Dimensions with regular strides in all operands collapse into one. What a grid cannot hold is looped over.
+"""
+
+from __future__ import annotations
+
+from matmill.lowering.axes import MOST_BATCHES, Offsets, Shape, SubProblem, check_broadcast
+from matmill.lowering.gemm import NARROW, gemm_shape, is_long, lower_gemm
+from matmill.lowering.transpose import lower_transpose, many_small, transpose_shape
+
+__all__ = [
+    "MOST_BATCHES",
+    "NARROW",
+    "Offsets",
+    "Shape",
+    "SubProblem",
+    "check_broadcast",
+    "gemm_shape",
+    "is_long",
+    "lower_gemm",
+    "lower_transpose",
+    "many_small",
+    "transpose_shape",
+]
