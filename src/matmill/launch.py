@@ -69,7 +69,7 @@ def size_and_alignment(value: Argument) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Struct:
-    """A struct that a kernel takes by value: named fields in order, each at the next multiple of its alignment.
+    r"""A struct that a kernel takes by value: named fields in order, each at the next multiple of its alignment.
 
     That is where C++ puts them, and where :class:`~matmill.parameters.Parameters` asserts that they are.
 
@@ -77,7 +77,7 @@ class Struct:
     >>> args.offsets, args.nbytes, args.align
     ({'m': 0, 'A': 8, 'alpha': 16}, 24, 8)
     >>> args["m"], args.data[:4]
-    (np.int32(3), b'\\x03\\x00\\x00\\x00')
+    (np.int32(3), b'\x03\x00\x00\x00')
     """
 
     fields: tuple[tuple[str, Value], ...]

@@ -70,7 +70,7 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     kernel = replace(
         _production(alone).kernel,
         after=(AuxLaunch("more", "toy", Config(), Parameters(()), _geometry, lambda *_: ()),),
-        alone=lambda _problem, config: config["LAST"] == 1,
+        last_block_reduces=lambda _problem, config: config["LAST"] == 1,
     )
 
     def explain(_problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:

@@ -67,7 +67,7 @@ GEMM: Kernel[Gemm] = Kernel(
     arguments=_arguments,
     legality=_legality,
     after=SPLITK_REDUCE,
-    scratch=split_bytes,
+    workspace_bytes=split_bytes,
     early=True,
     parameters=STRIDED,
 )

@@ -13,7 +13,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.hgemm.repack import REPACK, copied_bytes, scratch, seen
+from matmill.kernels.hgemm.repack import REPACK, copied_bytes, rewrite, workspace_bytes
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
@@ -101,8 +101,8 @@ HGEMM: Kernel[Gemm] = Kernel(
     legality=_legality,
     before=(REPACK,),
     after=SPLITK_REDUCE,
-    scratch=scratch,
-    seen=seen,
+    workspace_bytes=workspace_bytes,
+    rewrite=rewrite,
     early=True,
     parameters=_PARAMETERS,
 )

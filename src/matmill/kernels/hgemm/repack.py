@@ -33,12 +33,12 @@ def copied_bytes(problem: Gemm, config: Config) -> int:
     return sum(_vectors(problem, config).values()) * VECTOR_BYTES
 
 
-def scratch(problem: Gemm, config: Config) -> int:
+def workspace_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of the whole workspace."""
     return sum(_sizes(problem, config).values())
 
 
-def seen(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
+def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
     """What the product gets in the place of ``problem`` and ``operands``: copies for the matrices that are padded.
 
     The operands' workspace is then that of the sums alone.

@@ -80,7 +80,7 @@ _PARAMETERS = Parameters.of(
 )
 
 
-def _scratch(problem: Gemm, config: Config) -> int:
+def _workspace_bytes(problem: Gemm, config: Config) -> int:
     """One block makes D itself."""
     if config["GS"] == 1:
         return 0
@@ -122,8 +122,8 @@ INNER: Kernel[Gemm] = Kernel(
     arguments=_arguments,
     legality=against,
     after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
-    scratch=_scratch,
-    alone=lambda _problem, config: config["LAST"] == 1,
+    workspace_bytes=_workspace_bytes,
+    last_block_reduces=lambda _problem, config: config["LAST"] == 1,
     early=True,
     parameters=_PARAMETERS,
 )
@@ -135,7 +135,7 @@ def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
     read.
     """
-    return replace(kernel, after=(ACCUMULATE_PARTIAL,), scratch=partials_bytes, alone=None)
+    return replace(kernel, after=(ACCUMULATE_PARTIAL,), workspace_bytes=partials_bytes, last_block_reduces=None)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
@@ -152,6 +152,6 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
         geometry=reduce.geometry,
         arguments=arguments,
         legality=always,
-        scratch=sums_bytes,
+        workspace_bytes=sums_bytes,
         parameters=reduce.parameters,
     )
