@@ -23,7 +23,7 @@ from matmill.jit.compile import Resources, compile_source
 from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_copies
+from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_vector_widths
 
 #: Multiply-adds that Hopper's matrix units make per multiprocessor and clock with mma.sync: about 62% of those they
 #: make with wgmma, whose rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
@@ -96,7 +96,7 @@ def table(arch: Arch, tool: str) -> list[str]:
     n = _EXTENT
     packed, turned = (n, 1), (1, n)
     for shape, a, b in product(shapes(arch), (packed, turned), (packed, turned)):
-        config = with_copies(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
+        config = with_vector_widths(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
         binary = compile_source(generate(HGEMM.with_config(config), F16), arch.target)
         lines.append(
             row(config, binary.resources, opcodes(main_loop(code(listing(binary.cubin, tool), HGEMM.entry))), arch)

@@ -375,7 +375,7 @@ def load(path: Traversable) -> Measured:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        wrong = _wrong(document)
+        wrong = _why_not(document)
     except ValueError as error:
         wrong = f"no JSON ({error})"
     if wrong:
@@ -400,7 +400,7 @@ def _stored(name: str, folder: Path | None) -> Measured | None:
     return next((load(path) for path in candidates if path.is_file()), None)
 
 
-def _wrong(document: Any) -> str | None:
+def _why_not(document: Any) -> str | None:
     """What keeps a JSON document from being an arch file, or None."""
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return f"no document of format {_FORMAT}"

@@ -58,11 +58,11 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     for candidate in candidates:
         for config in candidate.space(problem, arch):
             kernel = candidate.kernel.with_config(config)
-            against = kernel.why_not(problem, arch)
-            if against is None:
+            reason = kernel.why_not(problem, arch)
+            if reason is None:
                 legal.append(Choice(kernel, (), candidate.predict(problem, config, arch)))
             else:
-                reasons.append(f"{kernel.entry} ({config}): {against}")
+                reasons.append(f"{kernel.entry} ({config}): {reason}")
     if not legal:
         raise IllegalConfigError(
             argument="problem",

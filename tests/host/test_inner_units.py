@@ -15,7 +15,7 @@ from matmill.cost import inner as cost
 from matmill.cost.inner_passes import FRAGMENTS, border, busiest, groups, on_diagonal, outputs_of, teams, tile_of
 from matmill.dtypes import ALL
 from matmill.kernels.inner import INNER, space
-from matmill.kernels.inner.mma import against_units
+from matmill.kernels.inner.mma import why_not_mma
 from matmill.problem import Gemm
 from matmill.registry import Production
 
@@ -153,7 +153,7 @@ def test_no_lines_of_others_and_of_gram_matrices_lie_beyond_the_tiles(problem: G
     assert configs
     assert all(border(config) == (0, 0) for config in configs)
     one = configs[0]
-    said = against_units(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
+    said = why_not_mma(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
     assert said is not None
 
 
@@ -201,8 +201,8 @@ GRAM = gram_of(inner_product(64, 64, K))
 )
 def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], reason: str) -> None:
     (one, *_) = (config for config in on_units(problem) if config["V"] > 1 and config["DOWN"] * config["ACROSS"] > 1)
-    assert against_units(problem, one, H200) is None
-    said = against_units(problem, one.replace(**changed), H200)
+    assert why_not_mma(problem, one, H200) is None
+    said = why_not_mma(problem, one.replace(**changed), H200)
     assert said is not None
     assert reason in said
     kernel = INNER.with_config(one.replace(**changed))
@@ -211,8 +211,8 @@ def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], 
 
 def test_a_team_has_a_thread_for_each_line_that_begins_anywhere() -> None:
     one = next(c for c in on_units(ODD) if c["E_MODE"] == 3 and c["S"] < 50 and c["U"] == 1)
-    assert against_units(ODD, one, H200) is None
-    said = against_units(ODD, one.replace(U=one["BS"] // one["S"]), H200)
+    assert why_not_mma(ODD, one, H200) is None
+    said = why_not_mma(ODD, one.replace(U=one["BS"] // one["S"]), H200)
     assert said == "teams of 32 threads: fewer than lines that begin anywhere"
 
 

@@ -15,15 +15,13 @@ from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
-from matmill.tiling.simt import VECTOR_BYTES, tiles, too_long, too_wide
+from matmill.tiling.simt import VECTOR_BYTES, tiles, why_not_extents, why_not_vector_widths
 
 __all__ = [
     "ELEMENT_BYTES",
     "LARGEST",
     "VECTOR_BYTES",
     "Packing",
-    "against",
-    "no_unit",
     "packing",
     "padded",
     "rounds",
@@ -34,7 +32,9 @@ __all__ = [
     "tile",
     "tiles",
     "unaligned",
-    "with_copies",
+    "why_not",
+    "why_not_tensor_cores",
+    "with_vector_widths",
 ]
 
 ELEMENT_BYTES = 2
@@ -63,7 +63,7 @@ def shared_bytes(config: Config) -> int:
 def tile(
     bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, group: int = 8
 ) -> Config:
-    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_copies`.
+    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_vector_widths`.
 
     Blocks take tiles in bands ``group`` of them high. What runs at the same time should be about as high as wide.
     """
@@ -119,12 +119,12 @@ def shapes(arch: Arch) -> tuple[Config, ...]:
     return _AMPERE if arch.shared_per_block >= _staged(_AMPERE[0]) else _SMALL_SHARED
 
 
-def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def why_not_tensor_cores(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why no matrix unit of ``arch`` multiplies the problem's elements with the config's sums, or None.
 
     >>> from matmill.arch import get
     >>> config = tile(128, 128, 32, 2, 2, stages=3)
-    >>> no_unit(Gemm(8, 8, 8, BF16), config, get("t4"))
+    >>> why_not_tensor_cores(Gemm(8, 8, 8, BF16), config, get("t4"))
     'mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5'
     """
     if problem.dtype not in (F16, BF16):
@@ -138,7 +138,7 @@ def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return None
 
 
-def with_copies(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Config:
+def with_vector_widths(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Config:
     """``config`` with the way each matrix is copied: which dimension is the tile's row, how many elements at a time.
 
     A row runs along the dimension in which the matrix is contiguous. A copy takes as many elements as every row's start
@@ -169,7 +169,7 @@ def with_copies(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Co
 
 def space(problem: Gemm, arch: Arch, pads: Collection[str] = ()) -> tuple[Config, ...]:
     """Every config worth considering for ``problem`` on ``arch``, where the matrices in ``pads`` are padded."""
-    configs = (with_copies(config, problem, pads) for config in shapes(arch))
+    configs = (with_vector_widths(config, problem, pads) for config in shapes(arch))
     return tuple(config for config in configs if _held(config))
 
 
@@ -179,7 +179,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 0, F16, a_align=2))
     (('A',), ())
     """
-    copied = with_copies(LARGEST, problem)
+    copied = with_vector_widths(LARGEST, problem)
     return tuple(name for name in "AB" if problem.k and copied[f"{name}_VEC"] < _VECTOR)
 
 
@@ -233,8 +233,9 @@ def packing(problem: Gemm, config: Config, name: str) -> Packing:
     """How the matrix of that name is packed, with lines along the dimension that is the tile's row.
 
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, batch=3, b_batch=0)
-    >>> found = packing(odd, with_copies(LARGEST, odd, "AB"), "A")
-    >>> (found.count, found.lines, found.length, found.pitch), packing(odd, with_copies(LARGEST, odd, "AB"), "B").count
+    >>> config = with_vector_widths(LARGEST, odd, "AB")
+    >>> found = packing(odd, config, "A")
+    >>> (found.count, found.lines, found.length, found.pitch), packing(odd, config, "B").count
     ((3, 5, 13, 16), 1)
     """
     a = name == "A"
@@ -276,13 +277,13 @@ def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
     return blocks * config["BM"] * config["BN"] * (1.0 + 16.0 * reads_per_sum)
 
 
-def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
-    reason = no_unit(problem, config, arch)
+    reason = why_not_tensor_cores(problem, config, arch)
     if reason is not None:
         return reason
-    wanted = with_copies(config, problem, padded(config))
-    reason = too_long(problem) or too_wide(config, wanted)
+    wanted = with_vector_widths(config, problem, padded(config))
+    reason = why_not_extents(problem) or why_not_vector_widths(config, wanted)
     if reason is not None:
         return reason
     for name in ("A_K_INNER", "B_K_INNER"):

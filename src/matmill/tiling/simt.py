@@ -25,17 +25,17 @@ def tiles(problem: Gemm, config: Config) -> int:
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 
-def too_long(problem: Gemm) -> str | None:
+def why_not_extents(problem: Gemm) -> str | None:
     """Which extent is beyond what tiles are counted in, or None.
 
-    >>> too_long(Gemm(m=8, n=2**31, k=8))
+    >>> why_not_extents(Gemm(m=8, n=2**31, k=8))
     'n = 2147483648 > 2147482624'
     """
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     return next((f"{name} = {extent} > {LONGEST}" for name, extent in extents.items() if extent > LONGEST), None)
 
 
-def too_wide(config: Config, widest: Config) -> str | None:
+def why_not_vector_widths(config: Config, widest: Config) -> str | None:
     """Which copies take more elements at a time than those of ``widest``, all that the layout allows, or None."""
     for name in ("A_VEC", "B_VEC", "D_VEC"):
         if config[name] > widest[name]:
@@ -111,7 +111,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
     stages: int = 3,
     blocks_per_sm: int = 1,
 ) -> Config:
-    """A tile shape; how the operands are copied is added per problem by :func:`with_copies`."""
+    """A tile shape; how the operands are copied is added per problem by :func:`with_vector_widths`."""
     return Config.of(
         BM=bm,
         BN=bn,
@@ -146,7 +146,7 @@ TILES: dict[int, tuple[Config, ...]] = {
 }
 
 
-def with_copies(config: Config, problem: Gemm) -> Config:
+def with_vector_widths(config: Config, problem: Gemm) -> Config:
     """``config`` with the way each matrix is copied: along which dimension, and how many elements at a time.
 
     An operand is copied along the dimension in which it is contiguous. 16 bytes at a time are legal where that is not
@@ -175,7 +175,7 @@ def _along_k(*, outer: int, k: int) -> bool:
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
     """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
-    return tuple(with_copies(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
+    return tuple(with_vector_widths(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
 
 
 def threads(config: Config) -> int:
@@ -183,8 +183,8 @@ def threads(config: Config) -> int:
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 
 
-def against(problem: Gemm, config: Config) -> str | None:
+def why_not(problem: Gemm, config: Config) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
     if problem.dtype.itemsize not in TILES:
         return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
-    return too_long(problem) or too_wide(config, with_copies(config, problem))
+    return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

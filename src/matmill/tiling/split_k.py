@@ -69,7 +69,7 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
     return sorted({1, *(max(1, min(parts, most)) for parts in room)})
 
 
-def uncounted(problem: Gemm, config: Config) -> str | None:
+def why_not_split(problem: Gemm, config: Config) -> str | None:
     """Why the partial sums of one product are too many for the launch that adds them, or None."""
     if config["GS"] > 1 and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"

@@ -222,11 +222,11 @@ def blocks(problem: Geam, config: Config) -> int:
     return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach(config), config["BC"])
 
 
-def against(problem: Geam, config: Config, arch: Arch) -> str | None:
+def why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
     if max(problem.m, problem.n) > _LARGEST:
         return f"{problem.m} x {problem.n}: more than {_LARGEST} rows or columns"
-    reason = _wrong_loads(problem, config)
+    reason = _why_not_loads(problem, config)
     if reason is not None:
         return reason
     needed = shared_bytes(config, problem.dtype.itemsize)
@@ -235,7 +235,7 @@ def against(problem: Geam, config: Config, arch: Arch) -> str | None:
     return None if arch.compiles else f"{arch.title} is older than the compiler"
 
 
-def _wrong_loads(problem: Geam, config: Config) -> str | None:
+def _why_not_loads(problem: Geam, config: Config) -> str | None:
     v = config["V"]
     if v > 1 and problem.d.strides[1] != 1:
         return f"V = {v} elements at a time, and D's are not side by side"
@@ -270,7 +270,7 @@ def kernel(entry: str, package: str) -> Kernel[Geam]:
         V=4, BR=32, BC=32, THREADS=128, START=4, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=CROSSED, X_WIDTH=4, Y_MODE=ALONG,
         Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,
     )  # fmt: skip
-    return Kernel(entry, package, config, _geometry, _arguments, against, early=True, parameters=_PARAMETERS)
+    return Kernel(entry, package, config, _geometry, _arguments, why_not, early=True, parameters=_PARAMETERS)
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:

@@ -13,9 +13,9 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
 from matmill.layout import is_long
 from matmill.problem import Gemm
-from matmill.tiling.simt import STRIDED, TILES, against, strided_values, threads, tiles, with_copies
+from matmill.tiling.simt import STRIDED, TILES, strided_values, threads, tiles, why_not, with_vector_widths
 from matmill.tiling.simt import space as shapes
-from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, uncounted
+from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_split
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 8
@@ -55,17 +55,17 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     return STRIDED.pack(problem.dtype, **strided_values(problem, operands))
 
 
-def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return against(problem, config) or uncounted(problem, config)
+def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    return why_not(problem, config) or why_not_split(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(
     entry="gemm",
     package=__name__,
-    config=with_copies(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
+    config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_legality,
+    legality=_why_not,
     after=SPLITK_REDUCE,
     workspace_bytes=split_bytes,
     early=True,

@@ -17,10 +17,10 @@ from matmill.kernels.hgemm.repack import REPACK, copied_bytes, rewrite, workspac
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
+from matmill.tiling.mma import LARGEST, padded, threads, unaligned, why_not, why_not_tensor_cores, with_vector_widths
 from matmill.tiling.mma import space as shapes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
-from matmill.tiling.split_k import SPLITK_REDUCE, splits, uncounted
+from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split
 
 #: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
 _LEAST_STEPS = 4
@@ -41,7 +41,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     if problem.dtype not in (F16, BF16):
         return ()
     configs = shapes(problem, arch)
-    if no_unit(problem, configs[0], arch) is not None:
+    if why_not_tensor_cores(problem, configs[0], arch) is not None:
         return (_launched(configs[0], 1),)
     pads = unaligned(problem)
     direct = [_launched(config, gs) for config in configs for gs in _parts(problem, config, arch)]
@@ -73,14 +73,14 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     return _PARAMETERS.pack(problem.dtype, **strided_values(problem, operands), **firsts)
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    missing = no_unit(problem, config, arch)
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    missing = why_not_tensor_cores(problem, config, arch)
     if missing is not None:
         return f"{missing} (float32 needs no matrix unit, float16 one of 7.5)"
-    return against(problem, config, arch) or uncounted(problem, config) or _unpadded(problem, config)
+    return why_not(problem, config, arch) or why_not_split(problem, config) or _why_not_repack(problem, config)
 
 
-def _unpadded(problem: Gemm, config: Config) -> str | None:
+def _why_not_repack(problem: Gemm, config: Config) -> str | None:
     """Why the matrices that are to be padded cannot be, or None."""
     if not padded(config):
         return None
@@ -95,10 +95,10 @@ _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
 HGEMM: Kernel[Gemm] = Kernel(
     entry="hgemm",
     package=__name__,
-    config=_launched(with_copies(LARGEST, _WHOLE), 1),
+    config=_launched(with_vector_widths(LARGEST, _WHOLE), 1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_legality,
+    legality=_why_not,
     before=(REPACK,),
     after=SPLITK_REDUCE,
     workspace_bytes=workspace_bytes,

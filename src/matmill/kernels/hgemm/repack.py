@@ -25,9 +25,9 @@ def copied_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of the packed copies.
 
     >>> from matmill.dtypes import F16
-    >>> from matmill.tiling.mma import LARGEST, with_copies
+    >>> from matmill.tiling.mma import LARGEST, with_vector_widths
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, b_align=2)
-    >>> copied_bytes(odd, with_copies(LARGEST, odd, "AB").launched(PAD_A=1, PAD_B=1))
+    >>> copied_bytes(odd, with_vector_widths(LARGEST, odd, "AB").launched(PAD_A=1, PAD_B=1))
     368
     """
     return sum(_vectors(problem, config).values()) * VECTOR_BYTES

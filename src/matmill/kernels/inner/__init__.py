@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
-from matmill.kernels.inner.space import against, space
+from matmill.kernels.inner.space import space, why_not
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
@@ -120,7 +120,7 @@ INNER: Kernel[Gemm] = Kernel(
     ).launched(GS=98, LAST=0),
     geometry=_geometry,
     arguments=_arguments,
-    legality=against,
+    legality=why_not,
     after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST"] == 1,

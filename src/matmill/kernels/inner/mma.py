@@ -80,7 +80,7 @@ Lies = tuple[int, int, int, bool]
 
 def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
     """Those worth considering, without a grid."""
-    if no_units(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, lies):
+    if why_not_tensor_cores(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, lies):
         return
     if not all(_copies(one, problem.dtype.itemsize) for one in lies):
         return
@@ -106,7 +106,7 @@ def _of_tiles(
             yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
 
 
-def no_units(problem: Gemm, arch: Arch) -> str | None:
+def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
     """Why the matrix units of ``arch`` do not multiply the problem's elements, or None."""
     if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
         return f"{arch.title} has no matrix units for float64"
@@ -309,7 +309,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
                     continue
                 bk = steps * _step(read) * groups // count
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
-                if against_units(problem, config, arch) is not None:
+                if why_not_mma(problem, config, arch) is not None:
                     continue
                 config = with_stages(config, problem)
                 shared = config["SHARED_BYTES"]
@@ -345,12 +345,12 @@ def _step(config: Config) -> int:
     return 4 * config["V"] * (2 if config["V"] == 1 else 1)
 
 
-def against_units(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def why_not_mma(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why a block cannot multiply so on the matrix units of ``arch``, or None."""
-    return no_units(problem, arch) or _wrong_warps(problem, config) or _wrong_stages(problem, config)
+    return why_not_tensor_cores(problem, arch) or _why_not_warps(problem, config) or _why_not_stages(problem, config)
 
 
-def _wrong_warps(problem: Gemm, config: Config) -> str | None:
+def _why_not_warps(problem: Gemm, config: Config) -> str | None:
     down, across, tm, tn, bs = (config[name] for name in ("DOWN", "ACROSS", "TM", "TN", "BS"))
     warps = _warps(down, across, gram=problem.gram)
     if not 1 <= config["U"] <= _MOST_TEAMS:
@@ -365,7 +365,7 @@ def _wrong_warps(problem: Gemm, config: Config) -> str | None:
     return None
 
 
-def _wrong_stages(problem: Gemm, config: Config) -> str | None:
+def _why_not_stages(problem: Gemm, config: Config) -> str | None:
     modes, v, team = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // teams(config)
     if v not in _lengths(problem.dtype.itemsize, modes):
         return f"V = {v}: lanes load fours of 16-bit matrices, and of others one k where lines begin anywhere"

@@ -15,11 +15,11 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, teams, width_of
 from matmill.kernel import ceil_div
-from matmill.kernels.inner.mma import against_units, units
+from matmill.kernels.inner.mma import units, why_not_mma
 from matmill.kernels.inner.stages import LEAST_COPY, with_stages
 from matmill.layout import NARROW, is_long
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, no_unit
+from matmill.tiling.mma import LARGEST, why_not_tensor_cores
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE, padded_bytes
 
 #: Registers that a thread may spend on sums, on one k of its lines, and on all that it has loaded.
@@ -127,7 +127,7 @@ def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     This kernel is compiled anew for every m and n. The kernels of tiles are not, and are as fast where k is short; the
     one of 16-bit types needs matrix units.
     """
-    alone = problem.dtype.wider is not None and no_unit(problem, LARGEST, arch) is not None
+    alone = problem.dtype.wider is not None and why_not_tensor_cores(problem, LARGEST, arch) is not None
     return space(problem, arch) if alone or is_long(problem) else ()
 
 
@@ -325,16 +325,16 @@ def block_terms(config: Config) -> int:
     return config["BK"] * teams(config) or config["V"] * config["BS"] // config["S"]
 
 
-def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
-    checks = (_wrong_sizes, _wrong_loads, _wrong_launch)
+    checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
     reason = next(filter(None, (check(problem, config) for check in checks)), None)
     if reason is None and config["UNITS"]:
-        reason = against_units(problem, config, arch)
+        reason = why_not_mma(problem, config, arch)
     return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
 
 
-def _wrong_sizes(problem: Gemm, config: Config) -> str | None:
+def _why_not_sizes(problem: Gemm, config: Config) -> str | None:
     if not (1 <= problem.m <= NARROW and 1 <= problem.n <= NARROW):
         return f"{problem.m} x {problem.n} outputs are more than {NARROW} x {NARROW}, or none"
     if (config["M"], config["N"], config["GRAM"]) != (problem.m, problem.n, int(problem.gram)):
@@ -342,7 +342,7 @@ def _wrong_sizes(problem: Gemm, config: Config) -> str | None:
     return None
 
 
-def _wrong_loads(problem: Gemm, config: Config) -> str | None:
+def _why_not_loads(problem: Gemm, config: Config) -> str | None:
     size = problem.dtype.itemsize
     for name, layout in zip("EF", layouts(problem), strict=True):
         mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
@@ -361,7 +361,7 @@ def _wrong_loads(problem: Gemm, config: Config) -> str | None:
     return None
 
 
-def _wrong_launch(problem: Gemm, config: Config) -> str | None:
+def _why_not_launch(problem: Gemm, config: Config) -> str | None:
     needed = with_stages(config, problem)
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:

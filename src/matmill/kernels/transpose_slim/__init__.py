@@ -47,7 +47,7 @@ _PARTS = 16
 
 def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``; none where no side is short."""
-    if slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
+    if why_not_slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
     constants, short, line = _layout(problem), min(problem.m, problem.n), _LINE_BYTES // size
@@ -116,7 +116,7 @@ def _short(config: Config) -> int:
     return config["M"] if config["WIDE"] else config["N"]
 
 
-def slim(problem: Geam) -> str | None:
+def why_not_slim(problem: Geam) -> str | None:
     """Why a problem is not one of one short and one long side that lie as this kernel needs, or None."""
     names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
     m, n = problem.m, problem.n
@@ -168,8 +168,8 @@ def _registers(config: Config, itemsize: int) -> int:
     return others + spots + places * made + loaded + gathering(itemsize, made)
 
 
-def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
-    reason = slim(problem)
+def _why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
+    reason = why_not_slim(problem)
     if reason is not None:
         return reason
     if _short(config) != min(problem.m, problem.n):
@@ -251,7 +251,7 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     ),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_against,
+    legality=_why_not,
     early=True,
     parameters=_PARAMETERS,
 )

@@ -75,7 +75,7 @@ def _registers(config: Config, itemsize: int) -> int:
     return _OTHERS + each * (vectors + places) + gathering(itemsize, each)
 
 
-def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
     reason = many_small(problem)
     if reason is not None:
         return reason
@@ -126,7 +126,7 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     ),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_against,
+    legality=_why_not,
     early=True,
     parameters=_PARAMETERS,
 )
