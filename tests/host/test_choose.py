@@ -190,7 +190,7 @@ def test_bfloat16_without_matrix_units_is_refused_in_words() -> None:
     with pytest.raises(IllegalConfigError) as raised:
         choose(Gemm(200, 200, 200, dtype=ALL["bfloat16"]), arch.get("t4"))
     assert str(raised.value).count("mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5") == 1
-    assert "float32 needs no matrix unit" in str(raised.value)
+    assert "float32 needs no tensor core" in str(raised.value)
     assert choose(Gemm(100, 100, 200, dtype=ALL["bfloat16"]), arch.get("t4")).kernel.entry == "inner"
 
 

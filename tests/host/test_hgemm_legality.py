@@ -44,7 +44,7 @@ def test_bfloat16_needs_ampere(rung: Rung[Gemm]) -> None:
     assert reason is not None
     assert reason.endswith("needs compute capability 8.0: t4 has 7.5")
     narrow = rung.kernel.with_config(rung.kernel.config.replace(ACC16=1))
-    assert narrow.why_not(problem, ARCHES["h200"]) == "matrix units sum products of bfloat16 in float32 alone"
+    assert narrow.why_not(problem, ARCHES["h200"]) == "tensor cores sum products of bfloat16 in float32 alone"
 
 
 @pytest.mark.parametrize("arch", ["k40", "titan-x"])
