@@ -137,19 +137,19 @@ WIDE = Geam(17, 5000, F32, View((1, 17), align=4), View((5000, 1)), View((6000, 
         (TALL, {"batch": 2}, "2 x 5000 x 17 is not one matrix with one side of 2 to 63"),
         (TALL, {"n": 64}, "not one matrix"),
         (TALL, {"m": 2**30 + 1}, "not one matrix"),
-        (TALL, {"n": 18}, "Y with strides (17, 1) does not lie packed"),
-        (TALL, {"x": View((17, 1))}, "X with strides (17, 1) does not lie in long lines"),
-        (TALL, {"d": View((18, 1))}, "D with strides (18, 1) does not lie packed"),
+        (TALL, {"n": 18}, "Y with strides (17, 1) is not packed"),
+        (TALL, {"x": View((17, 1))}, "X with strides (17, 1) is not contiguous in its columns"),
+        (TALL, {"d": View((18, 1))}, "D with strides (18, 1) is not packed"),
         (TALL, {"y": None}, "HAS_Y = 1 where the operands need 0"),
         (TALL, {"x": View((1, 5001), align=4)}, "APART = 0 where the operands need 1"),
         (TALL, {"y": View((17, 1), beside=4)}, "Y_WIDTH = 4 where the operands need 1"),
-        (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) does not lie packed"),
-        (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) does not lie in long lines"),
+        (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) is not packed"),
+        (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) is not contiguous in its rows"),
         (WIDE, {"d": View((6001, 1), align=4)}, "APART = 0 where the operands need 1"),
         (WIDE, {"m": 16, "x": View((1, 16))}, "constants for a short side of 17"),
         (TALL, {"x": View((17, 1)), "y": View((1, 5000))}, "SWAPPED = 0 where the operands need 1"),
-        (TALL, {"x": View((18, 1)), "y": View((1, 5000))}, "X with strides (18, 1) does not lie packed"),
-        (WIDE, {"x": View((5000, 1)), "y": View((1, 18))}, "Y with strides (1, 18) does not lie packed"),
+        (TALL, {"x": View((18, 1)), "y": View((1, 5000))}, "X with strides (18, 1) is not packed"),
+        (WIDE, {"x": View((5000, 1)), "y": View((1, 18))}, "Y with strides (1, 18) is not packed"),
     ],
 )
 def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: str) -> None:
@@ -228,7 +228,7 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
     reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)
-    assert reason == "AHEAD = 2 portions, and Y is loaded 4 elements at a time"
+    assert reason == "AHEAD = 2 chunks, and Y is loaded 4 elements at a time"
 
 
 @pytest.mark.parametrize("y", [None, ROWS])

@@ -23,7 +23,7 @@ TRUTH = replace(
     cost.DEFAULT,
     copy_share=0.8,
     launch=4e-6,
-    line_bytes=6.0,
+    run_bytes=6.0,
     split_bytes=12.0,
     alone=700.0,
     vector_slots=40.0,
@@ -47,13 +47,13 @@ def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_its_thread
     assert cost.DEFAULT.launch < small.seconds < 1.5 * cost.DEFAULT.launch  # its code comes from memory too
 
 
-def test_longer_lines_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
+def test_longer_rows_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
     problem = transposed_sum(8192, 8192, F32)
     config = turns.space(problem, H200)[0].replace(BR=32, BC=32, THREADS=256, BLOCKS_PER_SM=8)
     asked = cost.demand(problem, config, H200)
     longer = cost.demand(problem, config.replace(BC=64, BR=64, BLOCKS_PER_SM=2), H200)
     assert longer.bytes == asked.bytes
-    assert longer.lines == asked.lines / 2
+    assert longer.runs == asked.runs / 2
     shifts = cost.demand(transposed_sum(8191, 8191, I8), turns.space(transposed_sum(8191, 8191, I8), H200)[0], H200)
     assert shifts.elements > cost.demand(problem, config, H200).elements  # padding of shifted tiles counts
 
@@ -70,7 +70,7 @@ def test_parts_of_rows_that_start_inside_a_line_are_split() -> None:
 
 def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
     problem = transposed_sum(8192, 8191, BF16)
-    configs = [config for config in turns.space(problem, H200) if config["X_MODE"] == turns.MOVED]
+    configs = [config for config in turns.space(problem, H200) if config["X_MODE"] == turns.COL_UNALIGNED]
     assert configs
     for config in configs:
         asked = cost.demand(problem, config, H200)
@@ -110,19 +110,19 @@ def test_runs_of_small_matrices_are_one_block_s_work() -> None:
     assert min(one.seconds for one in found) < min(one.seconds for one in _all(problem))
 
 
-def test_where_elements_of_small_matrices_lie_is_worked_out_once_by_each_block() -> None:
+def test_each_block_computes_the_offsets_of_elements_of_small_matrices_once() -> None:
     across = View((31, 1), batch=527)
     odd = Geam(17, 31, I8, View((1, 17), batch=527), across, across, batch=50_000)
     config = next(config for config in transpose_small.space(odd, H200) if config["AHEAD"])
     few, many = (cost.demand(replace(odd, batch=batch), config, H200) for batch in (50_000, 500_000))
     assert 9 * few.elements < many.elements < 11 * few.elements
-    assert many.found == few.found > 0
+    assert many.located == few.located > 0
     assert many.threads == few.threads == config["BLOCKS_PER_SM"] * config["THREADS"]
     one = next(config for config in transpose_small.space(odd, H200) if not config["AHEAD"])
     each = cost.demand(odd, one, H200)
-    assert each.found == each.elements
+    assert each.located == each.elements
     even = Geam(16, 32, I8, View((1, 16), batch=512), View((32, 1), batch=512), View((32, 1), batch=512), batch=50_000)
-    assert cost.demand(even, transpose_small.space(even, H200)[0], H200).found == 0
+    assert cost.demand(even, transpose_small.space(even, H200)[0], H200).located == 0
 
 
 #: Instructions beside memory, at the most: elements of a byte have so many that both take as long.
@@ -155,7 +155,7 @@ def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles
     assert slim.seconds < min(found.seconds for found in _all(problem))
 
 
-def test_portions_of_slim_sums_hold_no_padding_and_a_vector_more_for_each_line_that_starts_anywhere() -> None:
+def test_chunks_of_slim_matrices_hold_no_padding_and_a_vector_more_for_each_unaligned_row_or_column() -> None:
     for m, n in ((17, 2**20), (2**20, 17)):
         even, odd = (transposed_sum(m + (m > n) * more, n + (n > m) * more, BF16) for more in (0, 1))
         config, apart = (

@@ -55,7 +55,7 @@ def many_small(problem: Geam) -> str | None:
 
     Runs of them are one work.
     """
-    names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
+    names, problem = ("YX" if problem.y_transposed else "XY"), problem.transposed_first
     m, n = problem.m, problem.n
     v = _ALIGN // problem.dtype.itemsize
     if problem.batch < 2 or lcm(m * n, v) // v > _SMALL:
@@ -175,7 +175,7 @@ def _view(operand: Operand | None, place: int, d: Operand, axes: Sequence[Axis])
     *batch, rows, columns = axes
     size = d.dtype.itemsize
     view = View(canonical((rows.strides[place], columns.strides[place]), rows.extent, columns.extent))
-    across = (*batch, columns if view.crossed else rows)
+    across = (*batch, columns if view.transposed else rows)
     apart = (axis.strides[place] - axis.strides[_D] for axis in axes if axis.extent > 1)
     return replace(
         view,
