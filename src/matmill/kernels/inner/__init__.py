@@ -1,7 +1,7 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over GS blocks; where that is more than one, their partial sums go
-through a workspace to the block that is done last (LAST = 1) or to a second launch, which adds them in fixed order.
+E and F are A and B of the problem. k is split over GS blocks. Of more than one, the last block to finish (LAST = 1) or
+a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _PARAMETERS = Parameters.of(
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
-    """One block makes D itself."""
+    """Bytes of the partial sums; a single block writes D itself."""
     if config["GS"] == 1:
         return 0
     return padded_bytes(problem, config) if config["LAST"] else partials_bytes(problem, config)
@@ -130,16 +130,15 @@ INNER: Kernel[Gemm] = Kernel(
 
 
 def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """``kernel`` for one piece of a k that comes in several: it adds the piece's sums to the totals at D.
+    """``kernel`` for a k that comes piece by piece: it adds one piece's sums to the totals at D.
 
-    D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
-    read.
+    D is a packed array of m x n sums in the accumulator's type, which start as zeros. alpha, beta and C are not read.
     """
     return replace(kernel, after=(ACCUMULATE_PARTIAL,), workspace_bytes=partials_bytes, last_block_reduces=None)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """The launch after the last :func:`piece`: it makes the product of the totals, which are its workspace."""
+    """The launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
     reduce = REDUCE_TOTALS
 
     def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
