@@ -263,7 +263,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
     size = problem.dtype.itemsize
     row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
-    in_flight = min(chunks, config["STAGES"] - 1 if staged else config["U"])
+    in_flight = max(1, min(chunks, config["STAGES"] - 1 if staged else config["U"]))  # k may be 0
     mma = config["UNITS"] == 1
     one_triangle = triangle(config)
     tm, tn = config["TM"], 0.0 if one_triangle else float(config["TN"])
