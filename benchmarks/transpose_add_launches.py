@@ -28,7 +28,7 @@ from matmill.bench.compiler import KernelCompiler
 from matmill.bench.selection import nearest
 from matmill.bench.subject import MOVING
 from matmill.bench.transposed import transposed_sum
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
@@ -102,7 +102,7 @@ class Case:
         alpha = self.factors[0] if y is None else None
         stages = lower_sum(x, y, d, alpha=alpha)
         return [
-            (choose_sum(stage.problem, arch).kernel, stage.problem, offset)
+            (choose_transpose_add(stage.problem, arch).kernel, stage.problem, offset)
             for stage in stages
             for offset in stage.offsets
         ]

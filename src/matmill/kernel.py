@@ -77,7 +77,7 @@ class AuxLaunch(Generic[P]):
     """A launch that a kernel needs before or after its own; a program by itself.
 
     ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` says whether that
-    problem and those constants need the launch; None means always. ``early`` is that of its ``Launch``.
+    problem and those constants need the launch; None means always. ``pdl`` is that of its ``Launch``.
     """
 
     entry: str
@@ -87,7 +87,7 @@ class AuxLaunch(Generic[P]):
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     needed: Callable[[P, Config], bool] | None = None
-    early: bool = False
+    pdl: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Kernel(Generic[P]):
     ``before`` and ``after`` are the launches around the kernel's own; ``workspace_bytes`` is the size of the workspace
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the
     work of the launches in ``after``. ``rewrite`` gives the problem and operands that the entry point gets where
-    launches in ``before`` have copied operands to another layout. ``early`` is that of its ``Launch``.
+    launches in ``before`` have copied operands to another layout. ``pdl`` is that of its ``Launch``.
     """
 
     entry: str
@@ -117,7 +117,7 @@ class Kernel(Generic[P]):
     workspace_bytes: Callable[[P, Config], int] | None = None
     last_block_reduces: Callable[[P, Config], bool] | None = None
     rewrite: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
-    early: bool = False
+    pdl: bool = False
     parameters: Parameters | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
@@ -181,11 +181,11 @@ class Kernel(Generic[P]):
             operands = replace(operands, counter=None)
         config = self.config
         rewritten = (problem, operands) if self.rewrite is None else self.rewrite(problem, config, operands)
-        own = self, _launch(self, self.geometry(problem, config), self.arguments(*rewritten), early=self.early)
+        own = self, _launch(self, self.geometry(problem, config), self.arguments(*rewritten), pdl=self.pdl)
 
         def around(aux: tuple[AuxLaunch[P], ...]) -> list[tuple[Program, Launch]]:
             return [
-                (one, _launch(one, one.geometry(problem, config), one.arguments(problem, config, operands), one.early))
+                (one, _launch(one, one.geometry(problem, config), one.arguments(problem, config, operands), one.pdl))
                 for one in self._needed(aux, problem)
             ]
 
@@ -260,7 +260,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], early: bool) -> Launch:  # noqa: FBT001
+def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], pdl: bool) -> Launch:  # noqa: FBT001
     return Launch(
         kernel=program.package.removeprefix("matmill."),
         entry=program.entry,
@@ -268,7 +268,7 @@ def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], ea
         block=geometry.block,
         args=args,
         dynamic_shared=geometry.dynamic_shared,
-        early=early,
+        pdl=pdl,
         resident=geometry.resident,
         cluster=geometry.cluster,
     )

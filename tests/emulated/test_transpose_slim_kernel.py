@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from emulated.inner_trial import H200, without
 from emulated.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from matmill.bench.transposed import transposed_sum
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
@@ -117,14 +117,14 @@ def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None
     problem = transposed_sum(m, n, dtype)
     assert problem.y is not None
     for one in (problem, replace(problem, x=problem.y, y=problem.x)):
-        assert choose_sum(one, H200).kernel.entry == "transpose_slim"
+        assert choose_transpose_add(one, H200).kernel.entry == "transpose_slim"
 
 
 @pytest.mark.parametrize(("m", "n"), [(64, 1_000_000), (1_000_000, 64), (100, 500_000), (4096, 4096), (604, 512)])
 def test_it_is_not_where_both_sides_fill_tiles(m: int, n: int) -> None:
     problem = transposed_sum(m, n, F32)
     assert space(problem, H200) == ()
-    assert choose_sum(problem, H200).kernel.entry == "transpose_add"
+    assert choose_transpose_add(problem, H200).kernel.entry == "transpose_add"
 
 
 TALL = Geam(5000, 17, F32, View((1, 5000)), View((17, 1), align=4), View((17, 1), align=4))

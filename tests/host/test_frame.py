@@ -57,10 +57,10 @@ def test_kernels_without_parameters() -> None:
 
 @pytest.mark.parametrize(("gpu", "able"), [("h200", True), ("a100", False)])
 def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: bool) -> None:
-    launches = (FIRST, replace(SECOND, early=True))
+    launches = (FIRST, replace(SECOND, pdl=True))
     frame = Frame(launches, NAMES, get(gpu))
     frame.bind((1, 2, 3), 4)
-    found = [read_launch(*call, like)[0].early for call, like in zip(frame.calls, launches, strict=True)]
+    found = [read_launch(*call, like)[0].pdl for call, like in zip(frame.calls, launches, strict=True)]
     assert found == [False, able]
 
 
@@ -81,7 +81,7 @@ def test_shared_memory_is_kept_for_the_blocks_that_a_multiprocessor_gets(
     blocks: int, resident: int, shared: int, percent: int | None
 ) -> None:
     launch = replace(FIRST, grid=(blocks // 2, 2, 1) if blocks % 2 == 0 else (blocks, 1, 1), resident=resident)
-    launch = replace(launch, dynamic_shared=shared, early=True)
+    launch = replace(launch, dynamic_shared=shared, pdl=True)
     frame = Frame((launch, SECOND), NAMES, get("h200"))
     assert read_attributes(frame.calls[0][0]) == {6: 1} | ({} if percent is None else {14: percent})
     assert read_attributes(frame.calls[1][0]) == {}

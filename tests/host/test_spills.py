@@ -10,7 +10,7 @@ import pytest
 
 from matmill.arch import get
 from matmill.bench.products import gram_of, inner_product
-from matmill.choose import choose_from, choose_sum
+from matmill.choose import choose_from, choose_transpose_add
 from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
 from matmill.jit.compile import compile_source
@@ -74,7 +74,7 @@ def test_sums_do_not_spill(name: str) -> None:
         transposed(33, 31, dtype, batch=5000),
     ):
         for problem in (asked, replace(asked, y=None)):
-            kernel = choose_sum(problem, H200).kernel
+            kernel = choose_transpose_add(problem, H200).kernel
             found = compile_source(generate(kernel, dtype), H200.target).resources
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
 

@@ -14,12 +14,12 @@ from matmill.jit.compile import Binary, compile_source
 from matmill.jit.source import generate
 from matmill.kernel import Kernel
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.registry import PRODUCTION, SUMS
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: By package: kernels hold functions, which do not travel to other processes.
 _KERNELS: dict[str, Kernel[Any]] = {
     **{one.kernel.package: one.kernel for one in PRODUCTION},
-    **{one.kernel.package: one.kernel for one in SUMS},
+    **{one.kernel.package: one.kernel for one in TRANSPOSE_ADD_KERNELS},
     **{rung.kernel.package: rung.kernel for rung in TRANSPOSE_ADD},
 }
 _DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from matmill.arch import Arch
-from matmill.choose import Choice, choose, choose_sum
+from matmill.choose import Choice, choose, choose_transpose_add
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.hgemm import HGEMM
@@ -55,7 +55,7 @@ SUM = Chosen(
     "the tile and launch that the cost model chooses.",
     predicts="The rungs' best, at every size, type and alignment.",
     kernel=TRANSPOSE_ADD,
-    choose=choose_sum,
+    choose=choose_transpose_add,
 )
 
 _AFTER: dict[str, tuple[Rung[Any], ...]] = {"hgemm": (HALF,), "inner": (PRODUCTION,), "transpose_add": (SUM,)}

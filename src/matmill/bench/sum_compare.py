@@ -32,7 +32,7 @@ from matmill.bench.sum_peers import (
 )
 from matmill.bench.sum_report import OURS, OURS_AS_X, WAYS
 from matmill.bench.sum_shapes import SHORT, Shape
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
 from matmill.layout import lower_sum
@@ -213,7 +213,7 @@ def _cupy(matrices: Matrices, dtype: DType) -> CupySum:
 def _choice(matrices: Matrices, arch: Arch) -> dict[str, Any]:
     """What matmill runs for these tensors, and what its cost model expects of that."""
     operands = (inspect(x, name) for x, name in ((matrices.x, "x"), (matrices.y, "y"), (matrices.out, "out")))
-    choices = [choose_sum(stage.problem, arch) for stage in lower_sum(*operands)]
+    choices = [choose_transpose_add(stage.problem, arch) for stage in lower_sum(*operands)]
     return {
         "configs": [str(choice.kernel.config) for choice in choices],
         "predicted_seconds": sum(choice.predicted_seconds for choice in choices),

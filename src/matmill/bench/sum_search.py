@@ -34,7 +34,7 @@ from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Pointer
 from matmill.layout import lower_sum
 from matmill.problem import Geam
-from matmill.registry import SUMS
+from matmill.registry import TRANSPOSE_ADD_KERNELS
 from matmill.runtime.gpu import GPU
 from matmill.tiling.transpose import layout, tiles
 
@@ -113,7 +113,7 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
     found = [
         Candidate(kernel, one.predict(problem, kernel.config, arch))
-        for one in SUMS
+        for one in TRANSPOSE_ADD_KERNELS
         for kernel in one.legal(problem, arch)
     ]
     known = {candidate.kernel.config for candidate in found}
@@ -225,7 +225,10 @@ def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
         _operand(shape, shape.n, shape.m, 0),
     )
     arch = get(DEFAULT)
-    spaces = [{_measured(kernel.config): kernel.config for kernel in one.legal(problem, arch)} for one in SUMS]
+    spaces = [
+        {_measured(kernel.config): kernel.config for kernel in one.legal(problem, arch)}
+        for one in TRANSPOSE_ADD_KERNELS
+    ]
     considered = {key: config for space in spaces for key, config in space.items()}
     rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]

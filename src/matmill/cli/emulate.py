@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             arguments.append(memory.bind(f"argument {index}", each.value, access=access))
         else:
             arguments.append(each.value)
-    launch = Launch(entry, entry, args.grid, args.block, tuple(arguments), args.shared, early=args.early)
+    launch = Launch(entry, entry, args.grid, args.block, tuple(arguments), args.shared, pdl=args.early)
     report: Report | None = None
     try:
         report = emulate(

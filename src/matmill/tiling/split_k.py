@@ -134,7 +134,7 @@ def splitk_reduce(
 
     constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored))
     package, geometry = "matmill.kernels.splitk.reduce", _by(outputs, ways)
-    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, early=True)
+    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True)
 
 
 def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:

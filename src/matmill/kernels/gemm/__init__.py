@@ -68,6 +68,6 @@ GEMM: Kernel[Gemm] = Kernel(
     legality=_why_not,
     after=SPLITK_REDUCE,
     workspace_bytes=split_bytes,
-    early=True,
+    pdl=True,
     parameters=STRIDED,
 )

@@ -104,6 +104,6 @@ HGEMM: Kernel[Gemm] = Kernel(
     after=SPLITK_REDUCE,
     workspace_bytes=workspace_bytes,
     rewrite=rewrite,
-    early=True,
+    pdl=True,
     parameters=_PARAMETERS,
 )

@@ -141,5 +141,5 @@ REPACK: AuxLaunch[Gemm] = AuxLaunch(
     _repack_geometry,
     _repack_arguments,
     _needs_repack,
-    early=True,
+    pdl=True,
 )

@@ -124,7 +124,7 @@ INNER: Kernel[Gemm] = Kernel(
     after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST"] == 1,
-    early=True,
+    pdl=True,
     parameters=_PARAMETERS,
 )
 

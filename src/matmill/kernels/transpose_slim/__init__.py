@@ -252,6 +252,6 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_why_not,
-    early=True,
+    pdl=True,
     parameters=_PARAMETERS,
 )

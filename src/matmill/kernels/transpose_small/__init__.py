@@ -127,6 +127,6 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     legality=_why_not,
-    early=True,
+    pdl=True,
     parameters=_PARAMETERS,
 )
