@@ -81,7 +81,7 @@ def test_sums_do_not_spill(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("short", [8, 30])
-def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
+def test_no_chunk_of_a_slim_matrix_spills(name: str, short: int) -> None:
     dtype = ELEMENTWISE[name]
     for long, wide in product((100_000, 100_001), (False, True)):  # with Y: without it there is less to hold
         problem = transposed(*((short, long) if wide else (long, short)), dtype)
@@ -89,8 +89,8 @@ def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
         assert configs
         for config in configs:
             found = compile_source(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target).resources
-            # One register where two portions are ahead: three blocks that spill it take 0.86 of the time of what came
-            # before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
+            # One register where two chunks are loaded ahead: three blocks that spill it take 0.86 of the time of what
+            # came before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
             most = 4 if config["AHEAD"] > 1 else 0
             assert found.spill_stores <= most, (str(problem), config)
             assert found.stack <= 2 * most

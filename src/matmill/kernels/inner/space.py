@@ -62,7 +62,7 @@ def layouts(problem: Gemm) -> tuple[Layout, Layout]:
 
 
 def _layout(extent: int, strides: tuple[int, int, int], aligns: tuple[int, int], size: int) -> Layout:
-    """The layout by (row, k, batch) strides and (every row's, the first row's) alignments; F's columns count as rows."""
+    """The layout by (row, k, batch) strides and (every, first) row alignments; F's columns count as rows."""
     row_stride, k_stride, batch_stride = strides
     align, start = aligns
     if k_stride == 1:

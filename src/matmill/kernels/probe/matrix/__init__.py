@@ -1,4 +1,4 @@
-"""Matrix multiply-adds from registers through mma.sync: the rate of the matrix units by element type."""
+"""MMAs from registers through mma.sync: the rate of the tensor cores by element type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MatrixProducts:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Operations of all warps, of which a multiply-add is two."""
+        """Operations of all warps, an FMA counting as two."""
         (m, n, k), _ = _SHAPES[self.element, config["K"]]
         warps = self.blocks * config["THREADS"] // 32
         return 2 * m * n * k * self.trips * config["LENGTH"] * config["TILES"] * warps
