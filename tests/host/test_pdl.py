@@ -31,7 +31,8 @@ KERNELS: dict[str, tuple[Kernel[Any], DType]] = {
 
 def _programs(kernel: Kernel[Any]) -> tuple[Kernel[Any] | AuxLaunch[Any], ...]:
     """Those of its launches that may start before the launch ahead of them has ended."""
-    return tuple(one for one in (*kernel.before, kernel, *kernel.after) if one.pdl)
+    launches: tuple[Kernel[Any] | AuxLaunch[Any], ...] = (*kernel.before, kernel, *kernel.after)
+    return tuple(one for one in launches if one.pdl)
 
 
 def _body(program: Program, dtype: DType, target: str) -> str:
