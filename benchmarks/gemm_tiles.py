@@ -43,7 +43,7 @@ from matmill.reference import answer, bound, excess
 from matmill.registry import PRODUCTION
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
-from matmill.tiling.mma import tile, unaligned, with_copies
+from matmill.tiling.mma import tile, unaligned, with_vector_widths
 
 Array = NDArray[Any]
 
@@ -184,7 +184,7 @@ def _extra(problem: Gemm) -> Iterator[Config]:
     """The tiles of the list without split-K, unaligned matrices repacked."""
     pads = unaligned(problem)
     for shape in _EXTRA:
-        config = with_copies(shape, problem, pads)
+        config = with_vector_widths(shape, problem, pads)
         yield config.launched(GS=1, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
 
 

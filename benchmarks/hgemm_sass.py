@@ -22,7 +22,7 @@ from matmill.errors import ArgumentError
 from matmill.jit.compile import Resources
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_copies
+from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_vector_widths
 
 #: FMAs of Hopper's tensor cores per SM and clock with mma.sync: about 62% of those that they make with wgmma, whose
 #: rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
@@ -95,7 +95,7 @@ def table(arch: Arch, tool: str) -> list[str]:
     n = _EXTENT
     packed, transposed = (n, 1), (1, n)
     for shape, a, b in product(shapes(arch), (packed, transposed), (packed, transposed)):
-        config = with_copies(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
+        config = with_vector_widths(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
         binary, found = compiled(HGEMM.with_config(config), F16, arch.target, tool)
         lines.append(row(config, binary.resources, opcodes(main_loop(found)), arch))
     return lines

@@ -26,7 +26,7 @@ from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.cost.inner_passes import groups, teams
+from matmill.cost.inner_passes import groups, k_groups
 from matmill.dtypes import ALL
 from matmill.emulator import Counters, Memory, run
 from matmill.kernel import GemmOperands, Kernel, ceil_div
@@ -80,11 +80,11 @@ class Pass:
     def of(cls, problem: Gemm, config: Config) -> Pass:
         """Of a configuration."""
         threads = groups(config)
-        terms = config["BK"] * teams(config) or config["U"] * config["V"] * threads
+        terms = config["BK"] * k_groups(config) or config["U"] * config["V"] * threads
         alone = config["GRAM"] and config["DOWN"] == 1
         outputs = config["TM"] * (config["TM"] + 1) // 2 if alone else config["TM"] * config["TN"]
         copies = [
-            ceil_div(extent * config["BK"] * teams(config) // config[f"{name}_WIDTH"], config["BS"])
+            ceil_div(extent * config["BK"] * k_groups(config) // config[f"{name}_WIDTH"], config["BS"])
             for name, extent in (("E", problem.m), ("F", 0 if problem.gram else problem.n))
         ]
         return cls(terms, terms // threads * outputs, max(copies))

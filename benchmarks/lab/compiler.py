@@ -21,9 +21,9 @@ from matmill.ladder.inner import INNER
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Launch
-from matmill.registry import PRODUCTION, SUMS
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
-_ALL: tuple[Any, ...] = (*PRODUCTION, *SUMS, *SGEMM, *HGEMM, *INNER, *TRANSPOSE_ADD)
+_ALL: tuple[Any, ...] = (*PRODUCTION, *TRANSPOSE_ADD_KERNELS, *SGEMM, *HGEMM, *INNER, *TRANSPOSE_ADD)
 #: By package: kernels hold functions, which do not travel to other processes.
 _KERNELS: dict[str, Kernel[Any]] = {one.kernel.package: one.kernel for one in _ALL}
 _DTYPES = {dtype.name: dtype for dtype in (*ELEMENTWISE.values(), *BITS.values())}

@@ -27,8 +27,8 @@ from matmill.settings import cache_dir
 
 _KIB = 1024
 _MIB = 1024 * 1024
-#: Kilobytes of shared memory that a multiprocessor can be set up with, as far as it has them; and those of the L1 cache
-#: that are left beside the most.
+#: Kilobytes of shared memory that an SM can be configured with, as far as it has them; and the bytes of L1 cache that
+#: remain beside the most.
 _CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
 
 
@@ -36,7 +36,7 @@ _CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
 class Arch:
     """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes.
 
-    ``matrix_flops`` are the dense rates of the matrix units by the type of A and B (``float16``, ``bfloat16``,
+    ``matrix_flops`` are the dense rates of the tensor cores by the type of A and B (``float16``, ``bfloat16``,
     ``tf32``, ``float64``), with sums in float32, of float64 in float64; empty where there are none or the sheet does
     not say.
     """
@@ -61,7 +61,7 @@ class Arch:
 
     @property
     def shared_bytes_per_s(self) -> float:
-        """Peak rate at which all multiprocessors together read shared memory: 32 banks of 4 bytes per clock each.
+        """Peak rate at which all SMs together read shared memory: 32 banks of 4 bytes per clock each.
 
         Turing's deliver half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
         """
@@ -69,7 +69,7 @@ class Arch:
 
     @property
     def fp32_lanes(self) -> int:
-        """FP32 units of all multiprocessors together, each of which makes one multiply-add per clock.
+        """FP32 units of all SMs together, each of which executes one FMA per clock.
 
         >>> get("a100").fp32_lanes
         6912
@@ -88,7 +88,7 @@ class Arch:
         return self.capability >= (7, 5)
 
     def peak(self, dtype_name: str) -> float:
-        """Peak multiply-add rate in FLOP/s for ``float32`` or ``float64``."""
+        """Peak FMA rate in FLOP/s for ``float32`` or ``float64``."""
         return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
 
     def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
@@ -150,11 +150,11 @@ class Arch:
 class Measured:
     """What ``matmill probe`` found on one GPU.
 
-    Latencies ``sigma_*`` in cycles of the multiprocessor's clock: of an addition, a multiplication and a multiply-add
-    in float32 and of a multiply-add in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
+    Latencies ``sigma_*`` in cycles of the SM's clock: of an addition, a multiplication and an FMA in float32 and of
+    an FMA in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
     from shared memory (``sigma_s``). ``launch_seconds`` is the time from one kernel to the next where both do nothing,
     ``enqueue_seconds`` what the host spends on a launch. Bandwidths in bytes/s, a copy's counting what is read and
-    what is written. Rates in FLOP/s, a multiply-add being two: ``fma_flops`` of independent chains,
+    what is written. Rates in FLOP/s, an FMA being two operations: ``fma_flops`` of independent chains,
     ``fma_outer_flops`` of outer products as in a product's inner loop, both float32, ``fma64_flops`` float64,
     ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the clock while the latencies were measured,
     ``date`` in ISO 8601.
@@ -375,7 +375,7 @@ def load(path: Traversable) -> Measured:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        wrong = _wrong(document)
+        wrong = _why_not(document)
     except ValueError as error:
         wrong = f"no JSON ({error})"
     if wrong:
@@ -388,19 +388,19 @@ def load(path: Traversable) -> Measured:
     return Measured(**document["measured"])
 
 
-#: Of the package and of the cache folder, and the version of what lies there.
+#: The folder of arch files, in the package and in the cache folder, and their format.
 _FOLDER, _FORMAT = "arches", 1
 _WORDS = {"date", "driver"}
 
 
 @cache
 def _stored(name: str, folder: Path | None) -> Measured | None:
-    places: list[Traversable] = [files("matmill")] if folder is None else [folder, files("matmill")]
-    candidates = (place / _FOLDER / f"{name}.json" for place in places)
+    roots: list[Traversable] = [files("matmill")] if folder is None else [folder, files("matmill")]
+    candidates = (root / _FOLDER / f"{name}.json" for root in roots)
     return next((load(path) for path in candidates if path.is_file()), None)
 
 
-def _wrong(document: Any) -> str | None:
+def _why_not(document: Any) -> str | None:
     """What keeps a JSON document from being an arch file, or None."""
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         return f"no document of format {_FORMAT}"

@@ -11,20 +11,20 @@ from matmill.arch import Arch
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P
 from matmill.problem import Geam, Gemm
-from matmill.registry import PRODUCTION, SUMS, Production
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS, Production
 
-#: Seconds of a host until a call's first launch is made, and for every further one, beside an H200: what waits for
-#: them takes no longer on the GPU.
+#: Seconds of the host until a call's first launch, and for each further launch, measured with an H200. A GPU that is
+#: faster waits for the host.
 _FIRST, _FURTHER = 10e-6, 5e-6
-#: Calls that take so many times as long are alike: saving the GPU a third of its time is worth 6% of the host's.
+#: Calls within this factor of the fastest count as equal: saving the GPU a third of its time is worth 6% of the host's.
 _ALIKE = 1.07
 
 
 @dataclass(frozen=True)
 class Choice(Generic[P]):
-    """A kernel with its constants; ``reasons`` say what was ruled out and why this one was taken.
+    """A kernel with its constants; ``reasons`` say what was ruled out and why this one was chosen.
 
-    ``predicted_seconds`` is the cost model's figure, of the GPU's time.
+    ``predicted_seconds`` is the GPU's time by the cost model.
     """
 
     kernel: Kernel[P]
@@ -42,27 +42,27 @@ def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
 
 
 @lru_cache(maxsize=1024)
-def choose_sum(problem: Geam, arch: Arch) -> Choice[Geam]:
-    """:func:`choose` for a sum of two matrices that lie any way."""
-    return choose_from(SUMS, problem, arch)
+def choose_transpose_add(problem: Geam, arch: Arch) -> Choice[Geam]:
+    """:func:`choose` for a transpose-add."""
+    return choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
 
 
 def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
-    """:func:`choose` among given kernels: the legal configuration with which calls are predicted to be fastest.
+    """:func:`choose` among given kernels: the legal configuration whose calls are predicted to be fastest.
 
-    Calls in a row take as long as the GPU or the host, whichever takes longer (:func:`call_seconds`). Of those that
-    take about as long, as where the host decides, the one that takes the GPU least is chosen.
+    Calls in a row take the GPU's or the host's time, whichever is longer (:func:`call_seconds`). Among about equal
+    calls, as where the host decides, the configuration with the least GPU time wins.
     """
     reasons: list[str] = []
     legal: list[Choice[P]] = []
     for candidate in candidates:
         for config in candidate.space(problem, arch):
             kernel = candidate.kernel.with_config(config)
-            against = kernel.why_not(problem, arch)
-            if against is None:
+            reason = kernel.why_not(problem, arch)
+            if reason is None:
                 legal.append(Choice(kernel, (), candidate.predict(problem, config, arch)))
             else:
-                reasons.append(f"{kernel.entry} ({config}): {against}")
+                reasons.append(f"{kernel.entry} ({config}): {reason}")
     if not legal:
         raise IllegalConfigError(
             argument="problem",
@@ -73,9 +73,9 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     seconds = [choice.predicted_seconds for choice in legal]
     calls = [call_seconds(choice.kernel, problem, choice.predicted_seconds) for choice in legal]
     most = _ALIKE * min(calls)
-    least, call, place = min(one for one in zip(seconds, calls, range(len(legal)), strict=True) if one[1] <= most)
-    best = legal[place]
-    less = min(seconds)  # which takes the host more, where it is less
+    least, call, index = min(one for one in zip(seconds, calls, range(len(legal)), strict=True) if one[1] <= most)
+    best = legal[index]
+    less = min(seconds)  # of a configuration that takes the host longer
     each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
     predicted = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
     return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {predicted}"))
@@ -86,5 +86,5 @@ def _us(seconds: float) -> str:
 
 
 def call_seconds(kernel: Kernel[P], problem: P, seconds: float) -> float:
-    """What each of many calls in a row takes that keep the GPU busy for ``seconds``: those, or the host's time."""
+    """Seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer."""
     return max(seconds, _FIRST + _FURTHER * (kernel.count_launches(problem) - 1))

@@ -154,10 +154,10 @@ class Launch:
     ``args`` follow the entry point's parameters in order: one :class:`Struct` for kernels that declare
     :class:`~matmill.parameters.Parameters`; else pointers, NumPy scalars of the parameter's exact type, and tensor
     maps. ``cluster`` is the blocks of one thread block cluster along each axis of the grid, which it divides.
-    ``early`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream
-    still runs, whose end it waits for itself (``ptx/order.cuh``). ``resident`` is how many blocks the kernel is made
-    for on one SM: where the launch has no more for each, shared memory is kept for those that it has and the rest of it
-    is L1 cache. 0 leaves that to the driver, which makes room for as many blocks as registers allow.
+    ``pdl`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream still
+    runs, and waits for its end itself (``ptx/order.cuh``). ``resident`` is the number of blocks per SM that the kernel
+    is made for: where the launch has no more per SM, shared memory is reserved for those that it has, and the rest is
+    L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
     """
 
     kernel: str
@@ -166,7 +166,7 @@ class Launch:
     block: Dim3
     args: tuple[Argument, ...]
     dynamic_shared: int = 0
-    early: bool = False
+    pdl: bool = False
     resident: int = 0
     cluster: Dim3 = (1, 1, 1)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
-from matmill.choose import Choice, choose, choose_sum
+from matmill.choose import Choice, choose, choose_transpose_add
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, P
@@ -85,7 +85,7 @@ def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], 
 
 def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
     problem = stage.problem
-    choice: Choice[Any] = choose_sum(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
+    choice: Choice[Any] = choose_transpose_add(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
     steps = choice.kernel.steps(problem, _operands(_NOWHERE))
     return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
 

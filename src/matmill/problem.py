@@ -1,4 +1,4 @@
-"""Frozen descriptions of what is to be computed, apart from where the data lies."""
+"""Frozen descriptions of what to compute: shapes, strides, element types and alignments, without addresses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ class Gemm:
 
     Strides are (row, column) in elements and may be zero or negative; ``None`` means packed row-major. ``*_batch`` is
     the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
-    matrices are packed one behind the other.
+    matrices are packed one after the other.
     ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
-    start, so that a kernel knows whether 16-byte loads are legal; ``*_start_align`` is that of the first element alone,
-    where it is known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says
-    that B is the transpose of A in the same memory: B's strides are then A's, swapped. ``alpha_one`` and ``beta_one``
-    are not part of the problem: scalars are arguments.
+    start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is that of the first element, where it is
+    known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says that B is
+    the transpose of A in the same memory: B's strides are A's, swapped. Scalars are arguments, not part of the problem.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -54,9 +53,9 @@ class Gemm:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that must move at the least: every input read once, every output written once.
+        """The least bytes that must move: every input read once, every output written once.
 
-        An input that all products of the batch share counts once, and so do A and B where they are the same memory.
+        An input that all products of the batch share counts once; so do A and B in the same memory.
         """
         counts = [1 if stride == 0 else self.batch for stride in self.batch_strides]
         b = 0 if self.gram else self.k * self.n
@@ -109,11 +108,11 @@ class Gemm:
 
 @dataclass(frozen=True)
 class View:
-    """How one operand of a :class:`Geam` lies: (row, column) strides in elements as the result counts rows and columns.
+    """The layout of one operand of a :class:`Geam`: (row, column) strides in elements, as the result counts them.
 
     ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
-    16) that divides the address of every line along the dimension in which elements are neighbours, ``beside`` that of
-    the distance from the result's element of the same row and column to this operand's, for every element.
+    16) that divides the address of every contiguous run's start (row or column). ``beside`` is that of the distance
+    from the result's element to this operand's element of the same row and column, for all elements.
     """
 
     strides: Strides
@@ -122,18 +121,18 @@ class View:
     beside: int = 16
 
     @property
-    def crossed(self) -> bool:
-        """Whether elements are nearer to each other down the columns than along the rows, where they do not touch."""
+    def transposed(self) -> bool:
+        """Whether the column is the faster dimension: elements are nearer down it than along rows that have gaps."""
         row, column = self.strides
         return abs(row) < abs(column) != 1
 
 
 @dataclass(frozen=True)
 class Geam:
-    """D = alpha * X + beta * Y, element by element, for ``batch`` matrices of m rows and n columns.
+    """The transpose-add problem D = alpha * X + beta * Y, element by element, for ``batch`` matrices of m x n.
 
-    X and Y lie any way: a transposed operand is one with swapped strides. ``y`` is None where beta is 0. ``plain`` says
-    that there is no Y and alpha is 1: D is then X bit by bit. BLAS extensions call the operation geam.
+    The name is that of BLAS extensions (cuBLAS: geam). X and Y may have any strides: a transposed operand has swapped
+    ones. ``y`` is None where beta is 0. ``plain`` says that there is no Y and alpha is 1: D is then X bit by bit.
 
     >>> Geam(4, 6, F32, View((1, 4)), View((6, 1)), View((6, 1))).least_bytes
     288
@@ -149,22 +148,22 @@ class Geam:
     plain: bool = False
 
     @property
-    def y_turned(self) -> bool:
-        """Whether it is Y that lies across D's rows, and X along them."""
-        return self.y is not None and self.y.crossed and not self.x.crossed
+    def y_transposed(self) -> bool:
+        """Whether Y is the transposed operand, and X is not."""
+        return self.y is not None and self.y.transposed and not self.x.transposed
 
     @property
-    def turned_first(self) -> Geam:
-        """The same with X and Y exchanged where Y is the one that lies across D's rows: what kernels turn comes first.
+    def transposed_first(self) -> Geam:
+        """The same problem with X and Y exchanged where Y is transposed: kernels transpose the first operand.
 
-        >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).turned_first.x
+        >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).transposed_first.x
         View(strides=(1, 4), batch=0, align=16, beside=16)
         """
-        return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_turned else self
+        return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_transposed else self
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that must move at the least: every operand once."""
+        """The least bytes that must move: every operand once."""
         return (2 if self.y is None else 3) * self.batch * self.m * self.n * self.dtype.itemsize
 
     def __str__(self) -> str:

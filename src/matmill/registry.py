@@ -27,15 +27,15 @@ from matmill.kernels.transpose_slim import space as slim_space
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
 from matmill.problem import Geam, Gemm
-from matmill.tiling.transpose import space as turn_space
+from matmill.tiling.transpose import space as transpose_space
 
 
 class Prediction(Protocol):
-    """What every cost model gives: seconds in all, what takes most of them, and terms of its own."""
+    """What every cost model returns: the total seconds, the term that decides, and terms of its own."""
 
     @property
     def seconds(self) -> float:
-        """Of the launch, or of all that a kernel needs."""
+        """The seconds of all launches."""
 
     @property
     def bound(self) -> str:
@@ -46,7 +46,7 @@ class Prediction(Protocol):
 class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
-    ``explain`` gives what the model predicts for a problem with one of these configurations on an arch.
+    ``explain`` gives the model's prediction for a problem with one of these configurations on an arch.
     """
 
     kernel: Kernel[P]
@@ -58,21 +58,21 @@ class Production(Generic[P]):
         return self.explain(problem, config, arch).seconds
 
     def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
-        """The kernel with each of the configurations that it may run ``problem`` with."""
+        """The kernel with each configuration that is legal for ``problem``."""
         kernels = (self.kernel.with_config(config) for config in self.space(problem, arch))
         return (kernel for kernel in kernels if kernel.why_not(problem, arch) is None)
 
 
-#: Kernels of products.
+#: Kernels for products.
 PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, space_where_wide, gemm_cost.explain),
     Production(HGEMM, hgemm_space, hgemm_cost.explain),
     Production(INNER, space_where_long, inner_cost.explain),
 )
 
-#: Kernels of transpose-add, for matrices of any layout.
-SUMS: tuple[Production[Geam], ...] = (
-    Production(TRANSPOSE_ADD, turn_space, transpose_add_cost.explain),
+#: Kernels for transpose-add, whatever the operands' strides.
+TRANSPOSE_ADD_KERNELS: tuple[Production[Geam], ...] = (
+    Production(TRANSPOSE_ADD, transpose_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SMALL, small_space, transpose_add_cost.explain),
     Production(TRANSPOSE_SLIM, slim_space, transpose_add_cost.explain),
 )

@@ -18,18 +18,18 @@ COPY = (
 )
 
 
-def launched(body: str, *, early: bool = True, target: str = "", blocks: int = 2) -> Report:
+def launched(body: str, *, pdl: bool = True, target: str = "", blocks: int = 2) -> Report:
     """A run of a kernel of 64 threads with this body on ``float* x`` and ``float* y``, 64 elements a block."""
     index = "const int t = blockIdx.x * 64 + threadIdx.x;"
     ptx = compile_ptx(f'extern "C" __global__ void k(float* x, float* y) {{ {index} {body} }}')
     memory, arrays = Memory(), {name: np.ones(64 * blocks, np.float32) for name in "xy"}
     pointers = tuple(memory.bind(name, array, access="rw") for name, array in arrays.items())
-    launch = Launch("demo", "k", (blocks, 1, 1), (64, 1, 1), pointers, early=early)
+    launch = Launch("demo", "k", (blocks, 1, 1), (64, 1, 1), pointers, pdl=pdl)
     return run(ptx.replace(".target sm_90", f".target {target}") if target else ptx, launch, memory)
 
 
-def said(body: str, *, early: bool = True) -> list[str]:
-    report = launched(body, early=early)
+def said(body: str, *, pdl: bool = True) -> list[str]:
+    report = launched(body, pdl=pdl)
     assert {hazard.kind for hazard in report.hazards} <= {"early-launch"}
     return [hazard.message for hazard in report.hazards]
 
@@ -76,7 +76,7 @@ def test_a_thread_that_ends_without_waiting_is_named() -> None:
 
 
 def test_a_launch_that_is_not_early_need_not_wait() -> None:
-    assert said("y[t] = x[t];", early=False) == []
+    assert said("y[t] = x[t];", pdl=False) == []
 
 
 def test_older_gpus_have_no_early_launches() -> None:

@@ -43,7 +43,7 @@ def found(kind: str) -> list[str]:
     text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
     memory, x = Memory(), np.ones(64, np.float32)
     pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
-    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, early=kind == "early-launch")
+    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, pdl=kind == "early-launch")
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:

@@ -30,7 +30,7 @@ from matmill.launch import Pointer, Struct
 from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.tiling.mma import space as shapes
-from matmill.tiling.mma import tile, with_copies
+from matmill.tiling.mma import tile, with_vector_widths
 
 Array = NDArray[Any]
 SMALL = tile(64, 64, 64, 2, 2, stages=2)
@@ -105,7 +105,7 @@ class Product:
             **strided(a=self.a, b=self.b, c=self.c, d=self.d),
             a_align=a.align(self.a), b_align=b.align(self.b), d_align=d.align(self.d), has_c=c is not None,
         )  # fmt: skip
-        config = with_copies(config, self.problem, pads)
+        config = with_vector_widths(config, self.problem, pads)
         self.kernel = HGEMM.with_config(config.launched(GS=parts, PAD_A=int("A" in pads), PAD_B=int("B" in pads)))
 
     def run(self, schedule: int = 0) -> list[Report]:
@@ -271,12 +271,12 @@ def test_padding_is_refused_where_it_takes_too_much_memory_or_finds_nothing() ->
         padded = [HGEMM.with_config(config) for config in space(odd, h200) if config["PAD_A"] and config["PAD_B"]]
         assert padded
         reasons = {kernel.why_not(odd, h200) for kernel in padded}
-        assert reasons == ({None} if fits else {f"padded copies take {4 * 32769 * 32776} > {2**32} bytes"})
+        assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})
     empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
     assert not any(config["PAD_A"] or config["PAD_B"] for config in space(empty, h200))
-    asked = HGEMM.with_config(with_copies(SMALL, empty, "A").launched(GS=1, PAD_A=1, PAD_B=0))
-    assert asked.why_not(empty, h200) == "k = 0 leaves nothing to pad"
-    direct = HGEMM.with_config(with_copies(SMALL, odd, "A").launched(GS=1, PAD_A=0, PAD_B=0))
+    asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(GS=1, PAD_A=1, PAD_B=0))
+    assert asked.why_not(empty, h200) == "k = 0 leaves nothing to repack"
+    direct = HGEMM.with_config(with_vector_widths(SMALL, odd, "A").launched(GS=1, PAD_A=0, PAD_B=0))
     assert direct.why_not(odd, h200) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
 
 

@@ -15,7 +15,7 @@ from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Gemm
-from matmill.tiling.mma import tile, with_copies
+from matmill.tiling.mma import tile, with_vector_widths
 from support.trial import BARRIER, Case, Trial, problem_of, without
 
 RUNGS = {rung.name: rung for rung in HGEMM}
@@ -149,7 +149,7 @@ def test_a_missing_barrier_is_a_race(name: str, index: int) -> None:
 
 def small(problem: Gemm, *, stages: int = 3, acc16: int = 0) -> Config:
     """The smallest tile of the pipeline."""
-    return with_copies(tile(64, 64, 64, 2, 2, stages=stages).replace(ACC16=acc16), problem)
+    return with_vector_widths(tile(64, 64, 64, 2, 2, stages=stages).replace(ACC16=acc16), problem)
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])

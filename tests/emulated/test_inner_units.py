@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, border, groups, outputs_of, teams, triangle
+from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, groups, k_groups, outputs_of, remainder, triangle
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
@@ -107,8 +107,8 @@ def test_what_lies_beyond_the_tiles_is_right(
     subject: Units, case: Case, pad: int, lines: tuple[int, int] | None
 ) -> None:
     trial = Trial(subject, case, pad=pad)
-    assert max(border(trial.kernel.config)) > 0
-    assert lines is None or border(trial.kernel.config) == lines
+    assert max(remainder(trial.kernel.config)) > 0
+    assert lines is None or remainder(trial.kernel.config) == lines
     assert not hazards(trial, schedule=case.k % 4)
     assert trial.excess() <= 1
     assert roundoffs(trial) < 4
@@ -211,8 +211,8 @@ def test_teams_with_fewer_stages_pass_as_many_barriers(stages: int) -> None:
     subject = Units(lambda config: config["U"] > 1 and config["BS"] > 32 * config["U"], blocks=1)
     config = Trial(subject, Case(64, 64, 1)).kernel.config
     barriers = [
-        Trial(subject, Case(64, 64, config["BK"] * (teams(config) * (stages - 1) + last))).main().counters.barriers
-        for last in (1, teams(config))
+        Trial(subject, Case(64, 64, config["BK"] * (k_groups(config) * (stages - 1) + last))).main().counters.barriers
+        for last in (1, k_groups(config))
     ]
     assert barriers[0] == barriers[1] > 0
 
@@ -323,7 +323,7 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
 )
 def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case, pad: int) -> None:
     config = Trial(replace(subject, blocks=1), replace(case, k=256), pad=pad).kernel.config
-    trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * teams(config)), pad=pad)
+    trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * k_groups(config)), pad=pad)
     config = trial.kernel.config
     passed = 0.0  # of a warp of each group, per k
     for name, count in (("E", config["TM"]), ("F", config["TN"])):

@@ -12,7 +12,7 @@ from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.tiling.simt import TILES, with_copies
+from matmill.tiling.simt import TILES, with_vector_widths
 from support.trial import BARRIER, TARGET, in_place, without
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
@@ -25,7 +25,7 @@ def tuned(shape: tuple[int, int, int], tile: Config) -> Kernel[Gemm]:
     """The last rung with a tile of our choice."""
     m, n, k = shape
     problem = Gemm(m, n, k, b_align=16 if n % 4 == 0 else 4, d_align=16 if n % 4 == 0 else 4)
-    return RUNGS["tuned"].with_config(with_copies(tile, problem))
+    return RUNGS["tuned"].with_config(with_vector_widths(tile, problem))
 
 
 @pytest.mark.parametrize("beta", [0.0, -0.5])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.tiling.transpose import ASKEW, MOVED, layout, space, tiles
+from matmill.tiling.transpose import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
 from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
 from support.trial import H200, without
 
@@ -88,7 +88,7 @@ def test_rows_of_y_that_start_elsewhere_are_loaded_in_whole_vectors(name: str, p
     dtype = ELEMENTWISE[name]
     trial = SumTrial((2, 65, 200), dtype, (ACROSS, Placed(pad=pad, before=before), ROWS), (1.0, -2.0))
     (mode,) = {config["Y_MODE"] for config in space(trial.problem, H200) if config["V"] * dtype.itemsize == 16}
-    assert mode == ASKEW
+    assert mode == ROW_UNALIGNED
     for config in space(trial.problem, H200)[::7]:
         trial.kernel = TRANSPOSE_ADD.with_config(config)
         trial.d[...] = 7
@@ -97,7 +97,7 @@ def test_rows_of_y_that_start_elsewhere_are_loaded_in_whole_vectors(name: str, p
 
 def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
     trial = SumTrial((1, 64, 2047), ELEMENTWISE["bfloat16"], (ACROSS, Placed(pad=3), ROWS))
-    assert trial.kernel.config["Y_MODE"] == ASKEW
+    assert trial.kernel.config["Y_MODE"] == ROW_UNALIGNED
     counters = check(trial).counters
     # A vector of eight for each of X and of Y, one more a line, and more at the ends of rows; single ones would be 8.
     assert (counters.global_load_requests + counters.cp_async_requests) * 32 < 5 * 64 * 2047 / 8
@@ -105,7 +105,7 @@ def test_rows_of_y_that_start_elsewhere_take_few_loads() -> None:
 
 def copying(trial: SumTrial, **constants: int) -> SumTrial:
     """With a tile whose columns of X start anywhere, of these constants."""
-    found = (c for c in space(trial.problem, H200) if c["X_MODE"] == MOVED)
+    found = (c for c in space(trial.problem, H200) if c["X_MODE"] == COL_UNALIGNED)
     trial.kernel = TRANSPOSE_ADD.with_config(next(c for c in found if all(c[k] == v for k, v in constants.items())))
     return trial
 
@@ -131,7 +131,7 @@ def test_columns_of_any_pitch_and_start(name: str, pad: int, before: int) -> Non
     dtype = ELEMENTWISE[name]
     x = Placed(crossed=True, pad=pad, before=before)
     trial = SumTrial((2, 100, 137), dtype, (x, Placed(before=1), Placed(pad=1)))
-    moved = [config for config in space(trial.problem, H200) if config["X_MODE"] == MOVED]
+    moved = [config for config in space(trial.problem, H200) if config["X_MODE"] == COL_UNALIGNED]
     assert bool(moved) == (pad * dtype.itemsize % 16 != 0 or before * dtype.itemsize % 16 != 0)
     for config in moved[:: max(1, len(moved) // 3)]:
         trial.kernel = TRANSPOSE_ADD.with_config(config)
@@ -184,10 +184,10 @@ def test_what_is_copied_has_to_arrive() -> None:
 def test_blocks_that_copy_leave_room_for_a_cache() -> None:
     trial = SumTrial((1, 5000, 5001), ELEMENTWISE["int8"], (Placed(crossed=True, pad=3), Placed(pad=7), ROWS))
     configs = space(trial.problem, H200)
-    assert any(config["Y_MODE"] == ASKEW for config in configs)
+    assert any(config["Y_MODE"] == ROW_UNALIGNED for config in configs)
     for config in configs:
         taken = config["BLOCKS_PER_SM"] * (config["SHARED_BYTES"] + H200.shared_reserved)
-        assert config["X_MODE"] != MOVED or taken <= 0.9 * H200.shared_per_sm
+        assert config["X_MODE"] != COL_UNALIGNED or taken <= 0.9 * H200.shared_per_sm
 
 
 @pytest.mark.parametrize("name", ["float16", "int8"])
@@ -199,7 +199,7 @@ def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
     row, column = trial.problem.y.strides
     trial.problem = replace(trial.problem, y=replace(trial.problem.y, strides=(-row, column)))
     trial.y = turned
-    wide = [config for config in space(trial.problem, H200) if config["Y_MODE"] == ASKEW]
+    wide = [config for config in space(trial.problem, H200) if config["Y_MODE"] == ROW_UNALIGNED]
     trial.kernel = TRANSPOSE_ADD.with_config(wide[len(wide) // 2])
     check(trial)
 

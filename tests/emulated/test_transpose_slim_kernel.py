@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matmill.bench.problems.transpose_add import transposed_sum
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
@@ -117,14 +117,14 @@ def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None
     problem = transposed_sum(m, n, dtype)
     assert problem.y is not None
     for one in (problem, replace(problem, x=problem.y, y=problem.x)):
-        assert choose_sum(one, H200).kernel.entry == "transpose_slim"
+        assert choose_transpose_add(one, H200).kernel.entry == "transpose_slim"
 
 
 @pytest.mark.parametrize(("m", "n"), [(64, 1_000_000), (1_000_000, 64), (100, 500_000), (4096, 4096), (604, 512)])
 def test_it_is_not_where_both_sides_fill_tiles(m: int, n: int) -> None:
     problem = transposed_sum(m, n, F32)
     assert space(problem, H200) == ()
-    assert choose_sum(problem, H200).kernel.entry == "transpose_add"
+    assert choose_transpose_add(problem, H200).kernel.entry == "transpose_add"
 
 
 TALL = Geam(5000, 17, F32, View((1, 5000)), View((17, 1), align=4), View((17, 1), align=4))
@@ -137,19 +137,19 @@ WIDE = Geam(17, 5000, F32, View((1, 17), align=4), View((5000, 1)), View((6000, 
         (TALL, {"batch": 2}, "2 x 5000 x 17 is not one matrix with one side of 2 to 63"),
         (TALL, {"n": 64}, "not one matrix"),
         (TALL, {"m": 2**30 + 1}, "not one matrix"),
-        (TALL, {"n": 18}, "Y with strides (17, 1) does not lie packed"),
-        (TALL, {"x": View((17, 1))}, "X with strides (17, 1) does not lie in long lines"),
-        (TALL, {"d": View((18, 1))}, "D with strides (18, 1) does not lie packed"),
+        (TALL, {"n": 18}, "Y with strides (17, 1) is not packed"),
+        (TALL, {"x": View((17, 1))}, "X with strides (17, 1) is not contiguous in its columns"),
+        (TALL, {"d": View((18, 1))}, "D with strides (18, 1) is not packed"),
         (TALL, {"y": None}, "HAS_Y = 1 where the operands need 0"),
         (TALL, {"x": View((1, 5001), align=4)}, "APART = 0 where the operands need 1"),
         (TALL, {"y": View((17, 1), beside=4)}, "Y_WIDTH = 4 where the operands need 1"),
-        (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) does not lie packed"),
-        (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) does not lie in long lines"),
+        (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) is not packed"),
+        (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) is not contiguous in its rows"),
         (WIDE, {"d": View((6001, 1), align=4)}, "APART = 0 where the operands need 1"),
         (WIDE, {"m": 16, "x": View((1, 16))}, "constants for a short side of 17"),
         (TALL, {"x": View((17, 1)), "y": View((1, 5000))}, "SWAPPED = 0 where the operands need 1"),
-        (TALL, {"x": View((18, 1)), "y": View((1, 5000))}, "X with strides (18, 1) does not lie packed"),
-        (WIDE, {"x": View((5000, 1)), "y": View((1, 18))}, "Y with strides (1, 18) does not lie packed"),
+        (TALL, {"x": View((18, 1)), "y": View((1, 5000))}, "X with strides (18, 1) is not packed"),
+        (WIDE, {"x": View((5000, 1)), "y": View((1, 18))}, "Y with strides (1, 18) is not packed"),
     ],
 )
 def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: str) -> None:
@@ -228,7 +228,7 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
     reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)
-    assert reason == "AHEAD = 2 portions, and Y is loaded 4 elements at a time"
+    assert reason == "AHEAD = 2 chunks, and Y is loaded 4 elements at a time"
 
 
 @pytest.mark.parametrize("y", [None, ROWS])

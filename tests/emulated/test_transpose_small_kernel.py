@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
@@ -55,8 +55,8 @@ def test_any_size_and_type(data: st.DataObject) -> None:
 def test_many_small_matrices_get_it_and_one_large_one_does_not() -> None:
     rows, across = View((16, 1), 256), View((1, 16), 256)
     many = Geam(16, 16, BF16, across, rows, rows, batch=60_000)
-    assert choose_sum(many, H200).kernel.entry == "transpose_small"
-    assert choose_sum(replace(many, batch=1), H200).kernel.entry == "transpose_add"
+    assert choose_transpose_add(many, H200).kernel.entry == "transpose_small"
+    assert choose_transpose_add(replace(many, batch=1), H200).kernel.entry == "transpose_add"
 
 
 @pytest.mark.parametrize(

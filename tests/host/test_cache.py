@@ -1,4 +1,4 @@
-"""The compile cache: whatever lies in the folder, an entry comes back whole or not at all."""
+"""The compile cache: whatever is in the folder, an entry comes back whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing: legality is asked of the kernel, the GPU is filled, and a refusal gives every reason."""
+"""Choosing: kernels say what is legal, the GPU is filled, and a refusal gives every reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from matmill import arch
@@ -70,7 +70,7 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
     kernel = replace(
         _production(alone).kernel,
         after=(AuxLaunch("more", "toy", Config(), Parameters(()), _geometry, lambda *_: ()),),
-        alone=lambda _problem, config: config["LAST"] == 1,
+        last_block_reduces=lambda _problem, config: config["LAST"] == 1,
     )
 
     def explain(_problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
@@ -129,7 +129,8 @@ _side = st.one_of(st.integers(1, 300), st.sampled_from([1000, 4096, 10**5]))
 
 @settings(max_examples=30, deadline=None)
 @given(_side, _side, st.integers(0, 5000), st.sampled_from(["float16", "bfloat16"]), st.integers(1, 70))
-def test_every_16_bit_problem_has_a_kernel_where_there_are_units_for_it(
+@example(1, 1, 0, "bfloat16", 1)
+def test_every_16_bit_problem_has_a_kernel_where_there_are_tensor_cores_for_it(
     m: int, n: int, k: int, dtype: str, batch: int
 ) -> None:
     problem = Gemm(m=m, n=n, k=k, dtype=ALL[dtype], batch=batch)
@@ -186,11 +187,11 @@ def test_few_tiles_and_a_long_k_are_split() -> None:
     assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["GS"] == 1
 
 
-def test_bfloat16_without_matrix_units_is_refused_in_words() -> None:
+def test_bfloat16_without_tensor_cores_is_refused_in_words() -> None:
     with pytest.raises(IllegalConfigError) as raised:
         choose(Gemm(200, 200, 200, dtype=ALL["bfloat16"]), arch.get("t4"))
     assert str(raised.value).count("mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5") == 1
-    assert "float32 needs no matrix unit" in str(raised.value)
+    assert "float32 needs no tensor core" in str(raised.value)
     assert choose(Gemm(100, 100, 200, dtype=ALL["bfloat16"]), arch.get("t4")).kernel.entry == "inner"
 
 

@@ -64,7 +64,7 @@ def test_commands_of_the_page_run(
 
 def test_the_page_s_figures_are_the_command_s(capsys: pytest.CaptureFixture[str]) -> None:
     table = said(S2, capsys)
-    for row, figures in (("matrix units, float16", "224.5 38.6 13.5"), ("FMA units, float32", "33.9 5.8 2.0")):
+    for row, figures in (("tensor cores, float16", "224.5 38.6 13.5"), ("FMA units, float32", "33.9 5.8 2.0")):
         assert any(re.sub(r"\s+", " ", line).strip() == f"{row} {figures}" for line in table.splitlines())
         assert f"| {figures.replace(' ', ' | ')} |" in PAGE
     small = asked(S2, capsys)["tile"]
@@ -91,7 +91,7 @@ def test_json_of_the_t4(capsys: pytest.CaptureFixture[str]) -> None:
     names = ("hmma/dram", "ffma/dram", "hmma/l2", "hmma/shared")
     assert [int(found["balance"][name]) for name in names] == [224, 33, 38, 13]
     assert found["intensity"] == pytest.approx(8192 / 3)
-    assert found["bound"] == "compute: matrix units"
+    assert found["bound"] == "compute: tensor cores"
     assert found["problem"]["least_seconds"] == pytest.approx(2 * 8192**3 / 49.4e12)
     assert found["problem"]["bytes"] == 3 * 8192**2 * 2
 
@@ -112,7 +112,7 @@ def test_the_report_says_bound_reading_and_limits(capsys: pytest.CaptureFixture[
     text = said([*S2, "--n", "8192"], capsys)
     for words in (
         "measured by S2",
-        "bound: compute: matrix units; at the least 22.3 ms, 49.4 TFLOP/s",
+        "bound: compute: tensor cores; at the least 22.3 ms, 49.4 TFLOP/s",
         "bound: memory: DRAM; at the most 37.5 TFLOP/s of 49.4 TFLOP/s",
         "65.0 TFLOP/s by the data sheet over the mean of DRAM and L2, 750 GB/s: block 85.3 against 86.7",
         "warp 32.0 against 17.7",

@@ -10,7 +10,7 @@ import pytest
 
 from matmill import cli
 from matmill.arch import ARCHES, get
-from matmill.choose import choose, choose_sum
+from matmill.choose import choose, choose_transpose_add
 from matmill.cli import main
 from matmill.dtypes import BF16, F16
 from matmill.problem import Gemm
@@ -108,5 +108,5 @@ def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.C
     from matmill.bench.problems.transpose_add import transposed_sum  # noqa: PLC0415 — the ladder's own way to the same sum
 
     (stage,) = _asked(capsys, "transpose_add", "8191x4095", "--dtype", "bfloat16")["stages"]
-    kernel = choose_sum(transposed_sum(8191, 4095, BF16), get("h200")).kernel
+    kernel = choose_transpose_add(transposed_sum(8191, 4095, BF16), get("h200")).kernel
     assert stage["best"]["config"] == dict(kernel.config.constants)

@@ -40,7 +40,7 @@ def _best(problem: Gemm, arch: str = "h200") -> cost.Prediction:
 
 
 def _direct(problem: Gemm) -> cost.Prediction:
-    """The same among configurations that read A and B where they lie."""
+    """The same among configurations that do not repack A or B."""
     configs = [config for config in space(problem, H200) if not (config["PAD_A"] or config["PAD_B"])]
     return min((cost.explain(problem, config, H200) for config in configs), key=lambda found: found.seconds)
 
@@ -92,7 +92,7 @@ def test_narrower_copies_are_never_cheaper() -> None:
 
 
 @pytest.mark.parametrize(("side", "most"), [(8191, 1.1), (4095, 1.2), (2047, 1.45)])
-def test_large_odd_products_are_padded_and_come_near_aligned_ones(side: int, most: float) -> None:
+def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, most: float) -> None:
     odd, aligned = half_product(side, side, side), half_product(side + 1, side + 1, side + 1)
     found = choose(odd, H200)
     assert (found.kernel.config["PAD_A"], found.kernel.config["PAD_B"]) == (1, 1)
@@ -109,7 +109,7 @@ def _packed(problem: Gemm) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("size", [(16, 4096, 4096), (128, 128, 65536)])
-def test_what_is_read_about_once_is_worth_packing_only_if_it_would_go_through_registers(
+def test_what_is_read_about_once_is_worth_repacking_only_if_it_would_go_through_registers(
     size: tuple[int, int, int],
 ) -> None:
     product = Gemm(*size, F16)
@@ -121,12 +121,12 @@ def test_what_is_read_about_once_is_worth_packing_only_if_it_would_go_through_re
 def test_small_products_are_not_worth_the_launch_that_packs(size: tuple[int, int, int]) -> None:
     small = half_product(*size)
     assert _packed(small) == (0, 0)
-    packing = [found for found in _all(small) if found.pad]
-    assert packing
-    assert min(found.seconds - found.pad for found in packing) < _best(small).seconds  # but for that launch
+    repacking = [found for found in _all(small) if found.pad]
+    assert repacking
+    assert min(found.seconds - found.pad for found in repacking) < _best(small).seconds  # but for that launch
 
 
-def test_packing_costs_what_is_packed() -> None:
+def test_repacking_costs_what_is_copied() -> None:
     odd = half_product(4095, 2047, 1023)
 
     def pad(problem: Gemm, pads: tuple[int, int]) -> float:
@@ -159,7 +159,7 @@ def test_parts_of_k_cost_a_second_launch() -> None:
         assert found.seconds < cost.predict(problem, whole, H200) / 4
 
 
-#: Products of every kind: large and small, padded, with elements that go through registers, k in parts.
+#: Products of every kind: large and small, repacked, with elements that go through registers, split-K.
 KINDS = [
     LARGE, half_product(500, 500, 500), half_product(1023, 1023, 1023), half_product(255, 4095, 77, BF16),
     half_product(128, 128, 65536), half_product(4000, 120, 40), half_product(8191, 64, 1024),

@@ -15,7 +15,7 @@ from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small
 from matmill.problem import Geam, View
-from matmill.tiling import transpose as turns
+from matmill.tiling import transpose as tiles
 
 H200 = get("h200")
 MODEL = MODELS["transpose_add"].model
@@ -23,7 +23,7 @@ TRUTH = replace(
     cost.DEFAULT,
     copy_share=0.8,
     launch=4e-6,
-    line_bytes=6.0,
+    run_bytes=6.0,
     split_bytes=12.0,
     alone=700.0,
     vector_slots=40.0,
@@ -33,7 +33,7 @@ _NOISE = 0.02
 
 
 def _all(problem: Geam) -> list[cost.Prediction]:
-    return [cost.explain(problem, config, H200) for config in turns.space(problem, H200)]
+    return [cost.explain(problem, config, H200) for config in tiles.space(problem, H200)]
 
 
 def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_its_threads_issue() -> None:
@@ -47,30 +47,30 @@ def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_its_thread
     assert cost.DEFAULT.launch < small.seconds < 1.5 * cost.DEFAULT.launch  # its code comes from memory too
 
 
-def test_longer_lines_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
+def test_longer_rows_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
     problem = transposed_sum(8192, 8192, F32)
-    config = turns.space(problem, H200)[0].replace(BR=32, BC=32, THREADS=256, BLOCKS_PER_SM=8)
+    config = tiles.space(problem, H200)[0].replace(BR=32, BC=32, THREADS=256, BLOCKS_PER_SM=8)
     asked = cost.demand(problem, config, H200)
     longer = cost.demand(problem, config.replace(BC=64, BR=64, BLOCKS_PER_SM=2), H200)
     assert longer.bytes == asked.bytes
-    assert longer.lines == asked.lines / 2
-    shifts = cost.demand(transposed_sum(8191, 8191, I8), turns.space(transposed_sum(8191, 8191, I8), H200)[0], H200)
+    assert longer.runs == asked.runs / 2
+    shifts = cost.demand(transposed_sum(8191, 8191, I8), tiles.space(transposed_sum(8191, 8191, I8), H200)[0], H200)
     assert shifts.elements > cost.demand(problem, config, H200).elements  # padding of shifted tiles counts
 
 
 def test_parts_of_rows_that_start_inside_a_line_are_split() -> None:
     problem = transposed_sum(8191, 8192, I8)  # D's rows start anywhere, X's columns on whole vectors
-    by_start = {config["START"]: cost.demand(problem, config, H200) for config in turns.space(problem, H200)}
+    by_start = {config["START"]: cost.demand(problem, config, H200) for config in tiles.space(problem, H200)}
     assert {start: asked.split > 0 for start, asked in by_start.items()} == {16: True, 32: True, 64: True, 128: False}
     # Half a sector is another block's where parts start on 16 bytes.
     assert by_start[16].split / by_start[32].split > 1.5
     aligned = transposed_sum(8192, 8192, I8)
-    assert not any(cost.demand(aligned, config, H200).split for config in turns.space(aligned, H200))
+    assert not any(cost.demand(aligned, config, H200).split for config in tiles.space(aligned, H200))
 
 
 def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
     problem = transposed_sum(8192, 8191, BF16)
-    configs = [config for config in turns.space(problem, H200) if config["X_MODE"] == turns.MOVED]
+    configs = [config for config in tiles.space(problem, H200) if config["X_MODE"] == tiles.COL_UNALIGNED]
     assert configs
     for config in configs:
         asked = cost.demand(problem, config, H200)
@@ -79,7 +79,7 @@ def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
         assert asked.copied > asked.elements / config["V"] * (1 + config["V"] / config["BR"])
         assert asked.vectors == 2 * asked.elements / config["V"]
     tight = transposed_sum(217, 333, BF16)
-    config = turns.space(tight, H200)[0]
+    config = tiles.space(tight, H200)[0]
     few = cost.demand(tight, config, H200).copied / cost.demand(tight, config, H200).elements
     many = cost.demand(problem, config, H200).copied / cost.demand(problem, config, H200).elements
     assert few > 1.2 * many  # most of its tiles have edges
@@ -89,14 +89,14 @@ def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
 @pytest.mark.parametrize("dtype", [I8, F32])
 def test_sums_with_few_rows_or_columns_are_not_mostly_padding(m: int, n: int, dtype: DType) -> None:
     problem = transposed_sum(m, n, dtype)
-    best = min(turns.space(problem, H200), key=lambda config: cost.explain(problem, config, H200).seconds)
-    padded = turns.blocks(problem, best) * best["BR"] * best["BC"]
+    best = min(tiles.space(problem, H200), key=lambda config: cost.explain(problem, config, H200).seconds)
+    padded = tiles.blocks(problem, best) * best["BR"] * best["BC"]
     assert padded < 2.2 * problem.m * problem.n
 
 
 def test_a_block_that_is_alone_hides_nothing() -> None:
     problem = transposed_sum(8192, 8192, F32)
-    config = max(turns.space(problem, H200), key=lambda config: config["BR"] * config["BC"])
+    config = max(tiles.space(problem, H200), key=lambda config: config["BR"] * config["BC"])
     alone, beside = (cost.explain(problem, config.replace(BLOCKS_PER_SM=n), H200) for n in (1, 4))
     assert alone.memory == beside.memory
     assert alone.blocks > alone.memory > beside.blocks
@@ -110,19 +110,19 @@ def test_runs_of_small_matrices_are_one_block_s_work() -> None:
     assert min(one.seconds for one in found) < min(one.seconds for one in _all(problem))
 
 
-def test_where_elements_of_small_matrices_lie_is_worked_out_once_by_each_block() -> None:
+def test_each_block_computes_the_offsets_of_elements_of_small_matrices_once() -> None:
     across = View((31, 1), batch=527)
     odd = Geam(17, 31, I8, View((1, 17), batch=527), across, across, batch=50_000)
     config = next(config for config in transpose_small.space(odd, H200) if config["AHEAD"])
     few, many = (cost.demand(replace(odd, batch=batch), config, H200) for batch in (50_000, 500_000))
     assert 9 * few.elements < many.elements < 11 * few.elements
-    assert many.found == few.found > 0
+    assert many.located == few.located > 0
     assert many.threads == few.threads == config["BLOCKS_PER_SM"] * config["THREADS"]
     one = next(config for config in transpose_small.space(odd, H200) if not config["AHEAD"])
     each = cost.demand(odd, one, H200)
-    assert each.found == each.elements
+    assert each.located == each.elements
     even = Geam(16, 32, I8, View((1, 16), batch=512), View((32, 1), batch=512), View((32, 1), batch=512), batch=50_000)
-    assert cost.demand(even, transpose_small.space(even, H200)[0], H200).found == 0
+    assert cost.demand(even, transpose_small.space(even, H200)[0], H200).located == 0
 
 
 #: Instructions beside memory, at the most: elements of a byte have so many that both take as long.
@@ -155,7 +155,7 @@ def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles
     assert slim.seconds < min(found.seconds for found in _all(problem))
 
 
-def test_portions_of_slim_sums_hold_no_padding_and_a_vector_more_for_each_line_that_starts_anywhere() -> None:
+def test_chunks_of_slim_matrices_hold_no_padding_and_a_vector_more_for_each_unaligned_row_or_column() -> None:
     for m, n in ((17, 2**20), (2**20, 17)):
         even, odd = (transposed_sum(m + (m > n) * more, n + (n > m) * more, BF16) for more in (0, 1))
         config, apart = (
@@ -175,7 +175,7 @@ def test_portions_of_slim_sums_hold_no_padding_and_a_vector_more_for_each_line_t
 def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     spaces = [
-        (problem, turns.space(problem, H200)) for problem in (transposed_sum(64, 64), transposed_sum(4097, 2049, I8))
+        (problem, tiles.space(problem, H200)) for problem in (transposed_sum(64, 64), transposed_sum(4097, 2049, I8))
     ]
     few = transposed_sum(30, 10**6, I8)
     spaces.append((few, transpose_slim.space(few, H200)))
@@ -195,7 +195,7 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     for dtype in ELEMENTWISE.values():
         for m, n in sizes:
             problem = transposed_sum(m, n, dtype)
-            configs = turns.space(problem, H200)
+            configs = tiles.space(problem, H200)
             exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
             seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)
             part = "judge" if len(found) % 3 == 2 else "fit"

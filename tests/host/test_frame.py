@@ -1,4 +1,4 @@
-"""Frames: what the driver reads at their addresses is the launch, and only what is aimed changes."""
+"""Frames: what the driver reads at their addresses is the launch, and only what is bound changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = Launch(
     (Pointer("B", 1), np.int64(-3), Pointer("A", 2), np.float32(0.1), np.int32(-7), Pointer("workspace", 3)),
     dynamic_shared=70_000,
 )
-SECOND = Launch("toy", "finish", (1, 1, 1), (32, 1, 1), (Pointer("A", 0), np.float64(1 / 3), np.uint32(2**32 - 1)))
+SECOND = Launch("toy", "reduce", (1, 1, 1), (32, 1, 1), (Pointer("A", 0), np.float64(1 / 3), np.uint32(2**32 - 1)))
 NAMES = ("A", "B", "workspace")
 
 
@@ -57,10 +57,10 @@ def test_kernels_without_parameters() -> None:
 
 @pytest.mark.parametrize(("gpu", "able"), [("h200", True), ("a100", False)])
 def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: bool) -> None:
-    launches = (FIRST, replace(SECOND, early=True))
+    launches = (FIRST, replace(SECOND, pdl=True))
     frame = Frame(launches, NAMES, get(gpu))
     frame.bind((1, 2, 3), 4)
-    found = [read_launch(*call, like)[0].early for call, like in zip(frame.calls, launches, strict=True)]
+    found = [read_launch(*call, like)[0].pdl for call, like in zip(frame.calls, launches, strict=True)]
     assert found == [False, able]
 
 
@@ -69,7 +69,7 @@ def test_launches_start_early_where_they_may_and_the_gpu_can(gpu: str, able: boo
     [
         (132, 1, 101_376, 43),  # 100 of 228 KB, all but
         (132, 1, 101_392, 57),  # 132
-        (133, 1, 101_376, None),  # more than the kernel is made for: some multiprocessors take turns
+        (133, 1, 101_376, None),  # more than the kernel is made for: some SMs run blocks one after another
         (133, 2, 101_376, 100),
         (20, 2, 101_376, 43),
         (264, 2, 116_000, None),  # more than there is
@@ -81,7 +81,7 @@ def test_shared_memory_is_kept_for_the_blocks_that_a_multiprocessor_gets(
     blocks: int, resident: int, shared: int, percent: int | None
 ) -> None:
     launch = replace(FIRST, grid=(blocks // 2, 2, 1) if blocks % 2 == 0 else (blocks, 1, 1), resident=resident)
-    launch = replace(launch, dynamic_shared=shared, early=True)
+    launch = replace(launch, dynamic_shared=shared, pdl=True)
     frame = Frame((launch, SECOND), NAMES, get("h200"))
     assert read_attributes(frame.calls[0][0]) == {6: 1} | ({} if percent is None else {14: percent})
     assert read_attributes(frame.calls[1][0]) == {}

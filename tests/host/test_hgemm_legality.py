@@ -12,7 +12,8 @@ from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Gemm
-from matmill.tiling.mma import against, space, threads, with_copies
+from matmill.tiling import mma
+from matmill.tiling.mma import space, threads, with_vector_widths
 
 RUNGS = {rung.name: rung for rung in HGEMM}
 COMPILED = [arch for arch in ARCHES.values() if arch.compiles]
@@ -43,7 +44,7 @@ def test_bfloat16_needs_ampere(rung: Rung[Gemm]) -> None:
     assert reason is not None
     assert reason.endswith("needs compute capability 8.0: t4 has 7.5")
     narrow = rung.kernel.with_config(rung.kernel.config.replace(ACC16=1))
-    assert narrow.why_not(problem, ARCHES["h200"]) == "matrix units sum products of bfloat16 in float32 alone"
+    assert narrow.why_not(problem, ARCHES["h200"]) == "tensor cores sum products of bfloat16 in float32 alone"
 
 
 @pytest.mark.parametrize("arch", ["k40", "titan-x"])
@@ -94,7 +95,7 @@ def test_every_tile_of_a_gpu_fits_it(arch: object, k: int) -> None:
     found = ARCHES[arch.name]  # type: ignore[attr-defined] # an Arch: pytest's ids take objects
     problem = Gemm(8192, 8192, k, dtype=F16, a_align=16 if k % 8 == 0 else 2)
     for config in space(problem, found):
-        assert against(problem, config, found) is None
+        assert mma.why_not(problem, config, found) is None
         assert config["SHARED_BYTES"] <= found.shared_per_block
         reserve = found.shared_reserved
         assert config["BLOCKS_PER_SM"] * (config["SHARED_BYTES"] + reserve) <= found.shared_per_sm
@@ -102,13 +103,13 @@ def test_every_tile_of_a_gpu_fits_it(arch: object, k: int) -> None:
 
 
 def test_copies_are_never_wider_than_the_rows_allow() -> None:
-    odd = Gemm(64, 64, 63, dtype=F16, a_align=2)
-    wide = with_copies(space(LARGE, ARCHES["h200"])[0], LARGE)
-    assert against(odd, wide, ARCHES["h200"]) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
-    turned = Gemm(64, 64, 64, dtype=F16, a_strides=(1, 64), b_strides=(1, 64))
-    config = with_copies(wide, turned)
+    odd, arch = Gemm(64, 64, 63, dtype=F16, a_align=2), ARCHES["h200"]
+    wide = with_vector_widths(space(LARGE, arch)[0], LARGE)
+    assert mma.why_not(odd, wide, arch) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
+    transposed = Gemm(64, 64, 64, dtype=F16, a_strides=(1, 64), b_strides=(1, 64))
+    config = with_vector_widths(wide, transposed)
     assert (config["A_K_INNER"], config["B_K_INNER"], config["A_VEC"], config["B_VEC"]) == (0, 1, 8, 8)
-    assert against(turned, wide, ARCHES["h200"]) == "A_K_INNER = 1 takes 8 elements at a time along the longer stride"
+    assert mma.why_not(transposed, wide, arch) == "A_K_INNER = 1 takes 8 elements at a time along the longer stride"
 
 
 def test_small_products_get_small_tiles() -> None:

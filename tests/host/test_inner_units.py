@@ -1,4 +1,4 @@
-"""Configurations on matrix units: where they are offered, that they fit, what makes one illegal, and Gram matrices."""
+"""Configurations on tensor cores: where they are offered, that they fit, what makes one illegal, and Gram matrices."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.cost import inner as cost
-from matmill.cost.inner_passes import FRAGMENTS, border, busiest, groups, on_diagonal, outputs_of, teams, tile_of
+from matmill.cost.inner_passes import FRAGMENTS, busiest, groups, k_groups, on_diagonal, outputs_of, remainder, tile_of
 from matmill.dtypes import ALL
 from matmill.kernels.inner import INNER, space
-from matmill.kernels.inner.mma import against_units
+from matmill.kernels.inner.mma import why_not_mma
 from matmill.problem import Gemm
 from matmill.registry import Production
 
@@ -23,12 +23,12 @@ H200 = get("h200")
 K = 10**6
 
 
-def on_units(problem: Gemm, arch: str = "h200") -> list[Config]:
+def on_tensor_cores(problem: Gemm, arch: str = "h200") -> list[Config]:
     return [config for config in space(problem, get(arch)) if config["UNITS"]]
 
 
 def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
-    """Whether it is legal, and as many blocks as it counts on fit a multiprocessor, their sums alone in registers."""
+    """Whether it is legal, and an SM holds as many blocks as it assumes, with registers for their sums."""
     gpu, blocks = get(arch), config["BLOCKS_PER_SM"]
     return (
         INNER.with_config(config).why_not(problem, gpu) is None
@@ -40,14 +40,14 @@ def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
 @pytest.mark.parametrize("layout", ["row", "column"])
 @pytest.mark.parametrize(("m", "n"), [(24, 24), (64, 64), (65, 65), (96, 80), (33, 50), (128, 128)])
 @pytest.mark.parametrize("k", [K, K + 1])
-def test_float32_is_offered_them_where_multiply_adds_hold_it_up(m: int, n: int, k: int, layout: str) -> None:
+def test_float32_is_offered_them_where_fmas_would_be_the_limit(m: int, n: int, k: int, layout: str) -> None:
     problem = inner_product(m, n, k, ALL["float32"], layout)
-    found = on_units(problem)
+    found = on_tensor_cores(problem)
     assert found
     for config in found:
         assert fits(config, problem), str(config)
         assert config["STAGES"] >= 2
-        assert 1 <= teams(config) <= groups(config)
+        assert 1 <= k_groups(config) <= groups(config)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -56,10 +56,10 @@ def test_float32_is_offered_them_where_multiply_adds_hold_it_up(m: int, n: int, 
 @pytest.mark.parametrize("layout", ["row", "column"])
 def test_16_bit_matrices_are_offered_them(m: int, n: int, k: int, dtype: str, layout: str) -> None:
     problem = inner_product(m, n, k, ALL[dtype], layout)
-    found = on_units(problem)
+    found = on_tensor_cores(problem)
     assert found
     assert all(fits(config, problem) for config in found)
-    # Columns side by side are loaded two at a time, if there are whole pairs of them.
+    # Neighbouring columns are loaded in pairs, if their number is even.
     assert layout == "column" or n % 2 or all(config["TN"] % 2 == config["F_GROUP"] % 2 == 0 for config in found)
 
 
@@ -68,21 +68,21 @@ def test_16_bit_matrices_are_offered_them(m: int, n: int, k: int, dtype: str, la
 @pytest.mark.parametrize("k", [K, K + 1])
 def test_float64_is_offered_them_where_the_gpu_has_such(m: int, n: int, k: int, layout: str) -> None:
     problem = inner_product(m, n, k, ALL["float64"], layout)
-    found = on_units(problem)
+    found = on_tensor_cores(problem)
     assert found
     assert all(fits(config, problem) for config in found)
-    assert on_units(problem, "a100")
-    assert not on_units(problem, "rtx4090")
+    assert on_tensor_cores(problem, "a100")
+    assert not on_tensor_cores(problem, "rtx4090")
     said = INNER.with_config(found[0]).why_not(problem, get("rtx4090"))
     assert said is not None
-    assert "has no matrix units for float64" in said
+    assert "has no tensor cores for float64" in said
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("m", [24, 40, 64])
 def test_gram_matrices_have_square_tiles_and_warps_on_and_above_the_diagonal(m: int, dtype: str) -> None:
     problem = gram_of(inner_product(m, m, K, ALL[dtype]))
-    found = on_units(problem)
+    found = on_tensor_cores(problem)
     assert found
     for config in found:
         assert fits(config, problem), str(config)
@@ -109,15 +109,15 @@ def test_gram_matrices_have_square_tiles_and_warps_on_and_above_the_diagonal(m: 
     ids=str,
 )
 def test_they_are_not_offered_elsewhere(problem: Gemm) -> None:
-    assert not on_units(problem)
+    assert not on_tensor_cores(problem)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_gpus_older_than_tf32_and_bfloat16_are_not_offered_them(dtype: str) -> None:
     problem = inner_product(64, 64, K, ALL[dtype], "column")
-    (one, *_) = on_units(problem)
+    (one, *_) = on_tensor_cores(problem)
     assert space(problem, get("t4"))
-    assert not on_units(problem, "t4")
+    assert not on_tensor_cores(problem, "t4")
     said = INNER.with_config(one).why_not(problem, get("t4"))
     assert said is not None
     assert "needs compute capability 8.0" in said
@@ -126,17 +126,17 @@ def test_gpus_older_than_tf32_and_bfloat16_are_not_offered_them(dtype: str) -> N
 @pytest.mark.parametrize(("arch", "dtype"), [("a100", "float32"), ("a100", "float16"), ("rtx4090", "float16")])
 def test_what_other_gpus_are_offered_fits_them(arch: str, dtype: str) -> None:
     problem = inner_product(128, 128, K, ALL[dtype], "column")
-    found = on_units(problem, arch)
+    found = on_tensor_cores(problem, arch)
     assert found
     assert all(fits(config, problem, arch) for config in found)
 
 
-@pytest.mark.parametrize(("m", "beyond"), [(64, 0), (65, 1), (68, 4), (69, 0), (100, 4)])
-def test_up_to_four_lines_of_float32_may_lie_beyond_the_tiles(m: int, beyond: int) -> None:
+@pytest.mark.parametrize(("m", "left"), [(64, 0), (65, 1), (68, 4), (69, 0), (100, 4)])
+def test_float32_may_have_a_remainder_of_up_to_four_rows(m: int, left: int) -> None:
     problem = inner_product(m, 64, K, layout="column")
-    left = {m - 8 * config["TM"] * config["DOWN"] for config in on_units(problem)}
-    assert max(0, *left) == beyond
-    assert max(border(config)[0] for config in on_units(problem)) > 0 or beyond == 0
+    found = {m - 8 * config["TM"] * config["DOWN"] for config in on_tensor_cores(problem)}
+    assert max(0, *found) == left
+    assert max(remainder(config)[0] for config in on_tensor_cores(problem)) > 0 or left == 0
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_up_to_four_lines_of_float32_may_lie_beyond_the_tiles(m: int, beyond: in
     ],
     ids=str,
 )
-def test_no_lines_of_others_and_of_gram_matrices_lie_beyond_the_tiles(problem: Gemm) -> None:
-    configs = on_units(problem)
+def test_other_types_and_gram_matrices_have_no_remainder(problem: Gemm) -> None:
+    configs = on_tensor_cores(problem)
     assert configs
-    assert all(border(config) == (0, 0) for config in configs)
+    assert all(remainder(config) == (0, 0) for config in configs)
     one = configs[0]
-    said = against_units(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
+    said = why_not_mma(problem, one.replace(TM=one["TM"] - 2 or 2, TN=one["TN"] - 1 or 1), H200)
     assert said is not None
 
 
@@ -184,47 +184,49 @@ GRAM = gram_of(inner_product(64, 64, K))
 @pytest.mark.parametrize(
     ("problem", "changed", "reason"),
     [
-        (COLUMN, {"S": 48}, "threads: not U teams of groups of"),
-        (COLUMN, {"U": 5}, "threads: not U teams of groups of"),
+        (COLUMN, {"S": 48}, "threads: not U k-groups of groups of"),
+        (COLUMN, {"U": 5}, "threads: not U k-groups of groups of"),
         (COLUMN, {"TM": 5, "DOWN": 2, "ACROSS": 1, "S": 64}, "with an even TM"),
-        (GRAM, {"S": 32}, "threads: not U teams of groups of 3 warps"),
+        (GRAM, {"S": 32}, "threads: not U k-groups of groups of 3 warps"),
         (COLUMN, {"TM": 2}, "do not cover D"),
         (COLUMN, {"TN": 1}, "do not cover D"),
         (COLUMN, {"V": 1}, "V = 1: lanes load fours of 16-bit matrices"),
         (COLUMN, {"V": 8}, "V = 8: lanes load fours of 16-bit matrices"),
-        (HALVES, {"V": 2}, "V = 2: lanes load fours of 16-bit matrices, and of others one k where lines begin any"),
-        (COLUMN, {"F_MODE": 3}, "and of others one k where lines begin anywhere"),
-        (HALVES, {"F_MODE": 2}, "E_GROUP, F_GROUP: not the lines of a load"),
+        (HALVES, {"V": 2}, "V = 2: lanes load fours of 16-bit matrices, and of others one k where rows or col"),
+        (COLUMN, {"F_MODE": 3}, "and of others one k where rows or columns are unaligned"),
+        (HALVES, {"F_MODE": 2}, "E_GROUP, F_GROUP: not the rows or columns of a load"),
         (COLUMN, {"BK": 0}, "BK = 0 is not a multiple of"),
         (COLUMN, {"BK": 20}, "BK = 20 is not a multiple of"),
     ],
 )
 def test_what_makes_one_illegal_is_said(problem: Gemm, changed: dict[str, Any], reason: str) -> None:
-    (one, *_) = (config for config in on_units(problem) if config["V"] > 1 and config["DOWN"] * config["ACROSS"] > 1)
-    assert against_units(problem, one, H200) is None
-    said = against_units(problem, one.replace(**changed), H200)
+    (one, *_) = (
+        config for config in on_tensor_cores(problem) if config["V"] > 1 and config["DOWN"] * config["ACROSS"] > 1
+    )
+    assert why_not_mma(problem, one, H200) is None
+    said = why_not_mma(problem, one.replace(**changed), H200)
     assert said is not None
     assert reason in said
     kernel = INNER.with_config(one.replace(**changed))
     assert kernel.why_not(problem, H200) is not None
 
 
-def test_a_team_has_a_thread_for_each_line_that_begins_anywhere() -> None:
-    one = next(c for c in on_units(ODD) if c["E_MODE"] == 3 and c["S"] < 50 and c["U"] == 1)
-    assert against_units(ODD, one, H200) is None
-    said = against_units(ODD, one.replace(U=one["BS"] // one["S"]), H200)
-    assert said == "teams of 32 threads: fewer than lines that begin anywhere"
+def test_a_k_group_has_a_thread_for_each_unaligned_row() -> None:
+    one = next(c for c in on_tensor_cores(ODD) if c["E_MODE"] == 3 and c["S"] < 50 and c["U"] == 1)
+    assert why_not_mma(ODD, one, H200) is None
+    said = why_not_mma(ODD, one.replace(U=one["BS"] // one["S"]), H200)
+    assert said == "k-groups of 32 threads: fewer than unaligned rows or columns"
 
 
 @pytest.mark.parametrize(("down", "across"), [(8, 8), (4, 8), (8, 2), (1, 8), (4, 1), (2, 4), (16, 1)])
-def test_every_tile_of_plain_multiply_adds_is_some_thread_s(down: int, across: int) -> None:
+def test_every_tile_of_plain_fmas_belongs_to_a_thread(down: int, across: int) -> None:
     threads = down * across
     tiles = {tile_of(s, down, across, threads, 0) for s in range(threads)}
     assert tiles == {(i, j) for i in range(down) for j in range(across)}
 
 
-def test_a_block_of_plain_multiply_adds_is_one_team_with_an_output_a_sum() -> None:
+def test_a_block_of_plain_fmas_is_one_k_group_with_a_sum_for_each_output() -> None:
     config = next(config for config in space(inner_product(24, 24, K), H200) if config["BK"] and not config["UNITS"])
-    assert teams(config) == teams(config.replace(U=4)) == 1
+    assert k_groups(config) == k_groups(config.replace(U=4)) == 1
     assert groups(config) == config["BS"] // config["S"]
     assert outputs_of(config) == config["TM"] * config["TN"]

@@ -106,14 +106,14 @@ def test_views_say_what_divides_every_line_and_every_distance(case: Case, with_y
     operands = [inspect(case.x, "x"), inspect(case.y, "y"), inspect(case.d, "out")]
     for stage in case.stages(with_y=with_y):
         p = stage.problem
-        assert not p.d.crossed
+        assert not p.d.transposed
         places = np.ix_(range(p.batch), range(p.m), range(p.n))
         for off_x, off_y, _, off_d in stage.offsets:
             to = _addresses(operands[2], off_d, p.d, places)
             for operand, offset, view in zip(operands, (off_x, off_y, off_d), (p.x, p.y, p.d), strict=True):
                 if view is not None:
                     at = _addresses(operand, offset, view, places)
-                    assert not ((at[:, 0, :] if view.crossed else at[:, :, 0]) % view.align).any()
+                    assert not ((at[:, 0, :] if view.transposed else at[:, :, 0]) % view.align).any()
                     assert not ((at - to) % view.beside).any()
                     assert view.align <= ALIGN >= view.beside
 

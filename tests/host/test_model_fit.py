@@ -81,7 +81,7 @@ def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes
     wide = inner_product(128, 128, 1_000_000)
     assert _best(wide).bound in {"arithmetic", "issue"}
     # A product is three on the tensor cores.
-    by_mma = cost.DEFAULT.unit_share * H200.matrix_flops["tf32"] / 3
+    by_mma = cost.DEFAULT.mma_share * H200.matrix_flops["tf32"] / 3
     assert wide.flops / _best(wide).seconds < max(cost.DEFAULT.fma_share * H200.fp32_flops, by_mma)
     assert _best(inner_product(3, 3, 10_000)).bound == "overhead"
     # 16-bit elements are half the bytes, and widening them costs instructions.
@@ -105,7 +105,7 @@ def _demands() -> tuple[cost.Demand, ...]:
 def test_every_constant_matters_to_some_configuration_in_the_direction_it_should(name: str) -> None:
     # More of these is faster.
     better = name in {"read_share", "fma_share", "l2_bytes", "last_bytes", "crowded"}
-    better |= name in {"unit_share", "double_share", "unit_overlap"}
+    better |= name in {"mma_share", "mma_float64_share", "mma_overlap"}
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     changes = [cost.times(asked, more).seconds - cost.times(asked, cost.DEFAULT).seconds for asked in _demands()]
     assert any(changes)
@@ -124,15 +124,15 @@ def test_runs_that_begin_within_a_line_of_l1_leave_room_for_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "blocks_per_sm", "gs", "turns"),
+    ("threads", "blocks_per_sm", "gs", "steps"),
     [(128, 1, 132, 3), (256, 1, 132, 2), (256, 2, 132, 2), (256, 3, 132, 5), (256, 1, 1, 1)],
 )
-def test_the_last_block_takes_more_turns_with_fewer_threads(
-    threads: int, blocks_per_sm: int, gs: int, turns: int
+def test_the_last_block_takes_more_steps_with_fewer_threads(
+    threads: int, blocks_per_sm: int, gs: int, steps: int
 ) -> None:
     problem = inner_product(16, 16, 10**6)  # 64 vectors of sums, so 2 or 4 threads for each
     config = space(problem, H200)[0].replace(BS=threads, BLOCKS_PER_SM=blocks_per_sm).launched(GS=gs)
-    assert cost.demand(problem, config, H200).turns == turns
+    assert cost.demand(problem, config, H200).last_block_steps == steps
 
 
 # Fitting

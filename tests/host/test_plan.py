@@ -80,7 +80,7 @@ TWICE: Kernel[Gemm] = Kernel(
     _first,
     always,
     after=(AuxLaunch("finish", "matmill.toy", Config(), Parameters(()), _geometry, _second),),
-    scratch=lambda problem, _config: 4 * problem.m * problem.batch,
+    workspace_bytes=lambda problem, _config: 4 * problem.m * problem.batch,
 )
 ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first, always)
 #: Compiled, and never looked at by the recorder.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matmill.analysis.roofline import (
     LEVELS,
     PEAKS,
-    UNITS,
+    PEAKS_BY_TYPE,
     Tile,
     balance,
     in_words,
@@ -58,7 +58,7 @@ def test_the_tiles_of_s2() -> None:
     assert small.warp == 32
     assert small.cautious_warp == pytest.approx(17.75, abs=0.005)
     assert small.block < (small.cautious_block or 0) < large.block == 128
-    assert (small.bound, large.bound) == ("memory: DRAM", "compute: matrix units")
+    assert (small.bound, large.bound) == ("memory: DRAM", "compute: tensor cores")
     assert small.flops_per_s == pytest.approx(85.333e0 / 0.5 * 220e9, rel=1e-4)
     assert large.flops_per_s == 49.4e12
     assert small.needs == {
@@ -75,7 +75,7 @@ def test_the_tiles_of_s2() -> None:
         (Tile(32, 32, 32, 32, 32), 0.95, "memory: L2"),
         (Tile(32, 32, 32), 1.0, "memory: L2"),
         (Tile(256, 256, 32, 16, 16), 0.9, "shared memory"),
-        (Tile(256, 256, 32), 0.9, "compute: matrix units"),
+        (Tile(256, 256, 32), 0.9, "compute: tensor cores"),
     ],
 )
 def test_every_bound_is_named(tile: Tile, rate: float, bound: str) -> None:
@@ -126,7 +126,7 @@ def test_a_probe_goes_before_everything() -> None:
 @pytest.mark.parametrize(
     ("problem", "unit", "bound"),
     [
-        (Gemm(4096, 4096, 4096, F16), "hmma", "compute: matrix units"),
+        (Gemm(4096, 4096, 4096, F16), "hmma", "compute: tensor cores"),
         (Gemm(128, 128, 128, F16), "hmma", "memory: DRAM"),
         (Gemm(4096, 4096, 4096, F32), "ffma", "compute: FMA units"),
         (Gemm(5, 5, 30_000_000, F32), "ffma", "memory: DRAM"),
@@ -142,7 +142,7 @@ def test_a_product_at_best(problem: Gemm, unit: str, bound: str) -> None:
 
 def test_units_by_element_type() -> None:
     h200 = roofs(get("h200"))
-    assert {name: unit_for(h200, name) for name in UNITS} == {
+    assert {name: unit_for(h200, name) for name in PEAKS_BY_TYPE} == {
         "float16": "hmma",
         "bfloat16": "hmma.bf16",
         "tf32": "hmma.tf32",
@@ -152,7 +152,7 @@ def test_units_by_element_type() -> None:
     assert unit_for(T4, "float64") == "dfma"
     with pytest.raises(ArgumentError, match=r"--dtype: got 'bfloat16', for which .* wanted one of float16, float32"):
         unit_for(T4, "bfloat16", "--dtype")
-    assert [storage(name, ALL) for name in UNITS] == [F16, BF16, F32, F32, F64]
+    assert [storage(name, ALL) for name in PEAKS_BY_TYPE] == [F16, BF16, F32, F32, F64]
     assert [in_words(name) for name in LEVELS] == ["memory: DRAM", "memory: L2", "shared memory"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from matmill.arch import get
 from matmill.bench.problems.inner import gram_of, inner_product
-from matmill.choose import choose_from, choose_sum
+from matmill.choose import choose_from, choose_transpose_add
 from matmill.dtypes import BF16 as HALF
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
 from matmill.jit.source import generate
@@ -74,14 +74,14 @@ def test_sums_do_not_spill(name: str) -> None:
         transposed(33, 31, dtype, batch=5000),
     ):
         for problem in (asked, replace(asked, y=None)):
-            kernel = choose_sum(problem, H200).kernel
+            kernel = choose_transpose_add(problem, H200).kernel
             found = resources(generate(kernel, dtype), H200.target)
             assert (found.spill_stores, found.stack) == (0, 0), (str(problem), kernel.config)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("short", [8, 30])
-def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
+def test_no_chunk_of_a_slim_matrix_spills(name: str, short: int) -> None:
     dtype = ELEMENTWISE[name]
     for long, wide in product((100_000, 100_001), (False, True)):  # with Y: without it there is less to hold
         problem = transposed(*((short, long) if wide else (long, short)), dtype)
@@ -89,8 +89,8 @@ def test_no_portion_of_a_slim_sum_spills(name: str, short: int) -> None:
         assert configs
         for config in configs:
             found = resources(generate(TRANSPOSE_SLIM.with_config(config), dtype), H200.target)
-            # One register where two portions are ahead: three blocks that spill it take 0.86 of the time of what came
-            # before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
+            # One register where two chunks are loaded ahead: three blocks that spill it take 0.86 of the time of what
+            # came before on an H200 (30 x 3000001 int8, 2026-11-20), and two that do not would hide less.
             most = 4 if config["AHEAD"] > 1 else 0
             assert found.spill_stores <= most, (str(problem), config)
             assert found.stack <= 2 * most

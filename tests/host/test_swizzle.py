@@ -85,7 +85,7 @@ def test_hardware_modes_are_their_byte_swizzles_over_panels(mode: str, dtype: DT
     for row, column in ((0, 0), (5, 7 % made.columns), (23, made.columns - 1), (9, span // size)):
         byte = column * size
         plain = byte // span * 24 * span + row * span + byte % span
-        assert int(made.place(np.array(row), np.array(column))) * size == swizzle(plain)
+        assert int(made.offset(np.array(row), np.array(column))) * size == swizzle(plain)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_touched_words_are_those_of_the_access() -> None:
         (64, 64, "3,3", "got '3,3'; wanted B,M,S"),
         (64, 64, "three", "wanted B,M,S"),
         (64, 64, "pad:-1", "wanted B,M,S"),
-        (64, 64, "3,3,2", "swizzle: got 3,3,2; wanted .* shift of at least as many places"),
+        (64, 64, "3,3,2", "swizzle: got 3,3,2; wanted .* shift of at least as many positions"),
         (64, 64, "3,8,3", "swizzle: got 3,8,3, which moves elements by bits up to bit 13; wanted bits of the 4096"),
         (64, 64, "3,3,99", "up to bit 104"),
         (8, 8, "3,0,3", None),

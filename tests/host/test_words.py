@@ -112,8 +112,8 @@ RETIRED = (
     Retired("sheet", r"(?-i:\bSheets?\b)", "shared-memory tile"),
     # Names in CUDA C++ and in configurations.
     Retired(
-        "SUMS",
-        r"(?-i:\bSUMS\b)|\b(?:choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b",
+        "TRANSPOSE_ADD_KERNELS",
+        r"(?-i:\bTRANSPOSE_ADD_KERNELS\b)|\b(?:choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b",
         "transpose_add",
         suffixes=PYTHON,
     ),
@@ -232,7 +232,7 @@ NOT_YET: tuple[str, ...] = (
     "turns over",
     "band",
     "sheet",
-    "SUMS",
+    "TRANSPOSE_ADD_KERNELS",
     "sum modules",
     "UNITS",
     "GS",

@@ -13,16 +13,16 @@ from matmill.launch import Argument, Launch, Pointer, Struct, TensorMap, Value
 def read_launch(config: int, parameters: int, like: Launch) -> tuple[Launch, int]:
     """The launch at these addresses, and its stream; ``like`` says which types its parameters have.
 
-    ``early`` is whether it has the attribute of early launches.
+    ``pdl`` is whether it has the attribute of programmatic dependent launch.
     """
     numbers = (ctypes.c_uint * 7).from_address(config)
     stream = ctypes.c_uint64.from_address(config + 32).value
-    early = read_attributes(config).get(6) == 1  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    places = (ctypes.c_uint64 * len(like.args)).from_address(parameters)
-    args = tuple(_read(place, arg) for place, arg in zip(places, like.args, strict=True))
+    pdl = read_attributes(config).get(6) == 1  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    addresses = (ctypes.c_uint64 * len(like.args)).from_address(parameters)
+    args = tuple(_read(address, arg) for address, arg in zip(addresses, like.args, strict=True))
     shape = [int(number) for number in numbers]
     grid, block = (shape[0], shape[1], shape[2]), (shape[3], shape[4], shape[5])
-    return replace(like, grid=grid, block=block, dynamic_shared=shape[6], args=args, early=early), stream
+    return replace(like, grid=grid, block=block, dynamic_shared=shape[6], args=args, pdl=pdl), stream
 
 
 def read_attributes(config: int) -> dict[int, int]:

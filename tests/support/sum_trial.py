@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import BITS, DType
 from matmill.emulator import Memory, Report, run
 from matmill.jit.compile import compile_ptx
@@ -88,7 +88,7 @@ class SumTrial:
         plain = y is None and scalars[0] == 1
         own = BITS[dtype.itemsize] if plain else dtype
         self.problem = Geam(m, n, own, views[0], views[1], views[2], batch, plain)
-        self.kernel: Kernel[Geam] = choose_sum(self.problem, H200).kernel
+        self.kernel: Kernel[Geam] = choose_transpose_add(self.problem, H200).kernel
 
     def source(self) -> Source:
         """The kernel's source for this problem."""

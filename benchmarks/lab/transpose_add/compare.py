@@ -47,7 +47,7 @@ from matmill.bench.libraries.transpose_add import (
 )
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, Timing
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import DType
 from matmill.lowering import lower_transpose
 from matmill.ops import transpose_add
@@ -168,7 +168,7 @@ def _cupy(matrices: TransposeAddMatrices, dtype: DType) -> CupySum:
 
 def _choice(matrices: TransposeAddMatrices, arch: Arch) -> dict[str, Any]:
     """What matmill runs for these tensors, and what its cost model predicts for that."""
-    choices = [choose_sum(stage.problem, arch) for stage in lower_transpose(*matrices.inspected())]
+    choices = [choose_transpose_add(stage.problem, arch) for stage in lower_transpose(*matrices.inspected())]
     return {
         "configs": [str(choice.kernel.config) for choice in choices],
         "predicted_seconds": sum(choice.predicted_seconds for choice in choices),

@@ -22,7 +22,7 @@ from matmill.arrays import inspect
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import MOVING
 from matmill.bench.problems.transpose_add import transposed_sum
-from matmill.choose import choose_sum
+from matmill.choose import choose_transpose_add
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
@@ -96,7 +96,7 @@ class Case:
         x, y, d = operands
         stages = lower_transpose(x, None if self.y is None else y, d, alpha=self.factors[0] if self.y is None else None)
         return [
-            (choose_sum(stage.problem, arch).kernel, stage.problem, offset)
+            (choose_transpose_add(stage.problem, arch).kernel, stage.problem, offset)
             for stage in stages
             for offset in stage.offsets
         ]

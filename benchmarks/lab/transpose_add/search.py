@@ -32,7 +32,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
-from matmill.registry import SUMS
+from matmill.registry import TRANSPOSE_ADD_KERNELS
 from matmill.tiling.transpose import layout, tiles
 
 KIND = Kind(
@@ -103,7 +103,7 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
     found = [
         Candidate(kernel, one.predict(problem, kernel.config, arch))
-        for one in SUMS
+        for one in TRANSPOSE_ADD_KERNELS
         for kernel in one.legal(problem, arch)
     ]
     known = {candidate.kernel.config for candidate in found}
@@ -213,7 +213,10 @@ def read(paths: Sequence[Path]) -> list[Found[Geam]]:
 
 def _found(line: dict[str, Any], part: str) -> Found[Geam] | None:
     problem, arch = problem_of(Shape.restored(line["shape"])), get(DEFAULT)
-    spaces = [{_measured(kernel.config): kernel.config for kernel in one.legal(problem, arch)} for one in SUMS]
+    spaces = [
+        {_measured(kernel.config): kernel.config for kernel in one.legal(problem, arch)}
+        for one in TRANSPOSE_ADD_KERNELS
+    ]
     considered = {key: config for space in spaces for key, config in space.items()}
     rows = [(_measured(Config.of(**row["config"])), row["seconds"]) for row in line["rows"]]
     known = [(considered[key], seconds) for key, seconds in rows if key in considered]

@@ -22,17 +22,17 @@ from matmill.problem import Gemm
 
 #: Arithmetic peaks by the instruction that reaches them, in words.
 PEAKS = {
-    "hmma": "matrix units, float16",
-    "hmma.bf16": "matrix units, bfloat16",
-    "hmma.tf32": "matrix units, tf32",
-    "dmma": "matrix units, float64",
+    "hmma": "tensor cores, float16",
+    "hmma.bf16": "tensor cores, bfloat16",
+    "hmma.tf32": "tensor cores, tf32",
+    "dmma": "tensor cores, float64",
     "ffma": "FMA units, float32",
     "dfma": "FMA units, float64",
 }
 #: Memory levels, in words.
 LEVELS = {"dram": "DRAM", "l2": "L2", "shared": "shared memory"}
 #: Element types of problems and the peaks that compute with them, bfloat16 and tf32 among them.
-UNITS: dict[str, tuple[str, ...]] = {
+PEAKS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "float16": ("hmma",),
     "bfloat16": ("hmma.bf16",),
     "tf32": ("hmma.tf32",),
@@ -157,7 +157,7 @@ def roofs(arch: Arch, found: Measured | None = None) -> Roofs:
 
     def known(name: str, sheet: float | None, otherwise: Figure | None = None) -> Figure | None:
         if name in ours:
-            # mma.sync does not reach the peak of matrix units that have warpgroup instructions: the source says so.
+            # mma.sync does not reach the peak of tensor cores that have warpgroup instructions: the source says so.
             return Figure(ours[name], f"{said}, mma.sync" if name in _MATRIX else said, sheet)
         if name in theirs:
             return Figure(theirs[name], S2, sheet)
@@ -202,9 +202,9 @@ def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
     >>> unit_for(roofs(get("h200")), "float64"), unit_for(roofs(get("t4")), "float64")
     ('dmma', 'dfma')
     """
-    able = [peak for peak in UNITS.get(name, ()) if peak in made.peaks]
+    able = [peak for peak in PEAKS_BY_TYPE.get(name, ()) if peak in made.peaks]
     if not able:
-        others = [other for other, peaks in UNITS.items() if any(peak in made.peaks for peak in peaks)]
+        others = [other for other, peaks in PEAKS_BY_TYPE.items() if any(peak in made.peaks for peak in peaks)]
         raise ArgumentError(
             argument=argument,
             got=f"{name!r}, for which the rate of the {made.arch.title} is not known",
@@ -262,7 +262,7 @@ def tile_bound(tile: Tile, itemsize: int, made: Roofs, unit: str, hit_rate: floa
     >>> found.bound, round(found.cautious_block, 1), round(found.cautious_warp, 2)
     ('memory: DRAM', 86.7, 17.75)
     >>> tile_bound(Tile(256, 256, 32, 64, 128), 2, t4, "hmma", 0.5).bound
-    'compute: matrix units'
+    'compute: tensor cores'
     """
     if not 0 <= hit_rate <= 1:
         raise ArgumentError(
@@ -301,7 +301,7 @@ def in_words(name: str) -> str:
     """A bound as a reader is told it.
 
     >>> in_words("dram"), in_words("shared"), in_words("hmma"), in_words("dfma")
-    ('memory: DRAM', 'shared memory', 'compute: matrix units', 'compute: FMA units')
+    ('memory: DRAM', 'shared memory', 'compute: tensor cores', 'compute: FMA units')
     """
     if name in PEAKS:
         return f"compute: {PEAKS[name].partition(',')[0]}"
@@ -309,5 +309,5 @@ def in_words(name: str) -> str:
 
 
 def storage(name: str, table: Mapping[str, DType]) -> DType:
-    """How elements of a type of :data:`UNITS` are stored: ``tf32`` as float32."""
+    """How elements of a type of :data:`PEAKS_BY_TYPE` are stored: ``tf32`` as float32."""
     return F32 if name == "tf32" else table[name]

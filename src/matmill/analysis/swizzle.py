@@ -1,7 +1,7 @@
-"""Where the elements of a matrix lie in shared memory, and what a warp's access to them costs.
+"""Layouts of a matrix in shared memory, and what a warp's access to its elements costs.
 
-A layout is row-major, padded, or swizzled. A swizzle leaves every element in its row-major block and changes places
-inside it by exclusive or, so that no memory is lost to padding. ``Swizzle(bits, base, shift)`` is the family of CuTe
+A layout is row-major, padded, or swizzled. A swizzle permutes the elements inside row-major blocks
+by exclusive or, so that no memory is lost to padding. ``Swizzle(bits, base, shift)`` is the family of CuTe
 (https://github.com/NVIDIA/cutlass, ``cute/swizzle.hpp``), counted in elements: ``bits`` bits from bit ``base + shift``
 up are added, without carry, to as many bits from bit ``base`` up. The hardware's own modes are members of it in bytes
 (PTX ISA, "Tensor Swizzling Modes"): 128B is (3, 4, 3), 64B is (2, 4, 3), 32B is (1, 4, 3), over panels as many bytes
@@ -66,7 +66,7 @@ class Swizzle:
             raise ArgumentError(
                 argument="swizzle",
                 got=f"{self}",
-                wanted="bits and base of 0 or more, and a shift of at least as many places as bits",
+                wanted="bits and base of 0 or more, and a shift of at least as many positions as bits",
                 fix="For rows of 64 two-byte elements and ldmatrix take 3,3,3.",
             )
 
@@ -81,7 +81,7 @@ class Swizzle:
         return self.base + self.bits + abs(self.shift) if self.bits else 0
 
     def __call__(self, offset: Offset) -> Offset:
-        """Where the element of that row-major offset lies."""
+        """The offset of the element with that row-major offset."""
         read = offset & self.mask
         return offset ^ (read >> self.shift if self.shift >= 0 else read << -self.shift)
 
@@ -110,7 +110,7 @@ class Layout:
         """Shared memory that the matrix takes, padding included."""
         return self.rows * (self.columns + self.pad) * self.dtype.itemsize
 
-    def place(self, row: Array, column: Array) -> Array:
+    def offset(self, row: Array, column: Array) -> Array:
         """The offsets of elements, of the shape that ``row`` and ``column`` broadcast to."""
         if self.panel:
             plain = (column // self.panel * self.rows + row) * self.panel + column % self.panel
@@ -125,7 +125,7 @@ class Layout:
         >>> layout(4, 4, F32, "2,0,2").offsets().tolist()
         [[0, 1, 2, 3], [5, 4, 7, 6], [10, 11, 8, 9], [15, 14, 13, 12]]
         """
-        return self.place(np.arange(self.rows)[:, None], np.arange(self.columns)[None, :])
+        return self.offset(np.arange(self.rows)[:, None], np.arange(self.columns)[None, :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +237,10 @@ def addresses(made: Layout, asked: Requests, argument: str = "swizzle") -> Array
     Raises :class:`~matmill.errors.ArgumentError` where a lane's 16 bytes do not stay together and aligned.
     """
     rows, columns = np.where(asked.active, asked.rows, 0), np.where(asked.active, asked.columns, 0)
-    first = made.place(rows, columns)
+    first = made.offset(rows, columns)
     size = made.dtype.itemsize
     elements = asked.width // size
-    apart = [(made.place(rows, columns + i) != first + i).any() for i in range(1, elements)]
+    apart = [(made.offset(rows, columns + i) != first + i).any() for i in range(1, elements)]
     if any(apart) or (first * size % asked.width).any():
         raise ArgumentError(
             argument=argument,
@@ -302,7 +302,7 @@ def smallest_pad(rows: int, columns: int, dtype: DType, access: str) -> Layout |
 
 
 def words(made: Layout) -> tuple[Array, Array]:
-    """What lies in each word: row and column of its first element, int64[lines, 32] each; -1 for padding.
+    """What each word holds: row and column of its first element, int64[lines, 32] each; -1 for padding.
 
     A line is one row of the 32 banks: 128 bytes.
     """

@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     files = _files(args.out, named)
     memory = Memory()
     arguments: tuple[Any, ...] = tuple(_argument(memory, index, each) for index, each in enumerate(values))
-    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, early=args.early)
+    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.early)
     report: Report | None = None
     try:
         report = emulate(

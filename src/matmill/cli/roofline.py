@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--n", type=size, help="columns of B and, where they are not given, m and k")
     add("--m", type=size, help="rows of A (default: n)")
     add("--k", type=size, help="columns of A, rows of B (default: n)")
-    names = ", ".join(cost.UNITS)
+    names = ", ".join(cost.PEAKS_BY_TYPE)
     add("--dtype", help=f"one of {names} (default: float16, or float32 where there are no tensor cores)")
     add("--tile", metavar="BM,BN,BK", help="a block's tile, for instance 256,128,64")
     add("--warp-tile", metavar="WM,WN", help="a warp's tile in it, for instance 64,64")
@@ -101,9 +101,9 @@ def _dtype(text: str | None, made: Roofs) -> str:
     if text is None:
         return "float16" if "hmma" in made.peaks else "float32"
     name = SHORT.get(text.lower(), text.lower())
-    if name not in cost.UNITS:
-        short = [key for key, long in SHORT.items() if long in cost.UNITS]
-        raise unknown_name("--dtype", text, [*short, *cost.UNITS])
+    if name not in cost.PEAKS_BY_TYPE:
+        short = [key for key, long in SHORT.items() if long in cost.PEAKS_BY_TYPE]
+        raise unknown_name("--dtype", text, [*short, *cost.PEAKS_BY_TYPE])
     return name
 
 

@@ -27,7 +27,7 @@ from matmill.cli.options import Subparsers, size
 from matmill.dtypes import ALL, ELEMENTWISE, DType
 from matmill.errors import ArgumentError, unknown_name
 from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose, transpose_shape
-from matmill.registry import PRODUCTION, SUMS
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 _SHAPE = re.compile(r"[0-9.e+]+(?:x[0-9.e+]+)*T?")
 _SHOWN = 8
@@ -90,14 +90,14 @@ def _sum(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[SubP
     x = _operand(shapes[0], dtype, 1)
     own = _packed(transpose_shape(x.shape), dtype, 2)
     y = _operand(shapes[1], dtype, 2) if len(shapes) > 1 else own
-    return lower_transpose(x, y, _packed(transpose_shape(x.shape, y.shape), dtype, 4)), SUMS
+    return lower_transpose(x, y, _packed(transpose_shape(x.shape, y.shape), dtype, 4)), TRANSPOSE_ADD_KERNELS
 
 
 def _transpose(shapes: Sequence[str], dtype: DType, *, gram: bool) -> tuple[tuple[SubProblem[Any], ...], Sequence[Any]]:
     _no_gram(gram=gram)
     _expect(shapes, 1, "transpose's x")
     x = _operand(shapes[0], dtype, 1)
-    return lower_transpose(x, None, _packed(transpose_shape(x.shape), dtype, 4), alpha=1.0), SUMS
+    return lower_transpose(x, None, _packed(transpose_shape(x.shape), dtype, 4), alpha=1.0), TRANSPOSE_ADD_KERNELS
 
 
 _OPERATIONS: dict[str, Callable[..., tuple[tuple[SubProblem[Any], ...], Sequence[Any]]]] = {

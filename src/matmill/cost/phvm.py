@@ -36,9 +36,9 @@ _LARGEST = 2**63 - 1
 class PhvmParameters:
     """What the model knows of a GPU; the paper's symbols in brackets. Latencies in cycles.
 
-    Multiprocessors (SM_NUM), resident threads of one (SMS), FP32 units of all together (CoreS), latency of an add, a
+    SMs (SM_NUM), resident threads of one (SMS), FP32 units of all together (CoreS), latency of an add, a
     multiply, an access to global and to shared memory (sigma_add, sigma_mul, sigma_g, sigma_s), and the share of a
-    multiprocessor that is in use (u_SM).
+    SM that is in use (u_SM).
     """
 
     sm_num: int
@@ -153,7 +153,7 @@ def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmPara
             argument="utilization",
             got=f"{utilization:.6g}",
             wanted="a number above 0 and at most 1",
-            fix="It is the share of a multiprocessor that is in use: the paper has 0.27 and 0.16.",
+            fix="It is the share of an SM that is in use: the paper has 0.27 and 0.16.",
         )
     return replace(parameters, u_sm=utilization)
 
@@ -161,7 +161,7 @@ def with_utilization(parameters: PhvmParameters, utilization: float) -> PhvmPara
 def feasible(parameters: PhvmParameters) -> tuple[tuple[int, int], ...]:
     """Every (GS, BS) that the paper allows, by rising GS.
 
-    GS * BS is the number of resident threads; BS is a multiple of 32, divides the threads of a multiprocessor, and is
+    GS * BS is the number of resident threads; BS is a multiple of 32, divides the threads of an SM, and is
     at most 1024.
 
     >>> feasible(PARAMETERS["rtx2080ti"])

@@ -80,7 +80,7 @@ def run(
         )
     context = LaunchContext(
         program=program,
-        launch=replace(launch, early=is_dependent(launch, module)),
+        launch=replace(launch, pdl=is_dependent(launch, module)),
         space=space,
         symbols=allocate_variables(module, space),
         parameters=parameter_bytes(program, launch),

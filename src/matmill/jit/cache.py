@@ -33,7 +33,7 @@ class DiskCache:
     folder: Path
 
     def path(self, key: str) -> Path:
-        """Where the entry of ``key`` lies, whether or not it is there."""
+        """The path of the entry of ``key``, whether or not it exists."""
         return self.folder / hashlib.sha256(key.encode()).hexdigest()
 
     def get(self, key: str) -> Entry | None:

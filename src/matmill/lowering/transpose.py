@@ -56,7 +56,7 @@ def many_small(problem: Geam) -> str | None:
 
     A block takes chunks of them.
     """
-    names, problem = ("YX" if problem.y_turned else "XY"), problem.turned_first
+    names, problem = ("YX" if problem.y_transposed else "XY"), problem.transposed_first
     m, n = problem.m, problem.n
     v = _ALIGN // problem.dtype.itemsize
     if problem.batch < 2 or lcm(m * n, v) // v > _SMALL:
@@ -178,7 +178,7 @@ def _view(operand: Operand | None, which: int, d: Operand, axes: Sequence[Axis])
     *batch, rows, columns = axes
     size = d.dtype.itemsize
     view = View(canonical((rows.strides[which], columns.strides[which]), rows.extent, columns.extent))
-    across = (*batch, columns if view.crossed else rows)
+    across = (*batch, columns if view.transposed else rows)
     apart = (axis.strides[which] - axis.strides[_D] for axis in axes if axis.extent > 1)
     return replace(
         view,

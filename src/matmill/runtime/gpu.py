@@ -358,7 +358,7 @@ class GPU:
         # A kernel of several launches has all its entry points in one cubin.
         key = (binary.cubin, entry)
         try:
-            # A second loading would take the first one's place, whose code is unloaded while its handle is in use.
+            # A second loading would replace the first, whose code is unloaded while its handle is in use.
             with self._loading:
                 if key not in self._kernels:
                     # The object code is kept beside its kernel: unloading it would pull the code away.

@@ -52,7 +52,7 @@ class Frame:
     ``names``, given a tuple of their addresses, and the stream with that handle. Tensor maps of such pointers are
     encoded anew by it where the address is another one; all else is written once. ``calls`` has, for each launch, the
     addresses of its ``CUlaunchConfig`` and of its array of slots.
-    ``arch`` is the GPU that they are for: launches with ``early`` overlap the one before them where it can, and shared
+    ``arch`` is the GPU that they are for: launches with ``pdl`` overlap the one before them where it can, and shared
     memory is kept only for the blocks that each of its SMs gets, see ``Launch.resident``. ``encode`` makes
     the bytes of a tensor map.
 
@@ -221,7 +221,7 @@ def _attributes(launch: Launch, arch: Arch | None) -> ctypes.Array[_Attribute]:
     if launch.cluster != (1, 1, 1):
         found[_CLUSTER] = launch.cluster
     if arch is not None:
-        if launch.early and arch.capability >= HOPPER:
+        if launch.pdl and arch.capability >= HOPPER:
             found[_PDL] = (1,)
         blocks = ceil_div(launch.blocks, arch.sms)
         kept = arch.carveout(blocks, launch.dynamic_shared) if blocks <= launch.resident else None

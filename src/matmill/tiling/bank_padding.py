@@ -1,9 +1,9 @@
-"""Gaps in the shared memory of a portion, so that what a warp gathers from it lies in different banks.
+"""Bank padding of a chunk in shared memory, so that a warp gathers from different banks.
 
-A portion of ``include/matmill/transpose/chunk.cuh`` is stored in vectors of 16 bytes, column by column; ``gap`` vectors
-are left out behind every ``every`` of them. A warp reads element i of 32 neighbouring vectors of D at a time, and where
-those lie in X depends on the shape of a portion's matrices alone: so the gaps that suit a shape are found by counting,
-not by a rule.
+A chunk of ``include/matmill/transpose/chunk.cuh`` is stored in vectors of 16 bytes, column by column, with ``gap``
+unused vectors after every ``every``. A warp reads element i of 32 neighbouring vectors of D at a time. Their offsets in
+X depend only on the shape of the chunk's matrices, so the best padding for a shape is found by counting wavefronts, not
+by a rule.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ import numpy as np
 
 VECTOR_BYTES = 16
 _WARP, _BANKS, _WORD = 32, 32, 4
-#: Gaps, and vectors between two of them besides those that follow from the shape.
+#: Candidates for ``gap``, and for ``every`` besides those that follow from the shape.
 _GAPS, _EVERY = (1, 2, 3), (4, 6, 7, 8, 12, 16, 24, 32)
-#: Vectors of D, from a portion's first on, whose reads are counted.
+#: Vectors of D, from the start of a chunk, whose reads are counted.
 _COUNTED = 256
-#: Wavefronts of a read that shared memory twice as large may save at least.
+#: Wavefronts per read that doubling the shared memory must save.
 _WORTH = 0.5
 
 
 def same_rows(m: int, n: int, v: int) -> bool:
-    """Whether no vector of D crosses two matrices, and all cross rows at the same places, if at any."""
+    """Whether no vector of D spans two matrices, and rows end at the same elements of every vector."""
     return n % v == 0 or (v % n == 0 and m % (v // n) == 0)
 
 
 def steady(m: int, n: int, v: int, every: int) -> bool:
-    """Whether the elements of each vector of D lie at the same distances in shared memory. The device knows the same.
+    """Whether every vector of D has its elements at the same distances in shared memory. The device computes the same.
 
-    ``v`` are the elements of a vector. Otherwise each element has a place of its own to be worked out.
+    ``v`` is the number of elements in a vector. Otherwise the device computes an offset for each element.
 
     >>> steady(32, 32, 8, every=32), steady(32, 32, 8, every=4), steady(32, 32, 8, every=3), steady(17, 31, 8, every=1)
     (True, True, False, False)
     """
     columns = min(n, v)  # that a vector of D covers
-    lines, rest = divmod(every * v, m)  # columns of X from one gap to the next
-    whole = every * v % (columns * m) == 0 or (m % v == 0 and rest == 0 and columns % lines == 0)
+    between, rest = divmod(every * v, m)  # columns of X from one gap to the next
+    whole = every * v % (columns * m) == 0 or (m % v == 0 and rest == 0 and columns % between == 0)
     return same_rows(m, n, v) and whole
 
 
-def wavefronts(m: int, n: int, itemsize: int, vectors: int, gaps: tuple[int, int]) -> float:
-    """Wavefronts of one read by a warp, or half of one for 8 bytes, on average over a portion of ``vectors``.
+def wavefronts(m: int, n: int, itemsize: int, vectors: int, padding: tuple[int, int]) -> float:
+    """Wavefronts of one read by a warp (half a warp for 8 bytes), on average over a chunk of ``vectors``.
 
-    ``gaps`` are ``every`` and ``gap``. Lanes that read the same word are served at once.
+    ``padding`` is (``every``, ``gap``). Lanes that read the same word share a wavefront.
     """
-    every, gap = gaps
+    every, gap = padding
     v, word = VECTOR_BYTES // itemsize, max(_WORD, itemsize)
     lanes = min(_WARP * _WORD // word, vectors)
     first = np.arange(min(vectors, _COUNTED) // lanes * lanes).reshape(-1, 1, lanes) * v
     at = first + np.arange(v)[:, None]
     matrix, inside = np.divmod(at, m * n)
     row, column = np.divmod(inside, n)
-    place = matrix * m * n + column * m + row
-    words = np.sort(((place // (v * every) * gap * VECTOR_BYTES + place * itemsize) // word).reshape(-1, lanes))
+    offset = matrix * m * n + column * m + row
+    words = np.sort(((offset // (v * every) * gap * VECTOR_BYTES + offset * itemsize) // word).reshape(-1, lanes))
     fresh = np.diff(words, axis=1, prepend=-1) != 0
     banks = _BANKS * _WORD // word
     bins = np.arange(len(words))[:, None] * banks + words % banks
@@ -64,9 +64,9 @@ def wavefronts(m: int, n: int, itemsize: int, vectors: int, gaps: tuple[int, int
 
 @lru_cache(maxsize=256)
 def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[int, int]:
-    """``every`` and ``gap`` for a portion of ``vectors`` of D, which takes ``most_bytes`` of shared memory at the most.
+    """``every`` and ``gap`` for a chunk of ``vectors`` of D, in at most ``most_bytes`` of shared memory.
 
-    Where vectors can be :func:`steady`, only such gaps are considered as leave them so.
+    Where vectors can be :func:`steady`, only padding that keeps them so is considered.
 
     >>> best(32, 32, 4, vectors=256, most_bytes=24576)
     (32, 1)

@@ -1,8 +1,9 @@
 """Tile shapes of the tensor-core pipeline in ``include/matmill/gemm/mma.cuh``: the host's side of its arithmetic.
 
-The last rungs of the HGEMM ladder take their constants from here, and so does whatever else is built on the pipeline.
-A matrix whose lines do not start on 16 bytes is copied into shared memory in small parts or, where a launch before
-packs it (``include/matmill/gemm/repack.cuh``), from its copy: it is then called padded here, and named ``"A"`` or ``"B"``.
+The production kernel and the last rungs of the HGEMM ladder take their constants from here. A matrix whose rows (or
+columns, where those are contiguous) do not start on 16 bytes is copied to shared memory in narrow copies, or repacked:
+a launch before the product copies it to aligned rows (``include/matmill/gemm/repack.cuh``). ``repack`` and
+:func:`repacked` name such matrices, ``"A"`` and ``"B"``.
 """
 
 from __future__ import annotations
@@ -15,17 +16,15 @@ from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
-from matmill.tiling.simt import VECTOR_BYTES, tiles, too_long, too_wide
+from matmill.tiling.simt import VECTOR_BYTES, tiles, why_not_extents, why_not_vector_widths
 
 __all__ = [
     "ELEMENT_BYTES",
     "LARGEST",
     "VECTOR_BYTES",
-    "Packing",
-    "against",
-    "no_unit",
-    "packing",
-    "padded",
+    "RepackedMatrix",
+    "repacked",
+    "repacked_matrix",
     "rounds",
     "shapes",
     "shared_bytes",
@@ -34,38 +33,40 @@ __all__ = [
     "tile",
     "tiles",
     "unaligned",
-    "with_copies",
+    "why_not",
+    "why_not_tensor_cores",
+    "with_vector_widths",
 ]
 
 ELEMENT_BYTES = 2
 _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
-#: Elements per copy, widest first: cp.async moves 16, 8 or 4 bytes; single elements go through registers.
+#: Elements per copy, widest first: cp.async copies 16, 8 or 4 bytes; single elements go through registers.
 _WIDTHS = (8, 4, 2)
-#: Rows of the slab in which a warp turns its sums over in shared memory, and the padding of its float32 rows.
-_SLAB_ROWS, _SLAB_PAD = 16, 8
-#: Registers for sums and for what is copied element by element that leave enough for all else: found by compiling.
-_MOST_HELD = 144
+#: Rows of a warp's epilogue staging buffer in shared memory, and the padding of its float32 rows.
+_STAGING_ROWS, _STAGING_PAD = 16, 8
+#: Registers for accumulators and for elements copied one by one that leave enough for all else: found by compiling.
+_MOST_REGISTERS = 144
 
 
 def shared_bytes(config: Config) -> int:
-    """Dynamic shared memory of one block: the pipeline's stages, or the slabs of the epilogue where they take more.
+    """Dynamic shared memory of a block in bytes: the stages, or the epilogue's staging buffers where they need more.
 
-    The device computes the same and asserts that both agree.
+    The device asserts the same number.
 
     >>> shared_bytes(tile(128, 256, 32, 2, 4, stages=3)), shared_bytes(tile(128, 128, 32, 2, 2, stages=2))
     (73728, 32768)
     """
-    stage = (config["BM"] + config["BN"]) * config["BK"] * ELEMENT_BYTES
-    slab = _SLAB_ROWS * (config["BN"] // config["WARPS_N"] + _SLAB_PAD) * 4
-    return max(config["STAGES"] * stage, config["WARPS_M"] * config["WARPS_N"] * slab)
+    staging = _STAGING_ROWS * (config["BN"] // config["WARPS_N"] + _STAGING_PAD) * 4
+    return max(_stages_bytes(config), config["WARPS_M"] * config["WARPS_N"] * staging)
 
 
 def tile(
     bm: int, bn: int, bk: int, warps_m: int, warps_n: int, *, stages: int, blocks_per_sm: int = 1, group: int = 8
 ) -> Config:
-    """A tile shape with float32 sums; how the matrices are copied is added per problem by :func:`with_copies`.
+    """A tile shape with float32 accumulators; :func:`with_vector_widths` adds the copies' constants per problem.
 
-    Blocks take tiles in bands ``group`` of them high. What runs at the same time should be about as high as wide.
+    Raster order: blocks walk down ``group`` tiles before they step to the next column of tiles. The blocks that run at
+    the same time should cover about as many rows as columns.
     """
     return Config.of(
         ACC16=0,
@@ -80,9 +81,9 @@ def tile(
     )
 
 
-#: Tile shapes by what a block finds in shared memory, largest first: the later ones give up intensity for more blocks,
-#: and the last two are for few rows or few columns. 128 x 128 by eight warps is for copies through registers. Where 132
-#: blocks of 128 x 256 run in bands of 16, they read 20% fewer rows and columns than in bands of 8.
+#: Tile shapes, largest first: the later ones give up intensity for more blocks, the last two are for few rows or few
+#: columns. 128 x 128 by eight warps is for copies through registers. 132 blocks of 128 x 256 read 20% fewer rows and
+#: columns with a raster group of 16 tiles than with 8.
 _AMPERE = (
     tile(128, 256, 64, 2, 4, stages=4, group=16),
     tile(256, 128, 64, 4, 2, stages=4),
@@ -93,7 +94,7 @@ _AMPERE = (
     tile(32, 128, 64, 1, 4, stages=4, blocks_per_sm=2),
     tile(128, 32, 64, 4, 1, stages=4, blocks_per_sm=2),
 )
-#: The constants of descriptors, before anything is known of the problem or the GPU.
+#: The default constants of kernel descriptors.
 LARGEST = _AMPERE[0]
 _SMALL_SHARED = (
     tile(128, 256, 32, 2, 4, stages=4, group=16),
@@ -113,18 +114,18 @@ _TURING = (
 
 
 def shapes(arch: Arch) -> tuple[Config, ...]:
-    """The tile shapes for a GPU: what its shared memory and its registers hold without spilling."""
+    """The tile shapes for a GPU that fit its shared memory, and its registers without spilling."""
     if arch.capability < (8, 0):
         return _TURING
-    return _AMPERE if arch.shared_per_block >= _staged(_AMPERE[0]) else _SMALL_SHARED
+    return _AMPERE if arch.shared_per_block >= _stages_bytes(_AMPERE[0]) else _SMALL_SHARED
 
 
-def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why no matrix unit of ``arch`` multiplies the problem's elements with the config's sums, or None.
+def why_not_tensor_cores(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why the tensor cores of ``arch`` cannot multiply the problem's elements with the config's accumulators, or None.
 
     >>> from matmill.arch import get
     >>> config = tile(128, 128, 32, 2, 2, stages=3)
-    >>> no_unit(Gemm(8, 8, 8, BF16), config, get("t4"))
+    >>> why_not_tensor_cores(Gemm(8, 8, 8, BF16), config, get("t4"))
     'mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5'
     """
     if problem.dtype not in (F16, BF16):
@@ -134,32 +135,31 @@ def no_unit(problem: Gemm, config: Config, arch: Arch) -> str | None:
         needed, found = (".".join(map(str, version)) for version in (oldest, arch.capability))
         return f"mma.sync on {problem.dtype.name} needs compute capability {needed}: {arch.name} has {found}"
     if problem.dtype is BF16 and config["ACC16"]:
-        return "matrix units sum products of bfloat16 in float32 alone"
+        return "tensor cores sum products of bfloat16 in float32 alone"
     return None
 
 
-def with_copies(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Config:
-    """``config`` with the way each matrix is copied: which dimension is the tile's row, how many elements at a time.
+def with_vector_widths(config: Config, problem: Gemm, repack: Collection[str] = ()) -> Config:
+    """``config`` with the constants of each matrix's copies: which dimension is the tile's row, and the vector width.
 
-    A row runs along the dimension in which the matrix is contiguous. A copy takes as many elements as every row's start
-    is aligned to and the extent is a multiple of, and 8 of the matrices in ``pads``. Matrices that are contiguous in
-    neither dimension go element by element, along the shorter stride. What goes element by element is held in
-    registers, one tile at a time (before the loop, those of all stages but one): k-tiles are shorter then, and stages
-    fewer.
+    A tile's row runs along the dimension in which the matrix is contiguous. A copy moves as many elements as the
+    alignment of every row and the extent allow, and 8 elements of the matrices in ``repack``. Matrices that are
+    contiguous in neither dimension are copied element by element, along the shorter stride. Such elements stay in
+    registers for one tile (before the loop: for all stages but one), so k-tiles are shorter and stages fewer.
     """
     a_row, a_column = problem.a_row_col
     b_row, b_column = problem.b_row_col
     a_k_inner, b_k_inner = abs(a_column) <= abs(a_row), abs(b_row) < abs(b_column)
-    if problem.gram and "A" in pads and "B" in pads:
-        b_k_inner = a_k_inner  # one copy is both
+    if problem.gram and "A" in repack and "B" in repack:
+        b_k_inner = a_k_inner  # both share one copy
     a_stride, a_extent = (a_column, problem.k) if a_k_inner else (a_row, problem.m)
     b_stride, b_extent = (b_row, problem.k) if b_k_inner else (b_column, problem.n)
     d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % _VECTOR == 0
     config = config.replace(
         A_K_INNER=int(a_k_inner),
-        A_VEC=_VECTOR if "A" in pads else _width(a_stride, a_extent, problem.a_align),
+        A_VEC=_VECTOR if "A" in repack else _width(a_stride, a_extent, problem.a_align),
         B_K_INNER=int(b_k_inner),
-        B_VEC=_VECTOR if "B" in pads else _width(b_stride, b_extent, problem.b_align),
+        B_VEC=_VECTOR if "B" in repack else _width(b_stride, b_extent, problem.b_align),
         D_VEC=_VECTOR if d_wide else 1,
     )
     if 1 in (config["A_VEC"], config["B_VEC"]):
@@ -167,26 +167,26 @@ def with_copies(config: Config, problem: Gemm, pads: Collection[str] = ()) -> Co
     return config.replace(SHARED_BYTES=shared_bytes(config))
 
 
-def space(problem: Gemm, arch: Arch, pads: Collection[str] = ()) -> tuple[Config, ...]:
-    """Every config worth considering for ``problem`` on ``arch``, where the matrices in ``pads`` are padded."""
-    configs = (with_copies(config, problem, pads) for config in shapes(arch))
-    return tuple(config for config in configs if _held(config))
+def space(problem: Gemm, arch: Arch, repack: Collection[str] = ()) -> tuple[Config, ...]:
+    """Every config worth considering for ``problem`` on ``arch``, where the matrices in ``repack`` are repacked."""
+    configs = (with_vector_widths(config, problem, repack) for config in shapes(arch))
+    return tuple(config for config in configs if _fits_registers(config))
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
-    """The matrices that are copied in parts of less than 16 bytes where they lie: those that padding may be good for.
+    """The matrices whose copies are narrower than 16 bytes without repacking.
 
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 0, F16, a_align=2))
     (('A',), ())
     """
-    copied = with_copies(LARGEST, problem)
+    copied = with_vector_widths(LARGEST, problem)
     return tuple(name for name in "AB" if problem.k and copied[f"{name}_VEC"] < _VECTOR)
 
 
-def padded(config: Config) -> tuple[str, ...]:
-    """The matrices that are padded with ``config``; none where it has no such constants.
+def repacked(config: Config) -> tuple[str, ...]:
+    """The matrices that ``config`` repacks; none where it has no such constants.
 
-    >>> padded(LARGEST.launched(PAD_A=0, PAD_B=1))
+    >>> repacked(LARGEST.launched(PAD_A=0, PAD_B=1))
     ('B',)
     """
     launch = dict(config.launch)
@@ -194,47 +194,48 @@ def padded(config: Config) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Packing:
-    """How a matrix is packed: ``count`` times ``lines`` of ``length`` elements, ``pitch`` elements apart in the copy.
+class RepackedMatrix:
+    """An aligned copy of a matrix: ``count`` products of ``runs`` contiguous runs of ``length`` elements.
 
-    Strides are those of the matrix itself, in elements: from line to line, within a line, from product to product.
-    ``width`` is how many neighbours are read at once.
+    ``run_stride``, ``stride`` and ``batch_stride`` are those of the matrix itself, in elements: from run to run, within
+    a run, from product to product. ``width`` is how many elements are read at once.
     """
 
     count: int
-    lines: int
+    runs: int
     length: int
-    line_stride: int
+    run_stride: int
     stride: int
     batch_stride: int
     width: int
 
     @property
     def pitch(self) -> int:
-        """The length rounded up to 16 bytes."""
+        """Elements from one run of the copy to the next: the length rounded up to 16 bytes."""
         return ceil_div(self.length, _VECTOR) * _VECTOR
 
     @property
     def copy_batch(self) -> int:
         """The batch stride of the copy, 0 where all products share one."""
-        return self.lines * self.pitch if self.count > 1 else 0
+        return self.runs * self.pitch if self.count > 1 else 0
 
     @property
     def vectors(self) -> int:
-        """Of 16 bytes in the copy."""
-        return self.count * self.lines * self.pitch // _VECTOR
+        """Vectors of 16 bytes in the copy."""
+        return self.count * self.runs * self.pitch // _VECTOR
 
     def strides(self, *, outer_first: bool) -> tuple[int, int]:
-        """(row, column) strides of the copy, whose lines are rows where ``outer_first``, else columns."""
+        """(row, column) strides of the copy, whose runs are rows where ``outer_first``, else columns."""
         return (self.pitch, 1) if outer_first else (1, self.pitch)
 
 
-def packing(problem: Gemm, config: Config, name: str) -> Packing:
-    """How the matrix of that name is packed, with lines along the dimension that is the tile's row.
+def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
+    """The aligned copy of matrix ``name``, whose runs are the tile's rows.
 
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, batch=3, b_batch=0)
-    >>> found = packing(odd, with_copies(LARGEST, odd, "AB"), "A")
-    >>> (found.count, found.lines, found.length, found.pitch), packing(odd, with_copies(LARGEST, odd, "AB"), "B").count
+    >>> config = with_vector_widths(LARGEST, odd, "AB")
+    >>> found = repacked_matrix(odd, config, "A")
+    >>> (found.count, found.runs, found.length, found.pitch), repacked_matrix(odd, config, "B").count
     ((3, 5, 13, 16), 1)
     """
     a = name == "A"
@@ -244,20 +245,20 @@ def packing(problem: Gemm, config: Config, name: str) -> Packing:
     batch_stride = problem.batch_strides[0 if a else 1]
     count = problem.batch if batch_stride else 1
     if config[f"{name}_K_INNER"]:
-        lines, length, line_stride, stride = outer, problem.k, outer_stride, k_stride
+        runs, length, run_stride, stride = outer, problem.k, outer_stride, k_stride
     else:
-        lines, length, line_stride, stride = problem.k, outer, k_stride, outer_stride
+        runs, length, run_stride, stride = problem.k, outer, k_stride, outer_stride
     width = align // ELEMENT_BYTES if stride == 1 else 1
-    return Packing(count, lines, length, line_stride, stride, batch_stride, width)
+    return RepackedMatrix(count, runs, length, run_stride, stride, batch_stride, width)
 
 
-def _held(config: Config) -> bool:
-    """Whether a thread has registers for its sums and for its part of what is copied element by element.
+def _fits_registers(config: Config) -> bool:
+    """Whether a thread has registers for its accumulators and for its share of elements that are copied one by one.
 
-    An element takes a register of its own until it has arrived: two then share one.
+    Each element needs a register until it has arrived; then two share one.
     """
     single = sum(config[side] for side, width in (("BM", "A_VEC"), ("BN", "B_VEC")) if config[width] == 1)
-    return (config["BM"] * config["BN"] + single * config["BK"]) // threads(config) <= _MOST_HELD
+    return (config["BM"] * config["BN"] + single * config["BK"]) // threads(config) <= _MOST_REGISTERS
 
 
 def threads(config: Config) -> int:
@@ -266,9 +267,9 @@ def threads(config: Config) -> int:
 
 
 def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
-    """The work of the busiest multiprocessor in multiply-adds per k, padding included: less is better.
+    """FMAs per k of the busiest SM, padding included: less is better.
 
-    Tiles below 128 x 128 count as more than their size: they read shared memory more often for the same sums.
+    Tiles below 128 x 128 count for more than their size: they read shared memory more often for the same sums.
     """
     blocks = ceil_div(tiles(problem, config) * problem.batch, arch.sms)
     warp = config["BM"] // config["WARPS_M"], config["BN"] // config["WARPS_N"]
@@ -276,13 +277,13 @@ def rounds(problem: Gemm, config: Config, arch: Arch) -> float:
     return blocks * config["BM"] * config["BN"] * (1.0 + 16.0 * reads_per_sum)
 
 
-def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config`` on ``arch``, or None."""
-    reason = no_unit(problem, config, arch)
+    reason = why_not_tensor_cores(problem, config, arch)
     if reason is not None:
         return reason
-    wanted = with_copies(config, problem, padded(config))
-    reason = too_long(problem) or too_wide(config, wanted)
+    wanted = with_vector_widths(config, problem, repacked(config))
+    reason = why_not_extents(problem) or why_not_vector_widths(config, wanted)
     if reason is not None:
         return reason
     for name in ("A_K_INNER", "B_K_INNER"):
@@ -292,12 +293,12 @@ def against(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return None
 
 
-def _staged(config: Config) -> int:
+def _stages_bytes(config: Config) -> int:
     return config["STAGES"] * (config["BM"] + config["BN"]) * config["BK"] * ELEMENT_BYTES
 
 
 def _width(stride: int, extent: int, align: int) -> int:
-    """Elements per copy along rows of ``extent`` elements, whose starts are aligned to ``align`` bytes."""
+    """Elements per copy of rows of ``extent`` elements that start on multiples of ``align`` bytes."""
     if stride != 1:
         return 1
     return next((width for width in _WIDTHS if align >= width * ELEMENT_BYTES and extent % width == 0), 1)

@@ -1,8 +1,8 @@
 """Tile shapes of the FMA pipeline in ``include/matmill/gemm/simt.cuh``: the host's side of its arithmetic.
 
-The production kernel and the last rung of the SGEMM ladder both take their constants from here. What every pipeline of
-tiles shares, the one on the matrix units (:mod:`matmill.tiling.mma`) too, stands first: how many tiles there are, which
-extents are too long for one, and the parameters of an entry point that takes any strides.
+The production kernel and the last rung of the SGEMM ladder take their constants from here. First comes what the
+tensor-core pipeline (:mod:`matmill.tiling.mma`) shares: the number of tiles, the longest extents, and the parameters of
+an entry point that takes any strides.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ def tiles(problem: Gemm, config: Config) -> int:
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 
-def too_long(problem: Gemm) -> str | None:
-    """Which extent is beyond what tiles are counted in, or None.
+def why_not_extents(problem: Gemm) -> str | None:
+    """Which extent is too long for 32-bit counters, or None.
 
-    >>> too_long(Gemm(m=8, n=2**31, k=8))
+    >>> why_not_extents(Gemm(m=8, n=2**31, k=8))
     'n = 2147483648 > 2147482624'
     """
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     return next((f"{name} = {extent} > {LONGEST}" for name, extent in extents.items() if extent > LONGEST), None)
 
 
-def too_wide(config: Config, widest: Config) -> str | None:
-    """Which copies take more elements at a time than those of ``widest``, all that the layout allows, or None."""
+def why_not_vector_widths(config: Config, widest: Config) -> str | None:
+    """Which copies are wider than those of ``widest``, which are all that strides and alignment allow, or None."""
     for name in ("A_VEC", "B_VEC", "D_VEC"):
         if config[name] > widest[name]:
             return f"{name} = {config[name]} needs aligned, contiguous rows in multiples of {config[name]} elements"
     return None
 
 
-#: What a kernel of tiles takes that works with any strides: A, B, C, D and the workspace of the partial sums; m, n, k;
-#: row, column and batch stride of each matrix; alpha and beta, as wide as the sums.
+#: Parameters of a tiled kernel that takes any strides: A, B, C, D and the workspace for partial sums; m, n, k; row,
+#: column and batch stride of each matrix in elements; alpha and beta in the accumulator's type.
 STRIDED = Parameters.of(
     A="const Scalar*",
     B="const Scalar*",
@@ -88,9 +88,9 @@ def strided_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | f
 
 
 def shared_bytes(config: Config, itemsize: int) -> int:
-    """Dynamic shared memory of one block: the pipeline's stages, or the slices' sums where they take more.
+    """Dynamic shared memory of a block in bytes: the pipeline's stages, or the slices' sums where they need more.
 
-    The device computes the same and asserts that both agree.
+    The device asserts the same number.
     """
     pad = VECTOR_BYTES // itemsize
     stage = config["BK"] * (config["BM"] + pad + config["BN"] + pad)
@@ -111,7 +111,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
     stages: int = 3,
     blocks_per_sm: int = 1,
 ) -> Config:
-    """A tile shape; how the operands are copied is added per problem by :func:`with_copies`."""
+    """A tile shape; :func:`with_vector_widths` adds the copies' constants per problem."""
     return Config.of(
         BM=bm,
         BN=bn,
@@ -146,11 +146,11 @@ TILES: dict[int, tuple[Config, ...]] = {
 }
 
 
-def with_copies(config: Config, problem: Gemm) -> Config:
-    """``config`` with the way each matrix is copied: along which dimension, and how many elements at a time.
+def with_vector_widths(config: Config, problem: Gemm) -> Config:
+    """``config`` with the constants of each matrix's copies: the dimension that they run along, and the vector width.
 
-    An operand is copied along the dimension in which it is contiguous. 16 bytes at a time are legal where that is not
-    k (along k the tile is transposed on the way), every start is aligned to 16 bytes, and the extent is a multiple.
+    An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal where that is not
+    k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a vector.
     """
     vector = VECTOR_BYTES // problem.dtype.itemsize
     a_along_k = _along_k(outer=problem.a_row_col[0], k=problem.a_row_col[1])
@@ -175,7 +175,7 @@ def _along_k(*, outer: int, k: int) -> bool:
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
     """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
-    return tuple(with_copies(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
+    return tuple(with_vector_widths(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
 
 
 def threads(config: Config) -> int:
@@ -183,8 +183,8 @@ def threads(config: Config) -> int:
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 
 
-def against(problem: Gemm, config: Config) -> str | None:
-    """Why the pipeline cannot compute ``problem`` with ``config``, or None: sizes beyond 32 bits, too wide copies."""
+def why_not(problem: Gemm, config: Config) -> str | None:
+    """Why the pipeline cannot compute ``problem`` with ``config``, or None."""
     if problem.dtype.itemsize not in TILES:
         return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
-    return too_long(problem) or too_wide(config, with_copies(config, problem))
+    return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

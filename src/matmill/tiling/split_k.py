@@ -1,4 +1,4 @@
-"""Partial sums in a workspace, and the launches around a kernel that splits k over blocks.
+"""Split-K: partial sums in a workspace, and the launches around a kernel that splits k over blocks.
 
 Such a kernel leaves one sum per output and slice of k in the workspace, in the type that the element type is summed in
 (``DType.accumulator``). The split-K reduction (``kernels/splitk/reduce``) adds them in fixed order and makes D of them,
@@ -22,7 +22,7 @@ _CLEAR_THREADS = 256
 #: The most slices that one thread adds, which are what it loads at once, and the fewest outputs that 4 threads add:
 #: with more, an H200 has no room for all of the threads of 16 at once.
 _FEW, _MANY = 16, 2**13
-_VECTOR, _LINE, _APART = 16, 128, 32  # bytes: of loads, of a cache line, and what is put between whole cache lines
+_VECTOR, _CACHE_LINE, _PADDING = 16, 128, 32  # bytes: of loads, of a cache line, of padding after whole cache lines
 #: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 60 to 90 KB,
 #: and 2 us longer where they are 256, which a host may still save.
 MOST_ADDED_BY_ONE = 320 * 1024
@@ -43,7 +43,7 @@ def counter(operands: GemmOperands) -> Pointer:
 def padded_bytes(problem: Gemm, config: Config) -> int:
     """:func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
     own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
-    return config["GS"] * problem.batch * (own if own % _LINE else own + _APART)
+    return config["GS"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
 
 
 def sums_bytes(problem: Gemm, _config: Config) -> int:
@@ -57,19 +57,19 @@ def partials_bytes(problem: Gemm, config: Config) -> int:
 
 
 def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
-    """Parts of k worth considering where ``blocks`` make D and each multiprocessor holds ``per_sm`` of them.
+    """Numbers of split-K slices worth considering where ``blocks`` make D and each SM holds ``per_sm`` of them.
 
-    One; and as many as give every multiprocessor one block, or all that it holds at once, but at most ``most``.
+    One; and as many as give every SM one block, or all that it holds at once, but at most ``most``.
 
     >>> from matmill.arch import get
     >>> splits(16, 100, 2, get("h200")), splits(200, 100, 2, get("h200")), splits(1, 5, 1, get("h200"))
     ([1, 8, 16], [1], [1, 5])
     """
-    room = {arch.sms * resident // blocks for resident in {1, per_sm}}
-    return sorted({1, *(max(1, min(parts, most)) for parts in room)})
+    filling = {arch.sms * resident // blocks for resident in {1, per_sm}}
+    return sorted({1, *(max(1, min(slices, most)) for slices in filling)})
 
 
-def uncounted(problem: Gemm, config: Config) -> str | None:
+def why_not_split(problem: Gemm, config: Config) -> str | None:
     """Why the partial sums of one product are too many for the launch that adds them, or None."""
     if config["GS"] > 1 and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
@@ -134,7 +134,7 @@ def splitk_reduce(
 
     constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored))
     package, geometry = "matmill.kernels.splitk.reduce", _by(outputs, ways)
-    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, early=True)
+    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True)
 
 
 def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:

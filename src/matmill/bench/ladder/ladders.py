@@ -18,7 +18,7 @@ from matmill.bench.libraries.gemm import cublas_of_copies, half_peers, peers
 from matmill.bench.libraries.transpose_add import sum_peers
 from matmill.bench.problems import hgemm, inner, transpose_add
 from matmill.bench.problems.asked import Asked, EmulatorLimit
-from matmill.choose import Choice, choose, choose_sum
+from matmill.choose import Choice, choose, choose_transpose_add
 from matmill.dtypes import BF16, F16, F32
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Rung
@@ -212,7 +212,7 @@ TRANSPOSE_ADD: Ladder[Geam] = Ladder(
     sizes={"gpu": transpose_add.ARTICLE, "emulator": transpose_add.EMULATED},
     production=_production(
         TRANSPOSE_ADD_KERNEL,
-        choose_sum,
+        choose_transpose_add,
         changes="What matmill.transpose_add runs: shifted's kernel for operands of any layout and batches of "
         "them, with the tile and launch that the cost model chooses.",
         predicts="The rungs' best, at every size, type and alignment.",

@@ -146,8 +146,8 @@ def _balance(axes: Axes, peak: float, levels: dict[str, float]) -> None:
 def _joined(names: Sequence[str]) -> str:
     """Names of peaks in one label, each kind of unit said once.
 
-    >>> _joined(["matrix units, float16", "matrix units, bfloat16", "FMA units, float32"])
-    'matrix units, float16 and bfloat16; FMA units, float32'
+    >>> _joined(["tensor cores, float16", "tensor cores, bfloat16", "FMA units, float32"])
+    'tensor cores, float16 and bfloat16; FMA units, float32'
     """
     kinds: dict[str, list[str]] = {}
     for name in names:

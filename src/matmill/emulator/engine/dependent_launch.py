@@ -20,7 +20,7 @@ from matmill.launch import HOPPER, Launch
 def is_dependent(launch: Launch, module: Module) -> bool:
     """Whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
     found = re.match(r"sm_(\d+)", module.target)
-    return launch.early and found is not None and divmod(int(found[1]), 10) >= HOPPER
+    return launch.pdl and found is not None and divmod(int(found[1]), 10) >= HOPPER
 
 
 class GridDependency:

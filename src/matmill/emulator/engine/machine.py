@@ -56,7 +56,7 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
-        self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.early else None
+        self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()

@@ -1,8 +1,8 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
 The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
-has too few tiles to occupy the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed
-order.
+has too few tiles to occupy the GPU and k is long, split-K gives each tile to GS blocks, and a second launch adds their
+partial sums in fixed order.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
 from matmill.lowering import is_long
 from matmill.problem import Gemm
-from matmill.tiling.simt import STRIDED, TILES, against, strided_values, threads, tiles, with_copies
+from matmill.tiling.simt import STRIDED, TILES, strided_values, threads, tiles, why_not, with_vector_widths
 from matmill.tiling.simt import space as shapes
-from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, uncounted
+from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_split
 
-#: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
+#: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 8
-#: Where k is long, tiles of 128 x 128 need more rows and columns than this to be well filled; smaller tiles, which copy
+#: Where k is long, tiles of 128 x 128 need more rows or columns than this to be well filled; smaller tiles, which copy
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the tile shapes, with k whole and, where blocks lack, in parts."""
+    """Every configuration worth considering: the tile shapes, without and (for few tiles) with split-K."""
     return tuple(
-        config.launched(GS=parts)
+        config.launched(GS=slices)
         for config in shapes(problem, arch)
-        for parts in splits(
+        for slices in splits(
             tiles(problem, config) * problem.batch,
             ceil_div(problem.k, config["BK"]) // _LEAST_STEPS,
             config["BLOCKS_PER_SM"],
@@ -39,7 +39,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """:func:`space`; none for products of few outputs and a long k, which are the inner kernel's but for the widest."""
+    """:func:`space`; none for products of few outputs and a long k: the inner kernel takes all but the widest."""
     return () if is_long(problem) and max(problem.m, problem.n) <= _NARROWEST else space(problem, arch)
 
 
@@ -55,19 +55,19 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     return STRIDED.pack(problem.dtype, **strided_values(problem, operands))
 
 
-def _legality(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return against(problem, config) or uncounted(problem, config)
+def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    return why_not(problem, config) or why_not_split(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(
     entry="gemm",
     package=__name__,
-    config=with_copies(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
+    config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_legality,
+    legality=_why_not,
     after=SPLITK_REDUCE,
-    scratch=split_bytes,
-    early=True,
+    workspace_bytes=split_bytes,
+    pdl=True,
     parameters=STRIDED,
 )

@@ -1,8 +1,9 @@
-"""D = alpha * A @ B + beta * C on the matrix units, for float16 and bfloat16 of any sizes, strides and alignments.
+"""D = alpha * A @ B + beta * C on tensor cores, for float16 and bfloat16 of any sizes, strides and alignments.
 
 The twin of ``kernels/gemm`` for 16-bit types: sums are float32 and rounded once. Where D has too few tiles to occupy
-the GPU and k is long, k is split over GS blocks, whose sums a second launch adds in fixed order. A matrix whose lines
-do not start on 16 bytes is copied in small parts or, where PAD_A or PAD_B says so, packed by a launch before.
+the GPU and k is long, split-K gives each tile to GS blocks, and a second launch adds their partial sums in fixed order.
+A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with PAD_A or PAD_B, repacked by a launch
+before the product.
 """
 
 from __future__ import annotations
@@ -13,49 +14,49 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.hgemm.repack import REPACK, copied_bytes, scratch, seen
+from matmill.kernels.hgemm.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, against, no_unit, padded, threads, unaligned, with_copies
+from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, why_not_tensor_cores, with_vector_widths
 from matmill.tiling.mma import space as shapes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
-from matmill.tiling.split_k import SPLITK_REDUCE, splits, uncounted
+from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split
 
-#: Steps of BK that a part of k has at the least: below that it is filling the pipeline that takes the time.
+#: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
-#: Bytes of packed copies at the most: A and B of up to 32767 x 32767 elements. What larger ones would take besides
-#: themselves is memory that a caller may not have left, and each of their vectors is counted in 32 bits.
-MOST_COPIED = 2**32
-#: Repacked copies are stored in the workspace, so many elements from its start.
+#: The most bytes of repacked copies: A and B of up to 32767 x 32767 elements. Larger copies may not fit in the memory
+#: that the caller has left, and the device counts their vectors in 32 bits.
+MOST_REPACKED = 2**32
+#: A and B start so many elements after their pointers: repacked copies are stored in the workspace.
 _PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index")))
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the GPU's tile shapes, with k whole and, where blocks lack, in parts.
+    """Every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
-    Where matrices are not aligned, each is there twice: with these as they lie, and with these padded. Where no matrix
-    unit takes the elements it is the first alone, so that the reason is given once; and there is none for types that
-    are not of 16 bits, which have a kernel of their own.
+    Where matrices are not aligned, each comes twice: with narrow copies, and with these matrices repacked. Where the
+    tensor cores do not take the elements there is only one, so that the reason is given once. There is none for types
+    that are not of 16 bits: they have a kernel of their own.
     """
     if problem.dtype not in (F16, BF16):
         return ()
     configs = shapes(problem, arch)
-    if no_unit(problem, configs[0], arch) is not None:
+    if why_not_tensor_cores(problem, configs[0], arch) is not None:
         return (_launched(configs[0], 1),)
-    pads = unaligned(problem)
-    direct = [_launched(config, gs) for config in configs for gs in _parts(problem, config, arch)]
-    if not pads:
+    repack = unaligned(problem)
+    direct = [_launched(config, gs) for config in configs for gs in _slices(problem, config, arch)]
+    if not repack:
         return tuple(direct)
-    packed = shapes(problem, arch, pads)
-    return (*direct, *(_launched(config, gs, pads) for config in packed for gs in _parts(problem, config, arch)))
+    others = shapes(problem, arch, repack)
+    return (*direct, *(_launched(config, gs, repack) for config in others for gs in _slices(problem, config, arch)))
 
 
-def _launched(config: Config, gs: int, pads: Collection[str] = ()) -> Config:
-    return config.launched(GS=gs, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
+def _launched(config: Config, gs: int, repack: Collection[str] = ()) -> Config:
+    return config.launched(GS=gs, PAD_A=int("A" in repack), PAD_B=int("B" in repack))
 
 
-def _parts(problem: Gemm, config: Config, arch: Arch) -> list[int]:
+def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:
     most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
     return splits(tiles(problem, config) * problem.batch, most, config["BLOCKS_PER_SM"], arch)
 
@@ -73,21 +74,21 @@ def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
     return _PARAMETERS.pack(problem.dtype, **strided_values(problem, operands), **firsts)
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    missing = no_unit(problem, config, arch)
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    missing = why_not_tensor_cores(problem, config, arch)
     if missing is not None:
-        return f"{missing} (float32 needs no matrix unit, float16 one of 7.5)"
-    return against(problem, config, arch) or uncounted(problem, config) or _unpadded(problem, config)
+        return f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
+    return why_not(problem, config, arch) or why_not_split(problem, config) or _why_not_repack(problem, config)
 
 
-def _unpadded(problem: Gemm, config: Config) -> str | None:
-    """Why the matrices that are to be padded cannot be, or None."""
-    if not padded(config):
+def _why_not_repack(problem: Gemm, config: Config) -> str | None:
+    """Why the matrices that the config repacks cannot be repacked, or None."""
+    if not repacked(config):
         return None
     if problem.k == 0:
-        return "k = 0 leaves nothing to pad"
-    copied = copied_bytes(problem, config)
-    return f"padded copies take {copied} > {MOST_COPIED} bytes" if copied > MOST_COPIED else None
+        return "k = 0 leaves nothing to repack"
+    copied = repacked_bytes(problem, config)
+    return f"repacked copies take {copied} > {MOST_REPACKED} bytes" if copied > MOST_REPACKED else None
 
 
 _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
@@ -95,14 +96,14 @@ _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)
 HGEMM: Kernel[Gemm] = Kernel(
     entry="hgemm",
     package=__name__,
-    config=_launched(with_copies(LARGEST, _WHOLE), 1),
+    config=_launched(with_vector_widths(LARGEST, _WHOLE), 1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_legality,
+    legality=_why_not,
     before=(REPACK,),
     after=SPLITK_REDUCE,
-    scratch=scratch,
-    seen=seen,
-    early=True,
+    workspace_bytes=workspace_bytes,
+    rewrite=rewrite,
+    pdl=True,
     parameters=_PARAMETERS,
 )

@@ -1,8 +1,8 @@
-"""The launch that packs A, B or both before a product, and where in the workspace their copies lie.
+"""The launch that repacks A, B or both before a product, and the layout of the workspace.
 
-    workspace   sums of the parts of k │ A's copy │ B's copy      each on a multiple of 256 bytes, or not there
+    workspace   split-K partial sums │ A's copy │ B's copy      each starts on 256 bytes; any may be absent
 
-Where B is A's transpose in the same memory, one copy is both.
+Where B is A's transpose in the same memory, they share one copy.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.launch import Argument, Value
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, packing, padded
+from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, repacked, repacked_matrix
 from matmill.tiling.split_k import split_bytes, workspace
 
 _THREADS = 256  # of a block
-_ALIGN = 256  # bytes: what allocations start on, and whole sectors and lines
+_ALIGN = 256  # bytes, as for allocations: whole sectors and cache lines
 
 
-def copied_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of the packed copies.
+def repacked_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of the repacked copies.
 
     >>> from matmill.dtypes import F16
-    >>> from matmill.tiling.mma import LARGEST, with_copies
+    >>> from matmill.tiling.mma import LARGEST, with_vector_widths
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, b_align=2)
-    >>> copied_bytes(odd, with_copies(LARGEST, odd, "AB").launched(PAD_A=1, PAD_B=1))
+    >>> repacked_bytes(odd, with_vector_widths(LARGEST, odd, "AB").launched(PAD_A=1, PAD_B=1))
     368
     """
     return sum(_vectors(problem, config).values()) * VECTOR_BYTES
 
 
-def scratch(problem: Gemm, config: Config) -> int:
-    """Bytes of the whole workspace."""
+def workspace_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of the workspace: partial sums and copies."""
     return sum(_sizes(problem, config).values())
 
 
-def seen(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
-    """What the product gets in the place of ``problem`` and ``operands``: copies for the matrices that are padded.
+def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
+    """The problem and operands that the product gets: copies in place of the matrices that are repacked.
 
-    The operands' workspace is then that of the sums alone.
+    The workspace among the operands is that of the partial sums, or None.
     """
     sums = operands.workspace if config["GS"] > 1 else None
-    copies = padded(config)
+    copies = repacked(config)
     if not copies:
         return problem, replace(operands, workspace=sums)
     sizes, room = _sizes(problem, config), workspace(operands)
@@ -52,38 +52,38 @@ def seen(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, G
     a_batch, b_batch, _, _ = problem.batch_strides
     a, b, a_first, b_first = operands.a, operands.b, operands.a_first, operands.b_first
     if "A" in copies:
-        made = packing(problem, config, "A")
+        made = repacked_matrix(problem, config, "A")
         a_strides, a_batch = made.strides(outer_first=bool(config["A_K_INNER"])), made.copy_batch
         a, a_first = room, sizes["sums"] // ELEMENT_BYTES
     if "B" in copies:
-        made = packing(problem, config, "B")
+        made = repacked_matrix(problem, config, "B")
         b_strides, b_batch = made.strides(outer_first=not config["B_K_INNER"]), made.copy_batch
         b, b_first = room, (sizes["sums"] + (0 if _shared(problem, config) else sizes["A"])) // ELEMENT_BYTES
-    lying = replace(problem, gram=False, a_strides=a_strides, b_strides=b_strides, a_batch=a_batch, b_batch=b_batch)
-    return lying, replace(operands, a=a, b=b, a_first=a_first, b_first=b_first, workspace=sums)
+    problem = replace(problem, gram=False, a_strides=a_strides, b_strides=b_strides, a_batch=a_batch, b_batch=b_batch)
+    return problem, replace(operands, a=a, b=b, a_first=a_first, b_first=b_first, workspace=sums)
 
 
 def _shared(problem: Gemm, config: Config) -> bool:
-    """Whether A's copy is B's too."""
-    return problem.gram and len(padded(config)) == 2 and config["A_K_INNER"] == config["B_K_INNER"]
+    """Whether A and B share one copy."""
+    return problem.gram and len(repacked(config)) == 2 and config["A_K_INNER"] == config["B_K_INNER"]
 
 
 def _vectors(problem: Gemm, config: Config) -> dict[str, int]:
-    """Vectors of each copy, 0 where there is none."""
-    names = padded(config)
+    """16-byte vectors of each copy, 0 where there is none."""
+    names = repacked(config)
     own = {"A": "A" in names, "B": "B" in names and not _shared(problem, config)}
-    return {name: packing(problem, config, name).vectors if made else 0 for name, made in own.items()}
+    return {name: repacked_matrix(problem, config, name).vectors if made else 0 for name, made in own.items()}
 
 
 def _sizes(problem: Gemm, config: Config) -> dict[str, int]:
-    """Bytes of the workspace's parts, rounded up so that the next one is aligned."""
+    """Bytes of the workspace's parts, rounded up to the alignment of the next."""
     copies = {name: vectors * VECTOR_BYTES for name, vectors in _vectors(problem, config).items()}
     parts = {"sums": split_bytes(problem, config), **copies}
     return {name: ceil_div(nbytes, _ALIGN) * _ALIGN for name, nbytes in parts.items()}
 
 
-#: Of each matrix: where its copy begins in the workspace and how many vectors it has, the rows or columns that it
-#: consists of and their length, their strides in elements, and the elements that are loaded at a time.
+#: Of each matrix: first element and vectors of its copy in the workspace, count and length of its contiguous runs (rows
+#: or columns), their strides in elements, and the elements per load.
 _FIELDS = {
     "first": "Index",
     "vectors": "int",
@@ -112,13 +112,13 @@ def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> 
     first = sizes["sums"]
     values: dict[str, Value | float] = {"A": operands.a, "B": operands.b, "workspace": workspace(operands)}
     for name in "AB":
-        made = packing(problem, config, name)
+        made = repacked_matrix(problem, config, name)
         of_matrix = (
             first // ELEMENT_BYTES,
             vectors[name],
-            made.lines,
+            made.runs,
             made.length,
-            made.line_stride,
+            made.run_stride,
             made.stride,
             made.batch_stride,
             made.width,
@@ -128,11 +128,11 @@ def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> 
     return _PARAMETERS.pack(problem.dtype, **values)
 
 
-def _repacked(_problem: Gemm, config: Config) -> bool:
-    return bool(padded(config))
+def _needs_repack(_problem: Gemm, config: Config) -> bool:
+    return bool(repacked(config))
 
 
-#: Packs the matrices that are not aligned.
+#: Repacks the matrices that are not aligned.
 REPACK: AuxLaunch[Gemm] = AuxLaunch(
     "repack",
     "matmill.kernels.repack",
@@ -140,6 +140,6 @@ REPACK: AuxLaunch[Gemm] = AuxLaunch(
     _PARAMETERS,
     _repack_geometry,
     _repack_arguments,
-    _repacked,
-    early=True,
+    _needs_repack,
+    pdl=True,
 )

@@ -1,7 +1,7 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over GS blocks; where that is more than one, their partial sums go
-through a workspace to the block that is done last (LAST = 1) or to a second launch, which adds them in fixed order.
+E and F are A and B of the problem. k is split over GS blocks. Of more than one, the last block to finish (LAST = 1) or
+a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
-from matmill.kernels.inner.space import against, space
+from matmill.kernels.inner.space import space, why_not
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
@@ -80,8 +80,8 @@ _PARAMETERS = Parameters.of(
 )
 
 
-def _scratch(problem: Gemm, config: Config) -> int:
-    """One block makes D itself."""
+def _workspace_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of the partial sums; a single block writes D itself."""
     if config["GS"] == 1:
         return 0
     return padded_bytes(problem, config) if config["LAST"] else partials_bytes(problem, config)
@@ -120,26 +120,25 @@ INNER: Kernel[Gemm] = Kernel(
     ).launched(GS=98, LAST=0),
     geometry=_geometry,
     arguments=_arguments,
-    legality=against,
+    legality=why_not,
     after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
-    scratch=_scratch,
-    alone=lambda _problem, config: config["LAST"] == 1,
-    early=True,
+    workspace_bytes=_workspace_bytes,
+    last_block_reduces=lambda _problem, config: config["LAST"] == 1,
+    pdl=True,
     parameters=_PARAMETERS,
 )
 
 
 def piece(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """``kernel`` for one piece of a k that comes in several: it adds the piece's sums to the totals at D.
+    """``kernel`` for a k that comes piece by piece: it adds one piece's sums to the totals at D.
 
-    D is then a packed array of m x n sums in the accumulator's type, which start as zeros; alpha, beta and C are not
-    read.
+    D is a packed array of m x n sums in the accumulator's type, which start as zeros. alpha, beta and C are not read.
     """
-    return replace(kernel, after=(ACCUMULATE_PARTIAL,), scratch=partials_bytes, alone=None)
+    return replace(kernel, after=(ACCUMULATE_PARTIAL,), workspace_bytes=partials_bytes, last_block_reduces=None)
 
 
 def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
-    """The launch after the last :func:`piece`: it makes the product of the totals, which are its workspace."""
+    """The launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
     reduce = REDUCE_TOTALS
 
     def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
@@ -152,6 +151,6 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
         geometry=reduce.geometry,
         arguments=arguments,
         legality=always,
-        scratch=sums_bytes,
+        workspace_bytes=sums_bytes,
         parameters=reduce.parameters,
     )

@@ -1,7 +1,7 @@
-"""Configurations that multiply on matrix units (``include/matmill/inner/mma.cuh``): for what multiply-adds hold up.
+"""Configurations of the inner kernel on tensor cores (``include/matmill/inner/mma.cuh``), for when FMAs would limit.
 
-A warp's tile, how many warps side by side and one above the other make up D, how many such groups share a block's k's,
-and what a stage holds make a configuration.
+A configuration is a warp's tile, the rows and columns of warps that cover D, the groups that share a block's k's, and
+the size of a stage.
 """
 
 from __future__ import annotations
@@ -20,137 +20,134 @@ from matmill.cost.inner_passes import (
     STRIDED,
     VECTOR_BYTES,
     Fragments,
-    border,
-    border_sums,
     busiest,
-    lies_along_k,
+    k_contiguous,
+    k_groups,
+    mma_slots,
+    mma_tiles,
     on_diagonal,
     outputs_of,
-    teams,
+    remainder,
+    remainder_sums,
     triangle,
-    unit_slots,
-    units_of,
 )
 from matmill.kernel import ceil_div
-from matmill.kernels.inner.stages import LEAST_COPY, with_stages
+from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
 from matmill.problem import Gemm
 from matmill.tiling.mma import ELEMENT_BYTES
 
-#: Of the time that memory takes at best, what multiply-adds must take; and the fewest outputs in 16 bits,
-#: whose widening takes as long as their multiply-adds.
+#: The least time of FMAs as a share of memory's best time; and the fewest outputs of 16-bit types, which take as long
+#: to widen as to multiply.
 _LEAST_MULTIPLIES, _FEWEST = 0.25, 48
-#: Lines of a lane in a fragment of E and of F, and lanes that share those.
-_E_LINES, _LANES, _WARP = 2, 8, 32
+#: Rows of E of a lane in a fragment, and lanes that share E's rows (and F's columns).
+_E_ROWS, _LANES, _WARP = 2, 8, 32
 #: Bytes of float32 and of float64.
 _SINGLE, _DOUBLE = 4, 8
-#: Registers of a thread for addresses and counters.
-_OTHERS, _OTHERS_OF_DOUBLES, _OF_BORDER = 40, 52, 24
-#: And of float32 where teams load lines that do not lie along k.
-_OF_TURNED_TEAMS = 40
-#: And for each 16-bit line that begins anywhere, by the k's that are loaded at once (of few, more is loaded ahead), and
-#: for each beside such that does not lie along k.
-_OF_SHIFTED, _OF_TURNED = {4: 3, 8: 2}, 2
-#: Tiles to consider, and how much more than the least burden the last of them may be.
+#: Registers of a thread for addresses and counters; with float64; more for a remainder.
+_OTHERS, _OTHERS_FLOAT64, _FOR_REMAINDER = 40, 52, 24
+#: More for float32 where k-groups load columns of F with k not contiguous.
+_FOR_TRANSPOSED_K_GROUPS = 40
+#: More for each unaligned 16-bit row or column, by the k's per load (with few, more is loaded ahead), and for each row
+#: or column beside these that is not contiguous along k.
+_FOR_SHIFTED, _FOR_TRANSPOSED = {4: 3, 8: 2}, 2
+#: Tiles to consider, and the largest burden of the last one as a multiple of the least.
 _TILES, _MOST_BURDEN = 3, 1.3
-#: Cycles in which a scheduler issues nothing else, per instruction of the matrix units on an H200; and those for which
-#: one on float64 keeps them busy, while others are issued.
+#: Cycles in which a scheduler issues nothing else, per MMA on an H200; and those for which an MMA on float64 keeps the
+#: tensor core busy, while other instructions are issued.
 _HELD, _BUSY = 7.0, 32.0
-#: Warps of a block and of a multiprocessor.
+#: Warps of a block and of an SM.
 _MOST_WARPS, _WARPS = 16, (8, 12, 16)
-#: Stages; bytes of a multiprocessor's that may be under way, and of a line's part of a stage.
-_STAGES, _FLIGHT, _LINE = 3, (25_000, 125_000), 64
-#: Steps of a group in a stage, and registers that the compiler takes to load for several at once.
+#: Stages; bytes in flight on an SM; and the fewest bytes of a contiguous run in a stage.
+_STAGES, _FLIGHT, _RUN = 3, (25_000, 125_000), 64
+#: Steps of a group in a stage, and registers that the compiler needs to load for several at once.
 _AHEAD = {2: 0, 4: 16}
-#: Bytes of a line that a lane loads of a stage, at most: more is more code, and more registers than were thought of.
-#: And where nothing else is left for float64, and of Gram matrices of float32, whose stages have half the lines.
+#: The most bytes of a row that a lane loads of a stage: more is more code, and more registers than are counted here.
+#: The second limit is for float64 where nothing else is left, and for Gram matrices of float32 (half as many rows).
 _MOST_LOADED = 32, 64
-#: Sums of a lane beyond which the compiler has no registers for two products of float32 in a chain.
+#: The most sums of a lane for which the compiler has registers for two products of float32 in a chain.
 _MOST_CHAINED = 64
-_MOST_TEAMS = 15
-#: Rows, or columns, of float32 that may lie beyond the tiles (``border.cuh``).
-_MOST_BORDER = 4
-#: Bytes on which lines start, and sides above which 16-bit products that do not lie along k are left to tiles: on an
-#: H200 (2026-11-22) 64 x 64 x 1562560 took 1.09 times as long there as on the units here, 80 x 80 0.96 times, 96 x 96
-#: 1.01, 112 x 112 0.95, 128 x 128 0.75; but 65 x 65 and 127 x 127, whose lines start anywhere, 2.2 and 2.1 times.
+_MOST_K_GROUPS = 15
+#: The most remainder rows, or columns, of float32 (``remainder.cuh``).
+_MOST_REMAINDER = 4
+#: Alignment in bytes, and the side above which 16-bit products with k not contiguous are left to the 16-bit kernel's
+#: tiles: on an H200 (2026-11-22) 64 x 64 x 1562560 took 1.09 times as long there as here, 80 x 80 0.96 times, 96 x 96
+#: 1.01, 112 x 112 0.95, 128 x 128 0.75; but 65 x 65 and 127 x 127, whose rows are unaligned, 2.2 and 2.1 times.
 _ALIGNED, _NARROW = 8, 64
 
-#: Mode, lines, width of E and of F, and whether lines that begin anywhere may be copied by whole vectors.
-Lies = tuple[int, int, int, bool]
 
-
-def units(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
-    """Those worth considering, without a grid."""
-    if no_units(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, lies):
+def mma_configs(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
+    """The configurations worth considering, without a grid; ``layouts`` are those of E and F."""
+    if why_not_tensor_cores(problem, arch) is not None or not _bound(problem, arch) or _tiled(problem, layouts):
         return
-    if not all(_copies(one, problem.dtype.itemsize) for one in lies):
+    if not all(_copies(one, problem.dtype.itemsize) for one in layouts):
         return
-    tiles = list(_tiles(problem, arch, lies))
+    tiles = list(_tiles(problem, arch, layouts))
     if problem.gram and problem.dtype.name == "float32":
-        yield from _of_tiles(problem, arch, lies, tiles, _MOST_LOADED[1])
+        yield from _of_tiles(problem, arch, layouts, tiles, _MOST_LOADED[1])
         return
     for most in _MOST_LOADED[: 2 if problem.dtype.name == "float64" else 1]:
-        found = list(_of_tiles(problem, arch, lies, tiles, most))
-        if found:  # or float64's triangles of small tiles would have too little under way
+        found = list(_of_tiles(problem, arch, layouts, tiles, most))
+        if found:  # float64's triangles of small tiles need the second limit, for enough bytes in flight
             yield from found
             return
 
 
 def _of_tiles(
-    problem: Gemm, arch: Arch, lies: tuple[Lies, Lies], tiles: list[Config], most_loaded: int
+    problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout], tiles: list[Config], most_loaded: int
 ) -> Iterator[Config]:
-    for copies, v in _ways(problem, lies):
+    for copies, v in _ways(problem, layouts):
         chained = v * problem.dtype.itemsize == VECTOR_BYTES and problem.dtype.name == "float32"
         for tile in tiles:
-            if chained and outputs_of(tile) + border_sums(tile) > _MOST_CHAINED:
+            if chained and outputs_of(tile) + remainder_sums(tile) > _MOST_CHAINED:
                 continue
             yield from _launched(problem, arch, _read(problem, tile.replace(V=v, **copies)), most_loaded)
 
 
-def no_units(problem: Gemm, arch: Arch) -> str | None:
-    """Why the matrix units of ``arch`` do not multiply the problem's elements, or None."""
+def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
+    """Why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
     if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
-        return f"{arch.title} has no matrix units for float64"
+        return f"{arch.title} has no tensor cores for float64"
     if arch.capability < (8, 0):
         return f"mma.sync on tf32 and bfloat16 needs compute capability 8.0: {arch.title} is older"
     return None
 
 
 def _bound(problem: Gemm, arch: Arch) -> bool:
-    """Whether multiply-adds take long enough, compared with memory."""
-    lines = problem.m if problem.gram else problem.m + problem.n
+    """Whether FMAs take long enough, compared with memory."""
+    rows = problem.m if problem.gram else problem.m + problem.n
     outputs = problem.m * problem.n * (0.5 if problem.gram else 1.0)
     if problem.dtype.wider is not None:
         return outputs >= _FEWEST
-    memory = lines * problem.dtype.itemsize / arch.dram_bytes_per_s
+    memory = rows * problem.dtype.itemsize / arch.dram_bytes_per_s
     return 2 * outputs / arch.peak(problem.dtype.name) >= _LEAST_MULTIPLIES * memory
 
 
-def _tiled(problem: Gemm, lies: tuple[Lies, Lies]) -> bool:
-    """Whether tiles of the kernel for 16 bits are as fast: of wide matrices that are aligned and do not lie along k."""
-    turned = any(mode != ALONG_K for mode, *_ in lies)
+def _tiled(problem: Gemm, layouts: tuple[Layout, Layout]) -> bool:
+    """Whether the 16-bit kernel's tiles are as fast: for wide, aligned matrices with k not contiguous."""
+    transposed = not all(one.along_k for one in layouts)
     aligned = min(problem.a_align, problem.b_align) >= _ALIGNED
-    return problem.dtype.wider is not None and turned and aligned and min(problem.m, problem.n) > _NARROW
+    return problem.dtype.wider is not None and transposed and aligned and min(problem.m, problem.n) > _NARROW
 
 
-def _side_by_side(problem: Gemm, lies: tuple[Lies, Lies]) -> int:
-    """Columns of F that a lane takes together: pairs of 16-bit columns that do not lie along k are loaded as one."""
-    (_mode, *_), (mode, lines, *_) = lies
-    return 2 if problem.dtype.wider is not None and mode != ALONG_K and lines % 2 == 0 else 1
+def _side_by_side(problem: Gemm, layouts: tuple[Layout, Layout]) -> int:
+    """Columns of F that a lane loads together: pairs of 16-bit columns, where k is not contiguous."""
+    _, f = layouts
+    return 2 if problem.dtype.wider is not None and not f.along_k and f.extent % 2 == 0 else 1
 
 
-def _tiles(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Config]:
-    """Tiles of a warp, those of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
+def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterator[Config]:
+    """The warp tiles of the least burden: a scheduler's cycles for the fragments' k's of all warps."""
     m, n, gram = problem.m, problem.n, problem.gram
-    side_by_side = _side_by_side(problem, lies)
-    e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in lies)
+    side_by_side = _side_by_side(problem, layouts)
+    e_mode, f_mode = (_copies(one, problem.dtype.itemsize)[-1][0] for one in layouts)
     made = FRAGMENTS[problem.dtype.itemsize]
     found = []
-    bordered = problem.dtype.name == "float32" and not gram
+    with_remainder = problem.dtype.name == "float32" and not gram
     for down, across in product(range(1, 9), range(1, 17)):
         if gram and down != across:
             continue
-        rows = _lines(m, _E_LINES, down, bordered=bordered)
-        columns = rows if gram and down > 1 else _lines(n, side_by_side, across, bordered=bordered)
+        rows = _per_lane(m, _E_ROWS, down, with_remainder=with_remainder)
+        columns = rows if gram and down > 1 else _per_lane(n, side_by_side, across, with_remainder=with_remainder)
         for tm, tn in product(rows, columns):
             tile = Config.of(
                 M=m,
@@ -176,37 +173,37 @@ def _tiles(problem: Gemm, arch: Arch, lies: tuple[Lies, Lies]) -> Iterator[Confi
 
 
 def _fits(tile: Config, problem: Gemm, arch: Arch) -> bool:
-    """Whether a block may have its warps, and as many as make a multiprocessor's least have their registers."""
+    """Whether a block may have the tile's warps, and the fewest warps of an SM have enough registers."""
     warps, needed = tile["S"] // _WARP, _registers(tile, problem.dtype.itemsize)
     return warps <= _MOST_WARPS and needed <= _most_registers(arch, min(_counts(warps)))
 
 
-def _lines(count: int, together: int, takers: int, *, bordered: bool) -> list[int]:
-    """Of a lane, where ``takers`` warps share ``count``: as many as cover them, or those that leave a border of few.
+def _per_lane(count: int, together: int, takers: int, *, with_remainder: bool) -> list[int]:
+    """Rows or columns per lane where ``takers`` warps share ``count``: enough to cover them, or with a small remainder.
 
     None where fewer warps have the same tiles.
 
-    >>> [_lines(65, 2, 1, bordered=True), _lines(65, 1, 3, bordered=True), _lines(65, 1, 8, bordered=True)]
+    >>> [_per_lane(65, *asked, with_remainder=True) for asked in ((2, 1), (1, 3), (1, 8))]
     [[10, 8], [3], [1]]
     """
     share = together * _LANES * takers
     covering, left = together * ceil_div(count, share), count % share
     found = [covering] if ceil_div(count, _LANES * covering) == takers else []
-    if bordered and 0 < left <= _MOST_BORDER < share <= count:
+    if with_remainder and 0 < left <= _MOST_REMAINDER < share <= count:
         found.append(covering - together)
     return found
 
 
 def _warps(down: int, across: int, *, gram: bool) -> int:
-    """Of a group: a Gram matrix has tiles on and above the diagonal alone."""
+    """Warps of a group: a Gram matrix has tiles on and above the diagonal only."""
     return down * (down + 1) // 2 if gram else down * across
 
 
 def _burden(tile: Config, dtype: str, made: Fragments) -> float:
-    """Cycles of the busiest scheduler for a fragment's k's of a group's warps: of 12 warps it has 3, of 10 as many."""
+    """Cycles of the busiest scheduler for a fragment's k's of a group's warps: it has 3 of 12 warps, and 3 of 10."""
     cycles = []
     for diagonal in (False, True):
-        slots, instructions = unit_slots(tile, made, diagonal=diagonal), made.parts * units_of(tile, diagonal=diagonal)
+        slots, instructions = mma_slots(tile, made, diagonal=diagonal), made.parts * mma_tiles(tile, diagonal=diagonal)
         if made.parts == 1:
             slots += tile["TM"] + (0 if diagonal else tile["TN"])
         held = max(slots, _BUSY * instructions) if dtype == "float64" else slots + (_HELD - 1) * instructions
@@ -217,60 +214,59 @@ def _burden(tile: Config, dtype: str, made: Fragments) -> float:
 
 
 def _counts(own: int) -> list[int]:
-    """Warps of a multiprocessor, in whole groups of ``own``."""
+    """Warps of an SM, in whole groups of ``own``."""
     return [warps for warps in _WARPS if warps % own == 0] or [max(1, _WARPS[-1] // own) * own]
 
 
 def _registers(tile: Config, size: int) -> int:
-    """Of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
+    """Registers of a thread: sums, short sums, the fragments that are multiplied and those that are loaded meanwhile.
 
-    Of 16-bit lines that are loaded one by one, numbers have a register each until they are one of a pair. Those that
-    begin anywhere have a word more than they fill, and what says how late it is.
+    16-bit numbers that are loaded one by one need a register each until they are paired. Unaligned ones need a word
+    more than they fill, and their offset.
     """
     tn, sums = tile["TN"], outputs_of(tile)
     loaded = {"E": tile["TM"], "F": 0 if triangle(tile) else tn}
-    lines = sum(loaded.values())
+    count = sum(loaded.values())
     if size == _DOUBLE:
-        return 2 * sums + 8 * lines + _OTHERS_OF_DOUBLES
+        return 2 * sums + 8 * count + _OTHERS_FLOAT64
     if size == _SINGLE:
         sums += 16 if triangle(tile) else 0  # rows are copied to be columns
-        beyond = sum(border(tile))
-        sums += 6 * beyond + border_sums(tile) + (_OF_BORDER if beyond else 0)
+        left = sum(remainder(tile))
+        sums += 6 * left + remainder_sums(tile) + (_FOR_REMAINDER if left else 0)
         sums += 8 if tile["V"] * size == VECTOR_BYTES else 0  # a row's second product
-        turned_teams = teams(tile) > 1 and not (tile["GRAM"] or lies_along_k(tile, "F"))
-        return sums + 8 * tn + 8 + 4 * lines + _OTHERS + (_OF_TURNED_TEAMS if turned_teams else 0)
-    turned = {name: n for name, n in loaded.items() if not lies_along_k(tile, name)}
-    alone = sum(n for name, n in turned.items() if tile[f"{name}_GROUP"] == 1)
-    begin_anywhere = sum(n for name, n in loaded.items() if tile[f"{name}_MODE"] == SHIFTED)
-    sums += _OF_SHIFTED[tile["V"]] * begin_anywhere + (_OF_TURNED * sum(turned.values()) if begin_anywhere else 0)
-    return sums + 4 * tn + tile["V"] * (lines + alone) + _OTHERS
+        of_groups = k_groups(tile) > 1 and not (tile["GRAM"] or k_contiguous(tile, "F"))
+        return sums + 8 * tn + 8 + 4 * count + _OTHERS + (_FOR_TRANSPOSED_K_GROUPS if of_groups else 0)
+    transposed = {name: n for name, n in loaded.items() if not k_contiguous(tile, name)}
+    one_by_one = sum(n for name, n in transposed.items() if tile[f"{name}_GROUP"] == 1)
+    shifted = sum(n for name, n in loaded.items() if tile[f"{name}_MODE"] == SHIFTED)
+    sums += _FOR_SHIFTED[tile["V"]] * shifted + (_FOR_TRANSPOSED * sum(transposed.values()) if shifted else 0)
+    return sums + 4 * tn + tile["V"] * (count + one_by_one) + _OTHERS
 
 
-def _ways(problem: Gemm, lies: tuple[Lies, Lies]) -> Iterator[tuple[dict[str, int], int]]:
-    """How matrices are copied, without groups, and how many k's a lane loads at once."""
+def _ways(problem: Gemm, layouts: tuple[Layout, Layout]) -> Iterator[tuple[dict[str, int], int]]:
+    """The ways to copy the matrices, without groups, each with the k's that a lane loads at once."""
     size = problem.dtype.itemsize
-    e_ways, f_ways = (_copies(one, size) for one in lies)
-    # Both as they lie, or whatever can be shifted.
+    e_ways, f_ways = (_copies(one, size) for one in layouts)
+    # Both from where they start, or shifted whatever can be.
     for (e_mode, e_width), (f_mode, f_width) in dict.fromkeys([(e_ways[0], f_ways[0]), (e_ways[-1], f_ways[-1])]):
         copies = {"E_MODE": e_mode, "E_WIDTH": e_width, "F_MODE": f_mode, "F_WIDTH": f_width}
         for v in _lengths(size, {e_mode, f_mode}):
             yield copies, v
 
 
-def _copies(lie: Lies, size: int) -> list[tuple[int, int]]:
-    """Mode and width of copies of one matrix: as it lies, and by whole vectors."""
-    mode, lines, width, shifts = lie
-    full = VECTOR_BYTES // size
-    if mode == ALONG_K:
-        ways = [(ALONG_K, width)] + ([(SHIFTED, full)] if shifts and width < full else [])
+def _copies(layout: Layout, size: int) -> list[tuple[int, int]]:
+    """Mode and width of copies of one matrix: from where its rows start, and in whole vectors."""
+    full, width = VECTOR_BYTES // size, layout.width
+    if layout.along_k:
+        ways = [(ALONG_K, width)] + ([(SHIFTED, full)] if layout.shifts and width < full else [])
     else:
-        whole = lines % full == 0 and width % full == 0
-        ways = [(STRIDED, full) if whole else (mode, width)]
+        whole = layout.extent % full == 0 and width % full == 0
+        ways = [(STRIDED, full) if whole else (layout.mode, width)]
     return [way for way in ways if way[1] * size >= LEAST_COPY]
 
 
 def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
-    """How many k's a lane loads at once."""
+    """The numbers of k's that a lane may load at once."""
     if size == ELEMENT_BYTES:
         return (4, 8)
     if SHIFTED in modes:
@@ -280,26 +276,26 @@ def _lengths(size: int, modes: set[int]) -> tuple[int, ...]:
 
 
 def _read(problem: Gemm, tile: Config) -> Config:
-    """``tile`` with the lines of a load: one where they lie along k, else as many as lie side by side in a vector."""
+    """``tile`` with the rows (or columns) of a load: one where k is contiguous, else as many as a vector holds."""
     counts: dict[str, tuple[int, ...]] = {"E": (tile["TM"], problem.m), "F": (tile["TN"], problem.n)}
     if problem.gram:  # both are read from E's stage
         counts = dict.fromkeys("EF", (tile["TM"], tile["TN"], problem.m))
     return tile.replace(
         **{
-            f"{name}_GROUP": 1 if lies_along_k(tile, name) else gcd(VECTOR_BYTES // problem.dtype.itemsize, *numbers)
+            f"{name}_GROUP": 1 if k_contiguous(tile, name) else gcd(VECTOR_BYTES // problem.dtype.itemsize, *numbers)
             for name, numbers in counts.items()
         }
     )
 
 
 def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iterator[Config]:
-    """Groups, stages and blocks."""
+    """``read`` with groups, stages and blocks."""
     size = problem.dtype.itemsize
     row = (problem.m if problem.gram else problem.m + problem.n) * size
     own = read["S"] // _WARP
     for warps, blocks in product(_counts(own), (1, 2)):
         groups, left = divmod(warps, own * blocks)
-        if left or not 0 < groups <= _MOST_TEAMS:
+        if left or not 0 < groups <= _MOST_K_GROUPS:
             continue
         most = _most_registers(arch, warps, blocks)
         for count in sorted({1, groups}):
@@ -309,7 +305,7 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
                     continue
                 bk = steps * _step(read) * groups // count
                 config = read.replace(U=count, BS=groups * read["S"], BK=bk, STAGES=_STAGES, BLOCKS_PER_SM=blocks)
-                if against_units(problem, config, arch) is not None:
+                if why_not_mma(problem, config, arch) is not None:
                     continue
                 config = with_stages(config, problem)
                 shared = config["SHARED_BYTES"]
@@ -324,56 +320,56 @@ def _launched(problem: Gemm, arch: Arch, read: Config, most_loaded: int) -> Iter
 
 
 def _least_run(config: Config, size: int) -> int:
-    """Bytes of a line's part of a stage, where lines lie along k.
+    """The fewest bytes of a contiguous run in a stage, where k is contiguous.
 
-    Twice as many where parts begin in the middle of sectors. Teams, which ask for theirs each at a time of its own,
-    took 1.5 times as long with parts of 64 bytes.
+    Twice as many where runs start inside sectors, and for k-groups, which load theirs at different times: with runs of
+    64 bytes they took 1.5 times as long.
     """
-    along = [name for name in "EF" if lies_along_k(config, name)]
+    along = [name for name in "EF" if k_contiguous(config, name)]
     cut = any(config[f"{name}_WIDTH"] * size < VECTOR_BYTES for name in along)
-    return 2 * _LINE if cut or (along and teams(config) > 1) else _LINE
+    return 2 * _RUN if cut or (along and k_groups(config) > 1) else _RUN
 
 
 def _most_registers(arch: Arch, warps: int, blocks: int = 1) -> int:
-    """Of a thread where so many warps, in so many blocks, share a multiprocessor, whose schedulers have their own."""
+    """The most registers of a thread where so many warps, in so many blocks, share an SM's schedulers."""
     each = blocks * ceil_div(warps // blocks, SCHEDULERS)
     return min(255, arch.registers_per_sm // SCHEDULERS // (_WARP * each) // 8 * 8)
 
 
 def _step(config: Config) -> int:
-    """Terms of k that a group multiplies at a time."""
+    """The k's that a group multiplies at a time."""
     return 4 * config["V"] * (2 if config["V"] == 1 else 1)
 
 
-def against_units(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Why a block cannot multiply so on the matrix units of ``arch``, or None."""
-    return no_units(problem, arch) or _wrong_warps(problem, config) or _wrong_stages(problem, config)
+def why_not_mma(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why a block cannot multiply with ``config`` on the tensor cores of ``arch``, or None."""
+    return why_not_tensor_cores(problem, arch) or _why_not_warps(problem, config) or _why_not_stages(problem, config)
 
 
-def _wrong_warps(problem: Gemm, config: Config) -> str | None:
+def _why_not_warps(problem: Gemm, config: Config) -> str | None:
     down, across, tm, tn, bs = (config[name] for name in ("DOWN", "ACROSS", "TM", "TN", "BS"))
     warps = _warps(down, across, gram=problem.gram)
-    if not 1 <= config["U"] <= _MOST_TEAMS:
-        return f"U = {config['U']}: not 1 to {_MOST_TEAMS} teams"
-    if config["S"] != _WARP * warps or bs % (config["S"] * config["U"]) or tm % _E_LINES:
-        return f"BS = {bs} threads: not U teams of groups of {warps} warps, with an even TM"
-    beyond = max(problem.m - _LANES * tm * down, problem.n - _LANES * tn * across)
-    if beyond > (0 if problem.gram or problem.dtype.name != "float32" else _MOST_BORDER):
+    if not 1 <= config["U"] <= _MOST_K_GROUPS:
+        return f"U = {config['U']}: not 1 to {_MOST_K_GROUPS} k-groups"
+    if config["S"] != _WARP * warps or bs % (config["S"] * config["U"]) or tm % _E_ROWS:
+        return f"BS = {bs} threads: not U k-groups of groups of {warps} warps, with an even TM"
+    left = max(problem.m - _LANES * tm * down, problem.n - _LANES * tn * across)
+    if left > (0 if problem.gram or problem.dtype.name != "float32" else _MOST_REMAINDER):
         return f"warps' tiles of {_LANES * tm} x {_LANES * tn} do not cover D"
     if config["GRAM"] and (down != across or (down > 1 and tm != tn)):
         return f"{down} x {across} tiles of {_LANES * tm} x {_LANES * tn}: not those of a Gram matrix"
     return None
 
 
-def _wrong_stages(problem: Gemm, config: Config) -> str | None:
-    modes, v, team = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // teams(config)
+def _why_not_stages(problem: Gemm, config: Config) -> str | None:
+    modes, v, threads = {config["E_MODE"], config["F_MODE"]}, config["V"], config["BS"] // k_groups(config)
     if v not in _lengths(problem.dtype.itemsize, modes):
-        return f"V = {v}: lanes load fours of 16-bit matrices, and of others one k where lines begin anywhere"
-    if any(config[f"{name}_MODE"] == SHIFTED and team < lines for name, lines in (("E", problem.m), ("F", problem.n))):
-        return f"teams of {team} threads: fewer than lines that begin anywhere"
+        return f"V = {v}: lanes load fours of 16-bit matrices, and of others one k where rows or columns are unaligned"
+    if any(config[f"{name}_MODE"] == SHIFTED and threads < n for name, n in (("E", problem.m), ("F", problem.n))):
+        return f"k-groups of {threads} threads: fewer than unaligned rows or columns"
     if _read(problem, config) != config:
-        return "E_GROUP, F_GROUP: not the lines of a load"
+        return "E_GROUP, F_GROUP: not the rows or columns of a load"
     if config["STAGES"] <= 1:
-        return f"STAGES = {config['STAGES']}: one lands while another is multiplied"
-    step = 2 * _step(config) * team // config["S"]
+        return f"STAGES = {config['STAGES']}: one is loaded while another is multiplied"
+    step = 2 * _step(config) * threads // config["S"]
     return None if config["BK"] and config["BK"] % step == 0 else f"BK = {config['BK']} is not a multiple of {step}"

@@ -1,10 +1,12 @@
-"""How the inner kernel's stages lie in shared memory, and what a block needs of it; the device asserts the same.
+"""The layout of the inner kernel's stages in shared memory, and how much a block needs; the device asserts the same.
 
-Lines (rows of E, columns of F) of which k is contiguous lie PITCH elements apart, others k by k. The pitch is the least
-with which a warp's reads take the fewest passes.
+Rows of E and columns of F along which k is contiguous are PITCH elements apart; other matrices are stored k by k, PITCH
+elements apart. The pitch is the least with which a warp's reads take the fewest passes.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from matmill.config import Config
 from matmill.cost.inner_passes import (
@@ -14,29 +16,49 @@ from matmill.cost.inner_passes import (
     STRIDED,
     VECTOR_BYTES,
     Reads,
-    border,
     groups,
+    k_contiguous,
+    k_groups,
     last_block,
-    lies_along_k,
     outputs_of,
     packed,
-    teams,
+    remainder,
 )
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
-#: Bytes that cp.async copies at a time, at least.
+#: The fewest bytes that cp.async copies.
 LEAST_COPY = 4
 
 _LANES = 32
-#: Vectors in a row of all banks, and as few that a warp's lanes add them among themselves.
+#: Vectors in a row of all banks, and the most vectors that a warp's lanes add among themselves.
 _VECTORS, _IN_WARP = 8, 4
-#: Groups of which one hands its sums to the other.
+#: Two groups: one gives its sums to the other.
 _PAIR = 2
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The layout of one matrix: how it is read (``mode``), and the most elements per copy or load (``width``).
+
+    ``extent`` is its number of rows (of E) or columns (of F). ``shifts`` says that k is contiguous, rows or columns may
+    start anywhere, and none starts before 16 aligned bytes of the matrix: whole vectors may then be copied from aligned
+    addresses (mode SHIFTED).
+    """
+
+    mode: int
+    extent: int
+    width: int
+    shifts: bool = False
+
+    @property
+    def along_k(self) -> bool:
+        """Whether k is contiguous."""
+        return self.mode == ALONG_K
+
+
 def with_stages(config: Config, problem: Gemm) -> Config:
-    """``config`` with the pitches of its stages and the shared memory that they and the block's sum need."""
+    """``config`` with the pitches of its stages and the shared memory for them and for the block's reduction."""
     size = problem.dtype.itemsize
     e_pitch = _pitch(config, "E", problem)
     f_pitch = e_pitch if problem.gram else _pitch(config, "F", problem)
@@ -44,52 +66,52 @@ def with_stages(config: Config, problem: Gemm) -> Config:
     stage = 0
     if config["BK"]:
         stage = _elements(config, "E", problem.m) + (0 if problem.gram else _elements(config, "F", problem.n))
-    stages, wide = teams(config) * config["STAGES"] * stage * size, problem.dtype.accumulator.itemsize
-    sums = max(_sum_bytes(config, wide, stages), _border_bytes(config, wide))
+    stages, wide = k_groups(config) * config["STAGES"] * stage * size, problem.dtype.accumulator.itemsize
+    sums = max(_reduce_bytes(config, wide, stages), _remainder_bytes(config, wide))
     sums = max(sums + _packed_bytes(config, sums, wide), _last_block_bytes(config, wide))
     return config.replace(SHARED_BYTES=max(stages, sums))
 
 
-def _elements(config: Config, name: str, lines: int) -> int:
+def _elements(config: Config, name: str, extent: int) -> int:
     """Elements of one matrix in one stage."""
-    return (lines if lies_along_k(config, name) else config["BK"]) * config[f"{name}_PITCH"]
+    return (extent if k_contiguous(config, name) else config["BK"]) * config[f"{name}_PITCH"]
 
 
 def _pitch(config: Config, name: str, problem: Gemm) -> int:
-    """Elements from one line, or k, of a stage to the next; 0 where there are no stages."""
+    """Elements of a stage from one row or column (or k) to the next; 0 where there are no stages."""
     if not config["BK"]:
         return 0
     mode, vector = config[f"{name}_MODE"], VECTOR_BYTES // problem.dtype.itemsize
-    lines = problem.m if name == "E" else problem.n
-    if mode == PACKED or (mode == STRIDED and lines % vector):
-        return lines
-    # Shifted lines begin up to a vector late.
-    least = {STRIDED: lines, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
+    extent = problem.m if name == "E" else problem.n
+    if mode == PACKED or (mode == STRIDED and extent % vector):
+        return extent
+    # Shifted rows start up to a vector late.
+    least = {STRIDED: extent, ALONG_K: config["BK"], SHIFTED: config["BK"] + vector}[mode]
     pitches = [least + vector * more for more in range(_VECTORS)]
     return min(pitches, key=Reads.of(config, name, problem).passes)
 
 
-def _sum_bytes(config: Config, itemsize: int, room: int) -> int:
-    """Where a block's groups add theirs, at once if ``room`` bytes hold them all (``tile_sum.cuh``)."""
+def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
+    """For the sums of a block's groups, of all at once if ``available`` bytes hold them (``block_reduce.cuh``)."""
     outputs, s, bs = outputs_of(config), config["S"], config["BS"]
     if _LANES // 2 % s == 0:
         alike = _LANES // s
         return bs // _LANES * s * ceil_div(outputs, alike) * alike * itemsize
     whole = bs * outputs * itemsize
-    return whole if groups(config) > _PAIR and whole <= room else groups(config) // 2 * s * outputs * itemsize
+    return whole if groups(config) > _PAIR and whole <= available else groups(config) // 2 * s * outputs * itemsize
 
 
-def _border_bytes(config: Config, itemsize: int) -> int:
-    """Where warps that share outputs beyond the tiles add theirs, as ``include/matmill/inner/remainder.cuh`` has them."""
-    rows, columns = border(config)
+def _remainder_bytes(config: Config, itemsize: int) -> int:
+    """For the remainder's sums, of warps that share outputs (``include/matmill/inner/remainder.cuh``)."""
+    rows, columns = remainder(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
 
 
 def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
-    """What the block's sums, in whole rows, take behind ``sums`` bytes of parts of them (``packed_sums.cuh``).
+    """For the block's sums in whole rows, after ``sums`` bytes of the groups' sums (``packed_sums.cuh``).
 
-    Room is made for the matrix units alone: GPUs without have less of it.
+    Reserved for tensor cores alone: GPUs without have less shared memory.
     """
     if not (config["UNITS"] and packed(config)):
         return 0
@@ -98,8 +120,8 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
-    """Where the last block adds the sums of all, as ``include/matmill/splitk/last_block.cuh`` lays them out."""
-    places, lanes = last_block(config, itemsize)
+    """For the last block's reduction of all partial sums (``include/matmill/splitk/last_block.cuh``)."""
+    vectors, lanes = last_block(config, itemsize)
     ways = config["BS"] // lanes
-    slices = config["BS"] // _LANES if places <= _IN_WARP else ways
+    slices = config["BS"] // _LANES if vectors <= _IN_WARP else ways
     return slices * lanes * VECTOR_BYTES if ways > 1 else 0

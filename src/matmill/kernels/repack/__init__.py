@@ -1,1 +1,1 @@
-"""Packed copies of 16-bit matrices that are not aligned; ``kernels.hgemm.repack`` describes the launch."""
+"""Repacked copies of 16-bit matrices that are not aligned; ``kernels.hgemm.repack`` describes the launch."""

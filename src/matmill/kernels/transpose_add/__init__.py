@@ -1,7 +1,7 @@
-"""The transpose+add kernel: D = alpha * X + beta * Y in one pass, for operands that lie along D's rows or across them.
+"""The transpose-add kernel: D = alpha * X + beta * Y in one pass, with X and Y transposed or not.
 
 X and Y are A and B of the operands; a problem's rows are those of D. Where D's columns are contiguous rather than its
-rows, the problem is given with rows and columns changed over (:func:`matmill.lowering.lower_transpose`).
+rows, rows and columns of the problem are exchanged (:func:`matmill.lowering.lower_transpose`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Transpose+add of many small packed matrices: a run of them is one block's work, where tiles would be mostly empty.
+"""Transpose-add of many small packed matrices: a block processes a chunk of them, where tiles would be mostly empty.
 
-X, Y and D are packed one matrix behind the other: X's n x m matrices row by row, Y's and D's m x n matrices row by row.
-Or it is Y's that are n x m, and X's are not: the two then change places (SWAPPED).
+X, Y and D are packed one matrix after the other: X's n x m matrices row by row, Y's and D's m x n matrices row by row.
+Where Y's matrices are n x m and X's are not, the kernel exchanges X and Y (SWAPPED).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from matmill.parameters import Parameters
 from matmill.problem import Geam
 from matmill.tiling.bank_padding import VECTOR_BYTES, best, steady
 from matmill.tiling.transpose_chunks import (
-    aheads,
-    alone,
-    dealt,
+    assign_threads,
+    chunks_ahead,
     elements,
-    gathering,
+    gather_registers,
     launch,
+    one_chunk_registers,
     shared_bytes,
-    turned_first,
+    transposed_first,
 )
 
-#: Vectors of a run, about, each of which has a thread.
+#: Vectors of a chunk, about, with a thread for each.
 _VECTORS = (128, 256)
-#: Registers of a vector, and of a thread besides its vectors and their places.
+#: Registers of a vector, and of a thread besides its vectors and their offsets.
 _VECTOR_REGISTERS, _OTHERS = 4, 23
 
 
@@ -45,7 +45,7 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
         matrices = max(unit, wanted * v // elements // unit * unit)
         vectors = matrices * elements // v
         every, gap = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
-        portion = Config.of(
+        chunk = Config.of(
             M=problem.m,
             N=problem.n,
             G=matrices,
@@ -54,35 +54,35 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
             STEADY=int(steady(problem.m, problem.n, v, every)),
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
-            SWAPPED=int(problem.y_turned),
+            SWAPPED=int(problem.y_transposed),
         )
-        for ahead in aheads(portion, size, 1):
-            config = portion.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
-            best_way = dealt(config, vectors, lambda one: _registers(one, size), arch)
-            if best_way is not None:
-                found[best_way] = None
+        for ahead in chunks_ahead(chunk, size, 1):
+            config = chunk.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
+            assigned = assign_threads(config, vectors, lambda one: _registers(one, size), arch)
+            if assigned is not None:
+                found[assigned] = None
     return tuple(found)
 
 
 def _registers(config: Config, itemsize: int) -> int:
     """What the assembler takes for sm_90a, or a little more."""
     if config["AHEAD"] == 0:
-        return alone(config, itemsize)
+        return one_chunk_registers(config, itemsize)
     v = VECTOR_BYTES // itemsize
-    places = 1 if config["STEADY"] else v
+    offsets = 1 if config["STEADY"] else v
     vectors = _VECTOR_REGISTERS * (1 + config["HAS_Y"])
     each = ceil_div(elements(config), v * config["THREADS"])  # vectors that a thread makes
-    return _OTHERS + each * (vectors + places) + gathering(itemsize, each)
+    return _OTHERS + each * (vectors + offsets) + gather_registers(itemsize, each)
 
 
-def _against(problem: Geam, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
     reason = many_small(problem)
     if reason is not None:
         return reason
     constants = tuple(config[name] for name in ("M", "N", "PLAIN", "HAS_Y", "SWAPPED"))
-    if constants != (problem.m, problem.n, problem.plain, problem.y is not None, problem.y_turned):
+    if constants != (problem.m, problem.n, problem.plain, problem.y is not None, problem.y_transposed):
         m, n, plain, has_y, swapped = constants
-        return f"constants for {m} x {n}, plain {plain}, with Y {has_y}, turned {swapped}"
+        return f"constants for {m} x {n}, plain {plain}, with Y {has_y}, swapped {swapped}"
     return None if arch.compiles else f"{arch.title} is older than the compiler"
 
 
@@ -91,7 +91,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
 
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
-    problem, operands = turned_first(problem, operands)
+    problem, operands = transposed_first(problem, operands)
     return _PARAMETERS.pack(
         problem.dtype,
         X=operands.a,
@@ -126,7 +126,7 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     ),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_against,
-    early=True,
+    legality=_why_not,
+    pdl=True,
     parameters=_PARAMETERS,
 )

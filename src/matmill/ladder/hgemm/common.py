@@ -18,7 +18,7 @@ from matmill.dtypes import BF16, F16
 from matmill.kernel import GemmOperands, Geometry, Kernel, Rung, ceil_div, multiples
 from matmill.launch import Argument
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, no_unit, threads
+from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, threads, why_not_tensor_cores
 
 #: What a lane can hold of a tile in registers beside all else: float32 sums of 64 x 64 outputs of a warp.
 _MOST_SUMS = 128
@@ -41,7 +41,7 @@ def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Legality of every rung: one product of packed 16-bit matrices, on a GPU whose tensor cores take them."""
-    reason = no_unit(problem, config, arch)
+    reason = why_not_tensor_cores(problem, config, arch)
     if reason is not None:
         return reason
     if problem.batch != 1:

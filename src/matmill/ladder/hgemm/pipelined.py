@@ -8,7 +8,7 @@ from matmill.dtypes import F16
 from matmill.kernel import Geometry, Kernel
 from matmill.ladder.hgemm.common import arguments, block_per_tile, packed
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, against, rounds, shapes, space, threads, tiles, with_copies
+from matmill.tiling.mma import LARGEST, rounds, shapes, space, threads, tiles, why_not, with_vector_widths
 
 
 def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm]:
@@ -16,7 +16,7 @@ def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm
     return Kernel(
         entry=entry,
         package=package,
-        config=with_copies(LARGEST, Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)),
+        config=with_vector_widths(LARGEST, Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)),
         geometry=_banded if banded else block_per_tile,
         arguments=arguments,
         legality=_legality,
@@ -25,7 +25,7 @@ def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm
 
 def largest_tile(problem: Gemm, arch: Arch) -> Config:
     """The largest tile that the GPU holds, with float16 sums where the tensor cores have them."""
-    return with_copies(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
+    return with_vector_widths(shapes(arch)[0].replace(ACC16=int(problem.dtype is F16)), problem)
 
 
 def best_tile(problem: Gemm, arch: Arch) -> Config:
@@ -34,7 +34,7 @@ def best_tile(problem: Gemm, arch: Arch) -> Config:
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    return packed(problem, config, arch) or against(problem, config, arch)
+    return packed(problem, config, arch) or why_not(problem, config, arch)
 
 
 def _banded(problem: Gemm, config: Config) -> Geometry:

@@ -181,5 +181,5 @@ def atomic_kernel(
         legality=legality,
         before=(CLEAR,),
         after=(REDUCE_TOTALS,),
-        scratch=sums_bytes,
+        workspace_bytes=sums_bytes,
     )

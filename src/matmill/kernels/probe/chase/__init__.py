@@ -48,17 +48,17 @@ def ring(nodes: int, seed: int) -> Ints:
 
 
 def addresses(order: Ints, base: int) -> NDArray[np.uint64]:
-    """What lies in global memory from ``base`` on: each node's first word is the address of its successor.
+    """The contents of global memory from ``base`` on: each node's first word is the address of its successor.
 
     uint64[nodes, LINE / 8]; the rest of a node is 0.
     """
-    lines = np.zeros((len(order), LINE // 8), dtype=np.uint64)
-    lines[order, 0] = base + LINE * np.roll(order, -1)
-    return lines
+    found = np.zeros((len(order), LINE // 8), dtype=np.uint64)
+    found[order, 0] = base + LINE * np.roll(order, -1)
+    return found
 
 
 def offsets(order: Ints) -> NDArray[np.uint32]:
-    """What :data:`SHARED` reads: for each word of its ring, how many bytes from the ring's start its successor lies."""
+    """What :data:`SHARED` reads: for each word of its ring, its successor's offset in bytes from the ring's start."""
     words = np.empty(len(order), dtype=np.uint32)
     words[order] = WORD * np.roll(order, -1)
     return words
@@ -74,7 +74,7 @@ def _arguments(problem: Chase, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int64(problem.start), np.int32(problem.warm), np.int32(problem.trips))
 
 
-def _alone(_problem: Chase, config: Config) -> Geometry:
+def _one_block(_problem: Chase, config: Config) -> Geometry:
     return Geometry(grid=(1, 1, 1), block=(config["THREADS"], 1, 1))
 
 
@@ -82,7 +82,7 @@ GLOBAL: Kernel[Chase] = Kernel(
     entry="chase_global",
     package=__name__,
     config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=1, WORDS=WORDS),
-    geometry=_alone,
+    geometry=_one_block,
     arguments=_arguments,
     legality=always,
 )
@@ -94,7 +94,7 @@ SHARED: Kernel[Chase] = Kernel(
     entry="chase_shared",
     package=__name__,
     config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=128, WORDS=WORDS),
-    geometry=_alone,
+    geometry=_one_block,
     arguments=_arguments,
     legality=always,
 )

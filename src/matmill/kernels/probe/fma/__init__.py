@@ -1,4 +1,4 @@
-"""Multiply-adds and nothing else: the peak rate of FFMA and DFMA."""
+"""FMAs and nothing else: the peak rate of FFMA and DFMA."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MultiplyAdds:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Operations of all threads, of which a multiply-add is two."""
+        """Operations of all threads, an FMA counting as two."""
         independent = config["CHAINS"] * config["TM"] * config["TN"]
         return 2 * self.trips * config["LENGTH"] * independent * self.blocks * config["THREADS"]
 

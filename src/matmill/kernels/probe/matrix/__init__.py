@@ -1,4 +1,4 @@
-"""Matrix multiply-adds from registers through mma.sync: the rate of the matrix units by element type."""
+"""MMAs from registers through mma.sync: the rate of the tensor cores by element type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MatrixProducts:
     blocks: int
 
     def operations(self, config: Config) -> int:
-        """Operations of all warps, of which a multiply-add is two."""
+        """Operations of all warps, an FMA counting as two."""
         (m, n, k), _ = _SHAPES[self.element, config["K"]]
         warps = self.blocks * config["THREADS"] // 32
         return 2 * m * n * k * self.trips * config["LENGTH"] * config["TILES"] * warps
@@ -67,7 +67,7 @@ def matrix(element: str, arch: Arch) -> Kernel[MatrixProducts]:
     shapes = [(k, least) for (name, k), (_, least) in _SHAPES.items() if name == element]
     k = next((k for k, least in reversed(shapes) if arch.capability >= least), shapes[0][0])
     config = Config.of(INPUT=INPUTS.index(element), K=k, TILES=8, LENGTH=8, THREADS=256)
-    return Kernel("matrix", __name__, config, _geometry, _arguments, _legality)
+    return Kernel("matrix", __name__, config, _geometry, _arguments, _why_not)
 
 
 def _geometry(problem: MatrixProducts, config: Config) -> Geometry:
@@ -78,7 +78,7 @@ def _arguments(problem: MatrixProducts, operands: GemmOperands) -> tuple[Argumen
     return (operands.a, operands.d, np.int32(problem.trips))
 
 
-def _legality(problem: MatrixProducts, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: MatrixProducts, config: Config, arch: Arch) -> str | None:
     _, least = _SHAPES[problem.element, config["K"]]
     if arch.capability < least:
         return f"mma.sync of {problem.element} needs compute capability {least[0]}.{least[1]}"

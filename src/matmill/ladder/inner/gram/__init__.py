@@ -93,7 +93,7 @@ GRAM: Rung[Gemm] = Rung(
         arguments=_arguments,
         legality=_legality,
         after=(REDUCE_TRIANGLE,),
-        scratch=partials_bytes,
+        workspace_bytes=partials_bytes,
     ),
     tune=_tune,
 )

@@ -25,7 +25,7 @@ TWO_STAGE: Rung[Gemm] = Rung(
         arguments=fixed_size_arguments,
         legality=wide_loads,
         after=(REDUCE_PARTIALS,),
-        scratch=partials_bytes,
+        workspace_bytes=partials_bytes,
     ),
     tune=tune,
 )

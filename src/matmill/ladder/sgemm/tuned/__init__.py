@@ -9,11 +9,11 @@ from matmill.kernel import Geometry, Kernel, Rung
 from matmill.ladder.documents import OURS
 from matmill.ladder.packed import packed, packed_arguments
 from matmill.problem import Gemm
-from matmill.tiling.simt import TILES, against, space, threads, tiles, with_copies
+from matmill.tiling.simt import TILES, space, threads, tiles, why_not, with_vector_widths
 
 
 def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    return packed()(problem, config, arch) or against(problem, config)
+    return packed()(problem, config, arch) or why_not(problem, config)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -37,7 +37,7 @@ TUNED: Rung[Gemm] = Rung(
     kernel=Kernel(
         entry="tuned",
         package=__name__,
-        config=with_copies(TILES[4][0], Gemm(m=128, n=256, k=8)),
+        config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)),
         geometry=_geometry,
         arguments=packed_arguments,
         legality=_legality,

@@ -1,4 +1,4 @@
-"""Launches that start early wait for the one before them, and then let the one after them start."""
+"""Kernels with programmatic dependent launch wait for the launch before them, then let the one after them start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from matmill.dtypes import F16, F32, DType
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
-from matmill.kernel import Kernel
+from matmill.kernel import AuxLaunch, Kernel, Program
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.inner import INNER
@@ -29,19 +29,25 @@ KERNELS: dict[str, tuple[Kernel[Any], DType]] = {
 }
 
 
-def _entries(kernel: Kernel[Any], dtype: DType, target: str) -> dict[str, str]:
-    ptx = compile_ptx(generate(kernel, dtype), target)
-    found = re.split(r"\.entry (\w+)\(", ptx)
-    return dict(zip(found[1::2], found[2::2], strict=True))
+def _programs(kernel: Kernel[Any]) -> tuple[Kernel[Any] | AuxLaunch[Any], ...]:
+    """Those of its launches that may start before the launch ahead of them has ended."""
+    launches: tuple[Kernel[Any] | AuxLaunch[Any], ...] = (*kernel.before, kernel, *kernel.after)
+    return tuple(one for one in launches if one.pdl)
+
+
+def _body(program: Program, dtype: DType, target: str) -> str:
+    """The PTX of its entry point."""
+    _, name, body = re.split(r"\.entry (\w+)\(", compile_ptx(generate(program, dtype), target))
+    assert name == program.entry
+    return body
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_early_launches_wait_before_they_touch_memory_or_end(name: str) -> None:
+def test_dependent_launches_wait_before_they_touch_memory_or_end(name: str) -> None:
     kernel, dtype = KERNELS[name]
-    entries = _entries(kernel, dtype, "sm_90")
-    assert kernel.early
-    for entry in (kernel.entry, *(stage.entry for stage in (*kernel.before, *kernel.after) if stage.early)):
-        before, wait, after = entries[entry].partition(_WAIT)
+    assert kernel in _programs(kernel)
+    for program in _programs(kernel):
+        before, wait, after = _body(program, dtype, "sm_90").partition(_WAIT)
         assert wait
         assert not re.search(r"\b(ld\.global|st\.global|ret;|bra)", before)
         assert _LET in after
@@ -51,4 +57,4 @@ def test_early_launches_wait_before_they_touch_memory_or_end(name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_older_gpus_are_told_nothing_of_it(name: str) -> None:
     kernel, dtype = KERNELS[name]
-    assert not any("griddepcontrol" in text for text in _entries(kernel, dtype, "sm_80").values())
+    assert not any("griddepcontrol" in _body(program, dtype, "sm_80") for program in _programs(kernel))
