@@ -155,9 +155,9 @@ class Launch:
     :class:`~matmill.parameters.Parameters`; else pointers, NumPy scalars of the parameter's exact type, and tensor
     maps. ``cluster`` is the blocks of one thread block cluster along each axis of the grid, which it divides.
     ``early`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream still
-    runs, whose end it waits for itself (``ptx/order.cuh``). ``resident`` is how many blocks the kernel is made for on
-    one SM: where the launch has no more for each, shared memory is kept for those that it has and the rest of it is L1
-    cache. 0 leaves that to the driver, which makes room for as many blocks as registers allow.
+    runs, whose end it waits for itself (``ptx/dependent_launch.cuh``). ``resident`` is how many blocks the kernel is made
+    for on one SM: where the launch has no more for each, shared memory is kept for those that it has and the rest of it
+    is L1 cache. 0 leaves that to the driver, which makes room for as many blocks as registers allow.
     """
 
     kernel: str

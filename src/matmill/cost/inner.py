@@ -1,4 +1,4 @@
-"""How long a product takes on the inner kernel of ``include/matmill/inner/product.cuh``.
+"""How long a product takes on the inner kernel of ``include/matmill/inner/simt.cuh``.
 
 While the kernel runs, four things happen at once, and the slowest decides: bytes arrive from memory, as fast as the
 bytes in flight over the latency allow (Little's law) and no faster than memory reads at best, with a smooth passage
@@ -349,7 +349,7 @@ def _unit_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) 
 
 
 def _code(config: Config, products: float) -> float:
-    """Multiply-adds in the machine code of the loops, unrolled as ``product.cuh`` says; or whatever is ``products``."""
+    """Multiply-adds in the machine code of the loops, unrolled as ``simt.cuh`` says; or whatever is ``products``."""
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)

@@ -1,6 +1,6 @@
 """Passes over the banks of shared memory that the inner kernel's reads of a stage take, lane by lane.
 
-What a thread reads, and where, is of ``include/matmill/inner/fragments.cuh`` and ``product.cuh``; what that costs is the
+What a thread reads, and where, is of ``include/matmill/inner/fragments.cuh`` and ``simt.cuh``; what that costs is the
 rule of ``matmill.emulator.banks``. The host chooses the pitches of stages by it, and the cost model counts by it.
 """
 
@@ -82,7 +82,7 @@ def units_of(config: Config, *, diagonal: bool) -> int:
 def on_diagonal(config: Config, made: Fragments) -> list[bool]:
     """Of each warp of a group on the matrix units, whether it makes but one half of a tile on a Gram matrix's diagonal.
 
-    Such warps are spread over the schedulers, which take warps in turns (``UnitProduct::tile_of``).
+    Such warps are spread over the schedulers, which take warps in turns (``MmaMainloop::tile_of``).
 
     >>> [int(there) for there in on_diagonal(Config.of(GRAM=1, DOWN=4, S=320), FRAGMENTS[4])]
     [1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
@@ -271,7 +271,7 @@ def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], 
 
 
 def tile_of(s: int, down: int, across: int, threads: int, gram: int) -> tuple[int, int]:
-    """Tile row and column of thread ``s`` of ``threads``, as ``InnerProduct::tile_of`` in product.cuh has it.
+    """Tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh has it.
 
     >>> [tile_of(s, 3, 3, 8, 1) for s in range(6)]
     [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
