@@ -28,8 +28,7 @@ from matmill.config import Config
 from matmill.cost import inner as cost
 from matmill.cost.inner_passes import groups, teams
 from matmill.dtypes import ALL
-from matmill.emulator import Memory, run
-from matmill.emulator.counters import Counters
+from matmill.emulator import Counters, Memory, run
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel, ceil_div

@@ -69,7 +69,7 @@ def size_and_alignment(value: Argument) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Struct:
-    """A struct that a kernel takes by value: named fields in order, each at the next multiple of its alignment.
+    r"""A struct that a kernel takes by value: named fields in order, each at the next multiple of its alignment.
 
     That is where C++ puts them, and where :class:`~matmill.parameters.Parameters` asserts that they are.
 
@@ -77,7 +77,7 @@ class Struct:
     >>> args.offsets, args.nbytes, args.align
     ({'m': 0, 'A': 8, 'alpha': 16}, 24, 8)
     >>> args["m"], args.data[:4]
-    (np.int32(3), b'\\x03\\x00\\x00\\x00')
+    (np.int32(3), b'\x03\x00\x00\x00')
     """
 
     fields: tuple[tuple[str, Value], ...]
@@ -154,10 +154,10 @@ class Launch:
     ``args`` follow the entry point's parameters in order: one :class:`Struct` for kernels that declare
     :class:`~matmill.parameters.Parameters`; else pointers, NumPy scalars of the parameter's exact type, and tensor
     maps. ``cluster`` is the blocks of one thread block cluster along each axis of the grid, which it divides.
-    ``early`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream still
-    runs, whose end it waits for itself (``ptx/dependent_launch.cuh``). ``resident`` is how many blocks the kernel is made
-    for on one SM: where the launch has no more for each, shared memory is kept for those that it has and the rest of it
-    is L1 cache. 0 leaves that to the driver, which makes room for as many blocks as registers allow.
+    ``early`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream
+    still runs, whose end it waits for itself (``ptx/dependent_launch.cuh``). ``resident`` is how many blocks the kernel
+    is made for on one SM: where the launch has no more for each, shared memory is kept for those that it has and the
+    rest of it is L1 cache. 0 leaves that to the driver, which makes room for as many blocks as registers allow.
     """
 
     kernel: str

@@ -138,7 +138,7 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     """``x * by_x + addend``, rounded once."""
-    from matmill.emulator import exact  # noqa: PLC0415 — takes time to import, and most sums do without
+    from matmill.emulator.arith import exact  # noqa: PLC0415 — takes time to import, and most sums do without
 
     if x.dtype == np.float32:
         return exact.fma32_wide(x, np.asarray(by_x), addend).astype(np.float32)

@@ -1,6 +1,6 @@
 """Cases: mma.sync of every shape and type, and the moves of 8x8 matrices.
 
-Each warp makes one product of fragments that lie in memory lane by lane, so a case needs to know of no layout. A third
+Each warp makes one product of fragments that are stored lane by lane, so a case needs no layout. A third
 of the warps have small integers, whose products and sums are exact: there all bits must be equal, which proves the
 layout. A third have random numbers of very different size from warp to warp, and may differ in floating point by
 ``_BOUND`` of what all terms together could be at most; that is a few units in the last place of a sum that nothing
@@ -26,7 +26,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
     "s32": np.dtype(np.int32),
 }  # fmt: skip
-# Relative to K max|a| max|b| + max|c| of the warp. A matrix unit cuts each of at most 17 terms off below 2**-23 of the
+# Relative to K max|a| max|b| + max|c| of the warp. A tensor core truncates each of at most 17 terms below 2**-23 of the
 # largest, once or twice, and truncates the sum; f16 sums are then rounded to 11 bits.
 _BOUND = {"f32": 2.0**-18, "f16": 2.0**-10}
 
@@ -120,7 +120,7 @@ def _multiply(form: _Mma) -> Case:
     rng = np.random.default_rng(40 + _FORMS.index(form))
     kinds = (form.a, form.b, form.d)
     parts = [
-        _values(t, n, rng, factor=place < 2) for place, (t, n) in enumerate(zip(kinds, form.elements, strict=True))
+        _values(t, n, rng, factor=index < 2) for index, (t, n) in enumerate(zip(kinds, form.elements, strict=True))
     ]
     carrier = np.dtype(np.uint64 if double else np.uint32)
 
@@ -150,10 +150,10 @@ def _comparison(form: _Mma, parts: list[Array]) -> Callable[[dict[str, Array], d
             wrong[exact] = x[exact] != y[exact]
         return [
             f"{form.opcode}: {int(part.sum())} of {part.size} with {kind} differ, first: "
-            f"GPU {x[place]!r}, emulator {y[place]!r} in warp {place[0]}"
+            f"GPU {x[index]!r}, emulator {y[index]!r} in warp {index[0]}"
             for kind, first in zip(kinds, range(0, WARPS, WARPS // 3), strict=True)
             if (part := wrong[first : first + WARPS // 3]).any()
-            for place in [(first + int(np.argwhere(part)[0][0]), int(np.argwhere(part)[0][1]))]
+            for index in [(first + int(np.argwhere(part)[0][0]), int(np.argwhere(part)[0][1]))]
         ]
 
     return differences

@@ -59,12 +59,12 @@ def _own_addresses(space: str, atomics: Sequence[tuple[str, str]], label: str = 
         floats("f2", 4096, 33),
     )
 
-    def operand(place: int) -> Array:
+    def operand(index: int) -> Array:
         # A quarter each: bits of any kind, float32 (its subnormals above all), float64, pairs of halves.
         part = count // 4
-        single = singles[place][:part].astype(np.uint64)
-        half = halves[place][:part].astype(np.uint64) * np.uint64(0x10001)
-        made = [integers[place][:part], single, doubles[place][:part], half]
+        single = singles[index][:part].astype(np.uint64)
+        half = halves[index][:part].astype(np.uint64) * np.uint64(0x10001)
+        made = [integers[index][:part], single, doubles[index][:part], half]
         made[0][::3] = integers[0][:part][::3]
         return np.concatenate(made)
 
@@ -177,8 +177,8 @@ extern "C" __global__ void k(unsigned* x, unsigned long long* o, int n) {
   unsigned v = x[i];
   for (int j = 0; j < 16; j++) local[(j * 7 + i) % 16] = v * j + fixed[(v >> j) & 3];
   room[t] = v; __syncthreads();
-  unsigned* places[3] = {local + v % 16, room + (t + 1) % 128, x + n + i};
-  unsigned* p = places[v % 3];
+  unsigned* targets[3] = {local + v % 16, room + (t + 1) % 128, x + n + i};
+  unsigned* p = targets[v % 3];
   const unsigned before = *p;
   __syncthreads();
   *p = before * 3 + table[i % 8];

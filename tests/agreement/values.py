@@ -18,22 +18,22 @@ _SIGNIFICAND = {"f2": 10, "bf": 7, "f4": 23, "f8": 52}
 _BIAS = {"f2": 15, "bf": 127, "f4": 127, "f8": 1023}
 
 
-def words(bits: int, count: int = 4096, seed: int = 0, places: int = 3) -> list[Array]:
-    """``places`` arrays of unsigned integers of ``bits`` bits: edges, small numbers, and numbers of every length."""
+def words(bits: int, count: int = 4096, seed: int = 0, operands: int = 3) -> list[Array]:
+    """``operands`` arrays of unsigned integers of ``bits`` bits: edges, small numbers, and numbers of every length."""
     rng = np.random.default_rng(seed)
     mask = np.uint64((1 << bits) - 1)
     edges = np.array(INTEGER_EDGES, np.uint64)
     made = []
     pairs = len(edges) ** 2
     total = max(count, 3 * pairs)
-    for place in range(places):
+    for index in range(operands):
         length = rng.integers(0, 64, total, dtype=np.uint64)
         drawn = rng.integers(0, 1 << 64, total, dtype=np.uint64) >> length
         drawn = np.where(rng.random(total) < 0.25, ~drawn, drawn)
-        both = np.repeat(edges, len(edges)) if place == 0 else np.tile(edges, len(edges))
-        drawn[:pairs] = both if place < 2 else rng.choice(edges, pairs)
-        # A stretch of small operands, for shift counts, selectors and divisors.
-        drawn[pairs : 2 * pairs] = rng.integers(0, 80, pairs) if place else drawn[pairs : 2 * pairs]
+        both = np.repeat(edges, len(edges)) if index == 0 else np.tile(edges, len(edges))
+        drawn[:pairs] = both if index < 2 else rng.choice(edges, pairs)
+        # A run of small operands, for shift counts, selectors and divisors.
+        drawn[pairs : 2 * pairs] = rng.integers(0, 80, pairs) if index else drawn[pairs : 2 * pairs]
         made.append((drawn & mask).astype(f"u{bits // 8}")[total - count :])
     return made
 
@@ -56,8 +56,8 @@ def float_edges(kind: str) -> Array:
     return bits.astype(f"u{_BITS[kind] // 8}")
 
 
-def floats(kind: str, count: int = 6144, seed: int = 0, places: int = 3) -> list[Array]:
-    """``places`` arrays of floating-point bits: edges against each other, random bits, and numbers of like size."""
+def floats(kind: str, count: int = 6144, seed: int = 0, operands: int = 3) -> list[Array]:
+    """``operands`` arrays of floating-point bits: edges against each other, random bits, and numbers of like size."""
     rng = np.random.default_rng(seed)
     edges = float_edges(kind)
     word = edges.dtype
@@ -65,10 +65,10 @@ def floats(kind: str, count: int = 6144, seed: int = 0, places: int = 3) -> list
     count = max(count, pairs + 2048)
     fraction, bias = _SIGNIFICAND[kind], _BIAS[kind]
     made = []
-    for place in range(places):
+    for index in range(operands):
         bits = rng.integers(0, 1 << _BITS[kind], count, dtype=np.uint64)
-        both = np.repeat(edges, len(edges)) if place == 0 else np.tile(edges, len(edges))
-        bits[:pairs] = both if place < 2 else rng.choice(edges, pairs)
+        both = np.repeat(edges, len(edges)) if index == 0 else np.tile(edges, len(edges))
+        bits[:pairs] = both if index < 2 else rng.choice(edges, pairs)
         near = count - 1024
         exponent = rng.integers(bias - 6, bias + 7, 1024).astype(np.uint64) << np.uint64(fraction)
         low = rng.integers(0, 1 << fraction, 1024, dtype=np.uint64)
@@ -79,7 +79,7 @@ def floats(kind: str, count: int = 6144, seed: int = 0, places: int = 3) -> list
 
 
 def midpoints(dtype: type[np.floating[Any]], seed: int = 0, count: int = 2048) -> list[Array]:
-    """a, b, c as bits where a·b lies halfway between two numbers and a far smaller c, or none, decides the rounding.
+    """a, b, c as bits where a·b is halfway between two numbers and a far smaller c, or none, decides the rounding.
 
     Part of them is scaled so that the result is subnormal, or just below or above the smallest normal number.
     """

@@ -98,7 +98,7 @@ extern "C" __global__ void k(const unsigned* value, const unsigned* members, uns
   const int i = blockIdx.x * 32 + threadIdx.x;
   const unsigned mask = members[blockIdx.x], v = value[i], small = v % (1 + blockIdx.x / 10);
   const unsigned long long wide = (unsigned long long)(small * 3) << 33 | 5;
-  // Which member to read from: the one that many places on, counted around.
+  // Which member to read from: the one that many members on, modulo their number.
   unsigned left = mask;
   for (int skip = (v >> 8) % __popc(mask); skip; skip--) left &= left - 1;
   const unsigned lane = __ffs(left) - 1;

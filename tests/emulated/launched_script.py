@@ -35,7 +35,7 @@ class Buffer:
         """Nothing to free."""
 
     def pointer(self, name: str) -> Pointer:
-        """Where it lies, under that name."""
+        """Its pointer, under that name."""
         return self._gpu.memory.bind(name, self._array, access="rw")
 
     def fill_bytes(self, value: int) -> None:
@@ -81,7 +81,7 @@ class ScriptGPU:
         assert report.ok, report.hazards
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Nothing is in flight."""
 
 
 def run_script(monkeypatch: pytest.MonkeyPatch, gpu: ScriptGPU, script: str, *arguments: object) -> int:

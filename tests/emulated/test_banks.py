@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.emulator.banks import global_sectors, ldmatrix_wavefronts, shared_wavefronts
+from matmill.emulator.memory.banks import global_sectors, ldmatrix_wavefronts, shared_wavefronts
 from matmill.errors import ArgumentError, ShapeError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "h200_warp_counters.json").read_text())
@@ -88,14 +88,14 @@ masks = st.lists(st.booleans(), min_size=32, max_size=32) | st.just([True] * 32)
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
-    """One access: mostly few distinct places, so that lanes meet, and often equal pairs, so that groups merge."""
+    """One access: mostly few distinct addresses, so that lanes meet, and often equal pairs, so that groups merge."""
     width = draw(widths)
     top = draw(st.sampled_from([3, 40, 800]))
-    places = np.array(draw(st.lists(st.integers(0, top), min_size=32, max_size=32)), dtype=np.int64)
+    slots = np.array(draw(st.lists(st.integers(0, top), min_size=32, max_size=32)), dtype=np.int64)
     lanes = np.arange(32)
     partner = draw(st.sampled_from([lanes, lanes & ~1, lanes & ~2, np.where(lanes < 16, lanes & ~1, lanes)]))
     stride = draw(st.sampled_from([1, 1, 32]))
-    return places[partner][None] * width * stride, np.array([draw(masks)]), width
+    return slots[partner][None] * width * stride, np.array([draw(masks)]), width
 
 
 @given(request=requests(), store=st.booleans())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
 from emulated.ptx_tools import per_thread
-from matmill.emulator import exact
+from matmill.emulator.arith import exact
 
 Array = np.ndarray[Any, Any]
 INF = float("inf")
@@ -102,7 +102,7 @@ def test_fma_rounds_once(type_name: str, dtype: str) -> None:
     same(got, np.array([fma_reference(float(x), float(y), float(z), dtype) for x, y, z in zip(a, b, c, strict=True)]))
 
 
-# Products whose sum with c lies on or next to a midpoint of two float32, c deciding: what float64 alone gets wrong.
+# Products whose sum with c is on or next to a midpoint of two float32, c deciding: what float64 alone gets wrong.
 MIDPOINTS = [
     (1.0 + 2.0**-23, 1.0 + 2.0**-23, 2.0**-60),
     (1.0 + 2.0**-12, 1.0 + 2.0**-12, 2.0**-80),
@@ -151,7 +151,7 @@ def test_fma64_is_exact_for_any_numbers(a: float, b: float, c: float) -> None:
 
 
 def outer_product_code() -> str:
-    """4 x 4 multiply-adds in a row, which run as a batch; the results are then folded into one."""
+    """4 x 4 FMAs in a row, which run as a batch; the results are then folded into one."""
     lines = [".reg .f32 x<4>, y<4>, z<16>;"]
     lines += [f"add.f32 x{i}, a0, {float(i)}; add.f32 y{i}, a1, {float(i)};" for i in range(4)]
     lines += [f"mul.f32 z{n}, a2, {1.0 + n / 16};" for n in range(16)]
@@ -162,8 +162,8 @@ def outer_product_code() -> str:
 
 def test_batched_fma_equals_single_fma() -> None:
     a, b, c = (floats(np.float32, 200, s) for s in (4, 5, 6))
-    for place, terms in enumerate(MIDPOINTS):
-        a[place], b[place], c[place] = terms
+    for index, terms in enumerate(MIDPOINTS):
+        a[index], b[index], c[index] = terms
     got = per_thread(outer_product_code(), a, b, c, out=np.float32, outs=16)
     with np.errstate(all="ignore"):
         for i in range(4):

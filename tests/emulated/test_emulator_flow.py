@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from emulated.ptx_tools import Options, compile_ptx, entry, launch
-from matmill.emulator import KernelFault, scheduler
+from matmill.emulator import KernelFault
+from matmill.emulator.engine import scheduler
 from matmill.errors import EmulationError
 
 SCHEDULES = [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Damaged kernels: whatever stands in an instruction, it runs or is refused with a typed error, and nothing crashes."""
+"""Damaged kernels: whatever an instruction holds, it runs or is refused with a typed error, and nothing crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulated.ptx_tools import entry, launch
 from matmill.emulator import KernelFault, parse
-from matmill.emulator.program import translate
+from matmill.emulator.program.translate import translate
 from matmill.errors import ArgumentError, EmulationError, MatmillError
 
 # One instruction of each kind, without loops: a loop that stores may go on for ever, on a GPU too.
@@ -48,8 +48,8 @@ MODIFIERS = sorted({part for word in WORDS for part in word.split(".")[1:] if pa
 def damaged(data: st.DataObject, text: str) -> str:
     """The text with a token or two replaced, removed, doubled, or given other modifiers."""
     for _ in range(data.draw(st.integers(1, 2))):
-        places = list(TOKEN.finditer(text))
-        chosen = places[data.draw(st.integers(0, len(places) - 1))]
+        tokens = list(TOKEN.finditer(text))
+        chosen = tokens[data.draw(st.integers(0, len(tokens) - 1))]
         word = chosen.group()
         parts = word.split(".")
         kinds = ["another", "nothing", "twice"] + ["modifier", "fewer", "more"] * 2 * (len(parts) > 1)

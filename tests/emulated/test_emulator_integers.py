@@ -264,10 +264,10 @@ def test_prmt() -> None:
         "ecr": [0, 1, 2, 2],
         "rc16": [0, 1] * 2,
     }
-    for mode, places in modes.items():
+    for mode, chosen in modes.items():
         got = per_thread(f"prmt.b32.{mode} d, a0, a1, 2;", a, b, out=np.uint32)
         both = np.stack([a, b], axis=1).view(np.uint8)
-        np.testing.assert_array_equal(got.view(np.uint8).reshape(-1, 4), both[:, places], err_msg=mode)
+        np.testing.assert_array_equal(got.view(np.uint8).reshape(-1, 4), both[:, chosen], err_msg=mode)
 
 
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {

@@ -168,7 +168,7 @@ def test_rows_that_nothing_was_stored_to() -> None:
     assert "thread (15, 0, 0) of block 0 reads 16 bytes" in report.hazards[0].message
 
 
-# Races and copies under way
+# Races and copies in flight
 
 PIPELINE = """extern "C" __global__ void k(const unsigned* from, unsigned* to) {
   __shared__ alignas(128) unsigned room[512];
@@ -241,7 +241,7 @@ def test_a_missing_barrier_is_found(*, late: bool) -> None:
 
 
 def test_lanes_that_meet_nowhere_race_with_each_other() -> None:
-    # Each lane names the row that it copied itself and waited for, but it gets words of rows that others copied.
+    # Each lane gives the address of the row that it copied and waited for, but gets words of rows that others copied.
     _, report = ran(piped(meet="", row=OWN_WARP), late=False)
     assert [hazard.kind for hazard in report.hazards] == ["race"]
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.emulator import KernelFault, Memory, Report, parse, run
-from matmill.emulator.program import translate
+from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
@@ -22,7 +22,7 @@ from matmill.launch import Launch
 
 Array = NDArray[Any]
 # (group, thread in group, element) -> (row, column), as the PTX ISA gives them for each shape.
-Place = Callable[[int, int, int], tuple[int, int]]
+Coordinates = Callable[[int, int, int], tuple[int, int]]
 WARPS = 6
 LOWER = 8
 
@@ -31,9 +31,9 @@ LOWER = 8
 class Fragments:
     """Where the elements of A, B (row: k) and C are, in the order in which a lane holds them."""
 
-    a: Place
-    b: Place
-    c: Place
+    a: Coordinates
+    b: Coordinates
+    c: Coordinates
 
 
 def wide_sums(g: int, t: int, i: int) -> tuple[int, int]:
@@ -161,23 +161,23 @@ def kernel(form: Mma, guard: str = "") -> str:
 }}"""
 
 
-def packed(matrices: Array, place: Place, elements: int) -> Array:
+def packed(matrices: Array, element: Coordinates, elements: int) -> Array:
     """The fragments of matrices [warps, rows, columns], as [warps, 32, elements]."""
     out = np.empty((len(matrices), 32, elements), matrices.dtype)
     for lane in range(32):
         for i in range(elements):
-            row, column = place(lane >> 2, lane & 3, i)
+            row, column = element(lane >> 2, lane & 3, i)
             out[:, lane, i] = matrices[:, row, column]
     return out
 
 
-def unpacked(fragments: Array, place: Place, shape: tuple[int, int]) -> Array:
+def unpacked(fragments: Array, element: Coordinates, shape: tuple[int, int]) -> Array:
     """The matrices that fragments [warps, 32, elements] hold; every element must be somewhere."""
     out = np.empty((len(fragments), *shape), fragments.dtype)
     seen = np.zeros(shape, np.int64)
     for lane in range(32):
         for i in range(fragments.shape[2]):
-            row, column = place(lane >> 2, lane & 3, i)
+            row, column = element(lane >> 2, lane & 3, i)
             out[:, row, column] = fragments[:, lane, i]
             seen[row, column] += 1
     assert (seen == 1).all()
@@ -226,19 +226,19 @@ def products(form: Mma, a: Array, b: Array, c: Array) -> Array:
     wide = np.float64 if DTYPES[form.d].kind == "f" else np.int64
     a, b, c = (x.astype(wide) for x in (a, b, c))
     out = np.empty(c.shape, DTYPES[form.d])
-    for place in np.ndindex(*c.shape):
-        w, i, j = place
+    for element in np.ndindex(*c.shape):
+        w, i, j = element
         if form.d == "f64":
-            total = float(c[place])
+            total = float(c[element])
             for x, y in zip(a[w, i], b[w, :, j], strict=True):
                 total = math.fma(x, y, total) if hasattr(math, "fma") else exact_fma(x, y, total)
-            out[place] = total
+            out[element] = total
         elif form.d == "s32":
-            sum_of = int(c[place]) + sum(int(x) * int(y) for x, y in zip(a[w, i], b[w, :, j], strict=True))
+            sum_of = int(c[element]) + sum(int(x) * int(y) for x, y in zip(a[w, i], b[w, :, j], strict=True))
             clamped = max(-(2**31), min(2**31 - 1, sum_of))
-            out[place] = clamped if form.extra else (sum_of + 2**31) % 2**32 - 2**31
+            out[element] = clamped if form.extra else (sum_of + 2**31) % 2**32 - 2**31
         else:
-            out[place] = math.fsum([c[place], *(a[w, i] * b[w, :, j])])
+            out[element] = math.fsum([c[element], *(a[w, i] * b[w, :, j])])
     return out
 
 

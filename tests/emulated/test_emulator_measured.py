@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from emulated.ptx_tools import per_thread
-from matmill.emulator import exact
+from matmill.emulator.arith import exact
 
 Array = np.ndarray[Any, Any]
 KINDS = {"f16": "u2", "f32": "u4", "f64": "u8", "u64": "u8", "s64": "u8", "b64": "u8"}

@@ -1,4 +1,4 @@
-"""Memory: binding, addresses, every width and space, faults with their places, hazards, asynchronous copies."""
+"""Memory: binding, addresses, every width and space, faults with their lines, hazards, asynchronous copies."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ACCESS = """extern "C" __global__ void k(int* a, int i) {
 
 
 @pytest.mark.parametrize(
-    ("index", "place"),
+    ("index", "where"),
     [
         (10, "0 B behind the end of a (40 B)"),
         (1000, "3960 B behind the end of a (40 B)"),
@@ -95,11 +95,11 @@ ACCESS = """extern "C" __global__ void k(int* a, int i) {
         (1 << 30, "no buffer"),
     ],
 )
-def test_out_of_bounds_names_buffer_thread_and_line(index: int, place: str) -> None:
+def test_out_of_bounds_names_buffer_thread_and_line(index: int, where: str) -> None:
     hazard = fault_of(compile_ptx(ACCESS), {"a": np.zeros(10, np.int32)}, np.int32(index), block=64)
     assert hazard.kind == "out-of-bounds"
     assert hazard.where == "test.cu:3"
-    assert place in hazard.message
+    assert where in hazard.message
     assert "thread (3, 0, 0) of block 0 writes 4 bytes" in hazard.message
     assert hazard.instruction.startswith("st.global")
 

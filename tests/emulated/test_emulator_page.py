@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from matmill.emulator import KernelFault, Memory, run, scheduler
-from matmill.emulator.hazards import KINDS
+from matmill.emulator import KernelFault, Memory, run
+from matmill.emulator.engine import scheduler
+from matmill.emulator.report.hazards import KINDS
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.launch import Launch

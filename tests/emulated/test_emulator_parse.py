@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from emulated.ptx_tools import HEADER, compile_ptx, entry
 from matmill.emulator import parse
-from matmill.emulator.program import translate
-from matmill.emulator.syntax import Address, Immediate, Instruction, Register, Vector
+from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Register, Vector
+from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 
 SOURCE = """
@@ -200,8 +200,8 @@ ret;
     assert [(s.line, s.where) for s in statements if isinstance(s, Instruction)] == [(13, "a.cu:7"), (14, "a.cu:7")]
 
 
-@pytest.mark.parametrize("place", [".loc 1 7;", ".loc a 7 2;", ".loc;"])
-def test_a_place_names_file_line_and_column(place: str) -> None:
+@pytest.mark.parametrize("directive", [".loc 1 7;", ".loc a 7 2;", ".loc;"])
+def test_a_location_has_file_line_and_column(directive: str) -> None:
     with pytest.raises(EmulationError, match="PTX line 2") as error:
-        parse(f".entry k() {{\n{place}\nret;\n}}")
+        parse(f".entry k() {{\n{directive}\nret;\n}}")
     assert "a file, a line and a column" in str(error.value)

@@ -125,7 +125,7 @@ extern "C" __global__ void k(int* total, unsigned* order, float* real, unsigned*
   atomicAdd(&local, t);
   __syncthreads();
   if (threadIdx.x == 0) atomicAdd(total, local);
-  unsigned place = atomicAdd(&ring[0], 1u); order[place] = t;
+  unsigned slot = atomicAdd(&ring[0], 1u); order[slot] = t;
   atomicAdd(real, 0.5f);
   atomicOr(bits, 1u << t % 32); atomicXor(bits + 1, 1u << t % 32); atomicAnd(bits + 2, ~(1u << t % 7));
   atomicMax(extremes, t * 7 % 101); atomicMin(extremes + 1, -t); atomicInc(&ring[1], 9u); atomicDec(&ring[2], 4u);

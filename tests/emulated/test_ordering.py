@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from emulated.ptx_tools import compile_ptx, entry
-from matmill.emulator.ordering import Ordering, access_ordering, fence_ordering, orders_memory
-from matmill.emulator.parse import parse
-from matmill.emulator.program import translate
-from matmill.emulator.syntax import Instruction
+from matmill.emulator.frontend.parse import parse
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.ordering import Ordering, access_ordering, fence_ordering, orders_memory
+from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 
 REGISTERS = ".reg .b32 r; .reg .b64 a; mov.u64 a, 0;"

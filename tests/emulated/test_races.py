@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.emulator import races_log
-from matmill.emulator.races import Race, RaceDetector
+from matmill.emulator.races import interval_log
+from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.errors import ArgumentError, EmulationError
 
 BLOCKS, WARPS = 2, 3
@@ -140,7 +140,7 @@ RACY: dict[str, tuple[list[Step], Found]] = {
     "a third reader": ([by("read", W0), by("read", W1), by("read", W2), meet(0, 1), by("write", W0)], {("race", 2, 4)}),
     "the other half of the block met": ([by("write", W0), meet(0, 1), by("read", W2)], {("race", 0, 2)}),
     "a barrier before both": ([ALL_MEET, by("write", W0), by("read", W1)], {("race", 1, 2)}),
-    "lanes apart": ([by("write", W0), by("read", OTHER_LANE)], {("race", 0, 1)}),
+    "different lanes": ([by("write", W0), by("read", OTHER_LANE)], {("race", 0, 1)}),
     "another warp's bar.warp.sync": ([by("write", W0), syncwarp(0), by("read", W1)], {("race", 0, 2)}),
     "lanes outside the member mask": ([by("write", W0), members(0, 0, 1), by("read", OTHER_LANE)], {("race", 0, 2)}),
     "blocks meet each for itself": (
@@ -190,7 +190,7 @@ FREE: dict[str, list[Step]] = {
     "bar.warp.sync of the two": [by("write", W0), members(0, 0, 31), by("read", OTHER_LANE)],
     "bar.warp.sync in a chain": [by("write", W0), members(0, 0, 1), members(0, 1, 31), by("read", OTHER_LANE)],
     "lanes, then another warp": [by("write", OTHER_LANE), members(0, 0, 1), meet(0, 1), by("write", W1)],
-    "windows apart": [by("write", W0), by("write", OTHER_BLOCK)],
+    "different windows": [by("write", W0), by("write", OTHER_BLOCK)],
     "waited for": [by("copy", W0), commit(0), wait(0), by("read", W0)],
     "waited for, barrier": [by("copy", W0), commit(0), wait(0), ALL_MEET, by("read", W1, W2)],
     "wait for all": [by("copy", W0), wait(0, -1), ALL_MEET, by("write", W2)],
@@ -322,12 +322,12 @@ def races_of(program: list[Step]) -> Iterator[tuple[Event, Event]]:
 
 @st.composite
 def lanes_of(draw: st.DrawFn, warps: tuple[int, ...], width: int) -> dict[Thread, int]:
-    places = draw(st.sampled_from([2, 8, 40]))
+    slots = draw(st.sampled_from([2, 8, 40]))
     spread = draw(st.sampled_from([1, 1, 1, 1024]))
     chosen = {}
     for warp in warps:
         for lane in draw(st.sets(st.sampled_from(LANES))):
-            chosen[warp, lane] = draw(st.integers(0, places - 1)) * max(width, 4) // width * width * spread
+            chosen[warp, lane] = draw(st.integers(0, slots - 1)) * max(width, 4) // width * width * spread
     return chosen
 
 
@@ -395,8 +395,8 @@ def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.Dat
 @given(programs(OPS["everything"]))
 def test_a_log_given_up_changes_nothing(program: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(races_log, "_PRUNE_ROWS", 1)
-        patch.setattr(races_log, "_MOST_ROWS", 4)
+        patch.setattr(interval_log, "_PRUNE_ROWS", 1)
+        patch.setattr(interval_log, "_MOST_ROWS", 4)
         check(program)
 
 
@@ -413,8 +413,8 @@ def test_a_report_names_both_threads() -> None:
 
 def test_full_barriers_keep_the_screen_in_charge() -> None:
     everybody = [(warp, lane, 16 * lane) for warp in FIRST_BLOCK for lane in range(32)]
-    apart = [(warp, lane, 512 * warp + 16 * lane) for warp, lane, _ in everybody]
-    detector = detect([by("write", *apart, width=16), ALL_MEET, by("read", *everybody, width=16), ALL_MEET] * 3)
+    own = [(warp, lane, 512 * warp + 16 * lane) for warp, lane, _ in everybody]
+    detector = detect([by("write", *own, width=16), ALL_MEET, by("read", *everybody, width=16), ALL_MEET] * 3)
     assert not detector._shared._hot.any()
     assert not any(detector._shared._cells._slots.values())
     program = [by("read", *everybody), by("read", *everybody, space="global"), by("write", W0), ALL_MEET]

@@ -1,4 +1,4 @@
-"""Releases and acquires told to the detector: random programs against the memory model's own definitions."""
+"""Releases and acquires recorded by the detector: random programs against the memory model's own definitions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from matmill.emulator.ordering import Ordering
-from matmill.emulator.races import RaceDetector
+from matmill.emulator.program.ordering import Ordering
+from matmill.emulator.races.detector import RaceDetector
 
 BLOCKS, WARPS = 3, 3
 LANES = (0, 1)
@@ -120,7 +120,7 @@ class Model:
                     self.act(where, thread, now)
 
     def add(self, node: Node, after: Iterable[Node]) -> Node:
-        """Add a node behind others, in both orders."""
+        """Add a node after others, in both orders."""
         for other in after:
             node.base |= other.base | 1 << other.number
             node.local |= other.local | 1 << other.number
@@ -175,7 +175,7 @@ class Model:
             chain.append(node)
 
     def synchronize(self, read: Node, last: Node) -> None:
-        """Order ``last``, with which an acquire by ``read`` ends, behind the releases that ``read`` observes."""
+        """Order ``last``, with which an acquire by ``read`` ends, after the releases that ``read`` observes."""
         for write in read.seen:
             for first in self.nodes[: write.number + 1]:
                 if first.thread != write.thread or first.ordering is None or not first.ordering.release:
@@ -191,8 +191,8 @@ class Model:
             reads = one.op == two.op == "read"
             strong = one.ordering is not None and two.ordering is not None
             alike = one.where == two.where and one.thread[0] == two.thread[0]
-            apart = one.location() != two.location()
-            if not (reads or strong or alike or apart or two.base >> one.number & 1):
+            distinct = one.location() != two.location()
+            if not (reads or strong or alike or distinct or two.base >> one.number & 1):
                 found.add((one.address, one.where, two.where))
         return found
 
@@ -249,14 +249,14 @@ ORDERED: dict[str, list[Step]] = {
         *(WROTE, Step("atomic", (A, A_LANE), FLAG, ACQ_REL), by("write", A_LANE)),
     ],
     "blocks in one instruction": [WROTE, Step("atomic", (A, B), FLAG, ACQ_REL), READS],
-    "what a neighbouring lane told": [
+    "what a neighbouring lane released": [
         *(by("write", A_LANE), Step("lanes", (A, A_LANE)), GIVES, TAKES, READS),
     ],
     "fence.sc and barriers": [
         *(by("write", A_WARP), fence(SC, A, A_WARP), meet(0, 1, 2), LETS, SEES, meet(3, 4, 5)),
         *(fence(SC, B_WARP), by("read", B_WARP)),
     ],
-    "fence.sc and no barrier behind": [
+    "fence.sc and no barrier after it": [
         by("write", A),
         fence(SC, A),
         LETS,
@@ -286,8 +286,8 @@ ORDERED: dict[str, list[Step]] = {
 UNORDERED: dict[str, list[Step]] = {
     "no release": [WROTE, LETS, TAKES, READS],
     "no acquire": [WROTE, GIVES, SEES, READS],
-    "a write behind the release": [GIVES, WROTE, TAKES, READS],
-    "a write behind the fence": [fence(FENCE, A), WROTE, LETS, TAKES, READS],
+    "a write after the release": [GIVES, WROTE, TAKES, READS],
+    "a write after the fence": [fence(FENCE, A), WROTE, LETS, TAKES, READS],
     "a read before the acquire": [WROTE, GIVES, READS, TAKES],
     "a read before the fence": [WROTE, GIVES, SEES, READS, fence(FENCE, B)],
     "another thread's fence": [WROTE, GIVES, SEES, fence(FENCE, B_LANE), READS],
@@ -332,7 +332,7 @@ UNORDERED: dict[str, list[Step]] = {
         *(by("write", A, 0, None, "shared"), by("write", A, FLAG, RELEASE, "shared")),
         *(by("read", A_WARP, FLAG, RELAXED, "shared"), by("read", A_WARP, 0, None, "shared")),
     ],
-    "fence.sc before the write, fence.acq_rel behind it": [
+    "fence.sc before the write, fence.acq_rel after it": [
         *(fence(SC, A), WROTE, fence(FENCE, A), LETS, SEES, meet(3, 4, 5), fence(SC, B_WARP), by("read", B_WARP)),
     ],
     "one of three warps has not released": [
@@ -432,8 +432,8 @@ def handover(draw: st.DrawFn, space: str) -> list[Step]:
         *([] if acquire else [Step("fence", ((taker, 0), (here, 0)), 0, fence)]),
         Step(draw(st.sampled_from(["write", "write", "read"])), ((taker, draw(lane)),), data, None, space),
     ]
-    for place in draw(st.sets(st.integers(0, len(steps) - 1), max_size=2)):
-        steps[place] = draw(step(space))
+    for index in draw(st.sets(st.integers(0, len(steps) - 1), max_size=2)):
+        steps[index] = draw(step(space))
     return steps
 
 

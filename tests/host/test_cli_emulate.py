@@ -116,6 +116,40 @@ def test_numbers_of_every_type(folder: Path, capsys: pytest.CaptureFixture[str])
         assert signed.view(np.float64)[3] == 1.5
 
 
+SCALED = """struct Args { const float* x; int n; float* y; double by; signed char sign; };
+extern "C" __global__ void k(int first, const __grid_constant__ Args args) {
+  const int i = first + threadIdx.x;
+  if (i < args.n) args.y[i] = args.x[i] * args.by * args.sign;
+}"""
+
+
+def test_structs_by_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(SCALED)
+    struct = "struct:random:f32:8,i32:7,out:y.npy:f32:8,f64:2,i8:-1"
+    command = ["emulate", "k.cu", "--block", "32", "--arg", "1", "--arg"]
+    record = asked(*command, struct, "--out", "1.0=x.npy", capsys=capsys)
+    x, y = np.load(folder / "x.npy"), np.load(folder / "y.npy")
+    assert (y[1:7] == -2 * x[1:7]).all()
+    assert np.isnan(y[[0, 7]]).all()
+    assert [(each["argument"], each["file"]) for each in record["outputs"]] == [("1.2", "y.npy"), ("1.0", "x.npy")]
+    record = asked(*command, struct.replace("i32:7", "i32:9"), code=cli.FAILED, capsys=capsys)
+    assert "0 B behind the end of argument 1.0 (32 B)" in record["hazards"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("struct", "words"),
+    [
+        ("struct:i64:0,i32:7,i64:0,f64:2", "got a struct of 32 bytes, aligned to 8; wanted 40 bytes, aligned to 8"),
+        ("struct:i64:0,7", "--arg number 1, member 1: got '7'; wanted a member"),
+        ("struct:i64:0,zeros:f33:1", "--arg number 1, member 1: got 'zeros:f33:1'"),
+        ("5", "or struct: and each member"),
+    ],
+)
+def test_wrong_structs(folder: Path, struct: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(SCALED)
+    assert words in refused(capsys, "emulate", "k.cu", "--block", "32", "--arg", "1", "--arg", struct)
+
+
 def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "k.cu").write_text(
         'struct H { unsigned short bits; }; extern "C" __global__ void k(H h, unsigned short* o) { *o = h.bits; }'
@@ -220,7 +254,7 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "words"),
+    ("index", "value", "words"),
     [
         (1, "zeros:f33:1", "got 'zeros:f33:1'; wanted a number"),
         (1, "zeros:f32:1y2", "a shape is 64x32"),
@@ -238,9 +272,9 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
         (7, "u8:256", "got 'u8:256'"),
     ],
 )
-def test_wrong_arguments(folder: Path, place: int, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert folder.is_dir()
-    assert words in refused(capsys, *LAUNCH, *GOOD[:place], value, *GOOD[place + 1 :])
+    assert words in refused(capsys, *LAUNCH, *GOOD[:index], value, *GOOD[index + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -295,8 +329,8 @@ def test_the_page_shows_what_its_commands_print(
     printed = [without_numbers(line) for line in capsys.readouterr().out.splitlines()]
     wanted = [without_numbers(line) for line in shown if line and line != "…"]
     assert len(wanted) >= 4
-    places = [printed.index(line) for line in wanted]
-    assert places == sorted(places)
+    positions = [printed.index(line) for line in wanted]
+    assert positions == sorted(positions)
 
 
 def test_the_fixed_example_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

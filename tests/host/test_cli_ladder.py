@@ -122,7 +122,7 @@ def test_tables_fit_80_columns_without_cutting_a_figure() -> None:
 
 
 def _fields() -> list[str]:
-    from matmill.emulator.counters import Counters  # noqa: PLC0415 — beside its only use
+    from matmill.emulator import Counters  # noqa: PLC0415 — beside its only use
 
     return list(Counters().as_dict())
 

@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,49 @@ def test_public_names_are_there() -> None:
     assert set(matmill.__all__) <= set(dir(matmill))
     with pytest.raises(AttributeError, match="no attribute 'mat_mul'"):
         _ = matmill.mat_mul
+
+
+#: The rooms of the emulator, low to high; those of one row know nothing of each other. A file may import files of its
+#: own room and of rooms in lower rows.
+EMULATOR_ROOMS = (
+    ("arith", "memory", "frontend"),
+    ("report",),
+    ("program",),
+    ("races",),
+    ("engine",),
+    ("families",),
+    ("run",),
+)
+EMULATOR_RANK = {room: rank for rank, rooms in enumerate(EMULATOR_ROOMS) for room in rooms}
+
+
+def _emulator_imports() -> dict[str, set[str]]:
+    """The emulator's files below its face, each with those that it imports."""
+    prefix = "matmill.emulator."
+    files = {
+        MODULES[path].removeprefix("emulator."): path
+        for path in MODULES
+        if _own(MODULES[path]) == "emulator" and path.name != "__init__.py"
+    }
+    found = {}
+    for file, path in files.items():
+        names = {name.removeprefix(prefix) for name in _imports(path) if name.startswith(prefix)}
+        # ``from matmill.emulator.arith import exact`` names a file, ``from matmill.emulator.arith.row import Row`` a
+        # name inside one.
+        found[file] = {name if name in files else name.rpartition(".")[0] for name in names}
+    return found
+
+
+def test_rooms_of_the_emulator_import_lower_rooms_alone() -> None:
+    for file, imported in _emulator_imports().items():
+        room = file.split(".")[0]
+        assert room in EMULATOR_RANK, f"emulator.{file} is in no room: say here where it belongs"
+        for other in imported:
+            below = other.split(".")[0]
+            assert below in EMULATOR_RANK, f"emulator.{file} imports emulator.{other}"
+            assert room == below or EMULATOR_RANK[below] < EMULATOR_RANK[room], f"emulator.{file} imports {other}"
+
+
+def test_no_files_of_the_emulator_import_each_other_in_a_circle() -> None:
+    # Raises CycleError, which names the files.
+    TopologicalSorter(_emulator_imports()).prepare()

@@ -7,7 +7,7 @@ up are added, without carry, to as many bits from bit ``base`` up. The hardware'
 (PTX ISA, "Tensor Swizzling Modes"): 128B is (3, 4, 3), 64B is (2, 4, 3), 32B is (1, 4, 3), over panels as many bytes
 wide as the name says; wider matrices take several panels, one behind the other.
 
-Wavefronts are counted by :mod:`matmill.emulator.banks`, whose rules an H200's counters gave.
+Wavefronts are counted by :mod:`matmill.emulator.memory.banks`, whose rules an H200's counters gave.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.dtypes import DType
-from matmill.emulator.banks import LANES, PASS_BYTES, WORD_BYTES, ldmatrix_wavefronts, shared_wavefronts
+from matmill.emulator.memory.banks import LANES, PASS_BYTES, WORD_BYTES, ldmatrix_wavefronts, shared_wavefronts
 from matmill.errors import ArgumentError, unknown_name
 
 Array = NDArray[np.int64]

@@ -14,17 +14,17 @@ from rich.markup import escape
 from rich.text import Text
 
 from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Given, given
+from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, Struct, given
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.emulator import Hazard, Module, Report
-    from matmill.launch import Launch
+    from matmill.emulator import Hazard, Memory, Module, Report
+    from matmill.launch import Launch, Pointer
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-_PLACE = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
+_LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
 _CODE_WIDTH = 60
 # Columns of the table by line: heading, and the counts that it is made of.
 _TRAFFIC = (
@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="INDEX=FILE.npy",
         action="append",
         default=[],
-        help="write array argument INDEX (the first is 0) to a file after the run",
+        help="write array argument INDEX (the first is 0; 2.1 is a member of a struct) to a file after the run",
     )
     parser.add_argument("--target", metavar="SM", default="sm_90a", help="what to compile .cu for (default sm_90a)")
     parser.add_argument(
@@ -89,21 +89,16 @@ def run(args: argparse.Namespace) -> int:
     """Emulates, writes files, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.emulator import KernelFault, Memory, parse  # noqa: PLC0415 — other commands should not pay for these
     from matmill.emulator import run as emulate  # noqa: PLC0415 — the same
-    from matmill.launch import Argument, Launch  # noqa: PLC0415 — the same
+    from matmill.launch import Launch  # noqa: PLC0415 — the same
 
     module = parse(_ptx(args))
     entry = _entry(args.entry, module)
     values = _values(args.arg, entry, module)
-    files = _files(args.out, values)
+    named = _named(values)
+    files = _files(args.out, named)
     memory = Memory()
-    arguments: list[Argument] = []
-    for index, each in enumerate(values):
-        if isinstance(each.value, np.ndarray):
-            access = "rw" if each.writable else "r"
-            arguments.append(memory.bind(f"argument {index}", each.value, access=access))
-        else:
-            arguments.append(each.value)
-    launch = Launch(entry, entry, args.grid, args.block, tuple(arguments), args.shared, early=args.early)
+    arguments: tuple[Any, ...] = tuple(_argument(memory, index, each) for index, each in enumerate(values))
+    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, early=args.early)
     report: Report | None = None
     try:
         report = emulate(
@@ -118,9 +113,9 @@ def run(args: argparse.Namespace) -> int:
     except KernelFault as fault:
         hazards = (fault.hazard,)
     else:
-        for path, index in files.items():
-            save(path, np.asarray(values[index].value))
-    outputs = [_output(path, index, values[index]) for path, index in files.items()] if report is not None else []
+        for path, name in files.items():
+            save(path, np.asarray(named[name].value))
+    outputs = [_output(path, name, named[name]) for path, name in files.items()] if report is not None else []
     if args.json:
         show_json(_record(launch, report, hazards, outputs))
     else:
@@ -177,7 +172,7 @@ def _entry(name: str | None, module: Module) -> str:
     )
 
 
-def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given]:
+def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given | GivenStruct]:
     parameters = module.entries[entry].params
     if len(texts) != len(parameters):
         named = ", ".join(f"{p.name} ({p.size} B)" for p in parameters)
@@ -192,14 +187,38 @@ def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given]:
     ]
 
 
-def _files(outs: Sequence[str], values: Sequence[Given]) -> dict[Path, int]:
-    """Where arrays go after the run, by file."""
-    files = {each.file: index for index, each in enumerate(values) if each.file is not None}
+def _argument(memory: Memory, index: int, each: Given | GivenStruct) -> Pointer | np.generic | Struct:
+    """An argument as the launch takes it: arrays bound to addresses, structs made of their members."""
+    if isinstance(each, Given):
+        return _bound(memory, str(index), each)
+    members = [_bound(memory, f"{index}.{n}", member) for n, member in enumerate(each.members)]
+    return Struct.of([member if isinstance(member, np.generic) else np.uint64(member.address) for member in members])
+
+
+def _bound(memory: Memory, name: str, each: Given) -> Pointer | np.generic:
+    if isinstance(each.value, np.ndarray):
+        return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r")
+    return each.value
+
+
+def _named(values: Sequence[Given | GivenStruct]) -> dict[str, Given]:
+    """Arguments by their numbers, members of structs as in "2.1"."""
+    found: dict[str, Given] = {}
+    for index, each in enumerate(values):
+        if isinstance(each, Given):
+            found[str(index)] = each
+        else:
+            found |= {f"{index}.{n}": member for n, member in enumerate(each.members)}
+    return found
+
+
+def _files(outs: Sequence[str], arguments: dict[str, Given]) -> dict[Path, str]:
+    """Which argument goes into each file after the run."""
+    files = {each.file: name for name, each in arguments.items() if each.file is not None}
+    arrays = [name for name, each in arguments.items() if isinstance(each.value, np.ndarray)]
     for text in outs:
         index, separator, name = text.partition("=")
-        known = index.isdigit() and int(index) < len(values) and isinstance(values[int(index)].value, np.ndarray)
-        if not separator or not name or not known:
-            arrays = [str(n) for n, each in enumerate(values) if isinstance(each.value, np.ndarray)]
+        if not separator or not name or index not in arrays:
             raise ArgumentError(
                 argument="--out",
                 got=repr(text),
@@ -207,12 +226,13 @@ def _files(outs: Sequence[str], values: Sequence[Given]) -> dict[Path, int]:
                 fix="Arguments count from 0, in the order of --arg.",
             )
         writable(Path(name), "--out")
-        files[Path(name)] = int(index)
+        files[Path(name)] = index
     return files
 
 
-def _output(path: Path, index: int, each: Given) -> dict[str, Any]:
+def _output(path: Path, name: str, each: Given) -> dict[str, Any]:
     array = np.asarray(each.value)
+    index = int(name) if name.isdigit() else name
     return {"argument": index, "file": str(path), "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
@@ -231,7 +251,7 @@ def _record(
         "hazards": [
             {"kind": h.kind, "where": h.where, "message": h.message, "instruction": h.instruction} for h in hazards
         ],
-        "by_line": {place: _counted(vars(counts)) for place, counts in lines.items()},
+        "by_line": {location: _counted(vars(counts)) for location, counts in lines.items()},
         "outputs": outputs,
     }
 
@@ -259,16 +279,16 @@ def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterato
     """Hazards with their source lines, those of one pair of lines together: unrolled loops have one in each round."""
     alike: dict[tuple[str, tuple[str, ...]], list[Hazard]] = {}
     for hazard in hazards:
-        places = tuple(dict.fromkeys([hazard.where, *_PLACE.findall(hazard.message)]))
-        alike.setdefault((hazard.kind, places), []).append(hazard)
-    for (_, places), group in alike.items():
+        locations = tuple(dict.fromkeys([hazard.where, *_LOCATION.findall(hazard.message)]))
+        alike.setdefault((hazard.kind, locations), []).append(hazard)
+    for (_, locations), group in alike.items():
         yield Text()
         yield Text(str(group[0]), style="bold red")
         if len(group) > 1:
             yield Text(f"  and {len(group) - 1} more in copies of the same lines")
-        for place in places:
-            if place in source:
-                yield Text(f"  {place}  {source[place]}")
+        for location in locations:
+            if location in source:
+                yield Text(f"  {location}  {source[location]}")
 
 
 def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[RenderableType]:
@@ -277,11 +297,13 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
     yield Text()
     yield table("Counts", [("what", "left"), ("count", "right")], [[n, f"{count:,}"] for n, count in counts.items()])
     rows = []
-    for place, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
+    for location, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
         pairs = [(getattr(line, first), getattr(line, second)) for _, first, second in _TRAFFIC]
         if any(second for _, second in pairs) or line.atomics:
             cells = [f"{first:,} : {second:,}" if second else "" for first, second in pairs]
-            rows.append([place, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(place, ""))])
+            rows.append(
+                [location, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(location, ""))]
+            )
     if rows:
         yield Text()
         headings = [("line", "left"), *((name, "right") for name, *_ in _TRAFFIC), ("atomics", "right"), ("", "left")]
@@ -290,14 +312,14 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
 
 
 def _lines(file: Path) -> dict[str, str]:
-    """The lines of the file by place, shortened."""
-    place = "PTX line {}" if file.suffix.lower() == ".ptx" else f"{file.name}:{{}}"
+    """The lines of the file by location, shortened."""
+    location = "PTX line {}" if file.suffix.lower() == ".ptx" else f"{file.name}:{{}}"
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
     short = (line if len(line) <= _CODE_WIDTH else line[: _CODE_WIDTH - 1] + "…" for line in lines)
-    return {place.format(number): line for number, line in enumerate(short, 1)}
+    return {location.format(number): line for number, line in enumerate(short, 1)}
 
 
-def _by_number(place: str) -> tuple[str, int]:
+def _by_number(location: str) -> tuple[str, int]:
     """What sorts "k.cu:9" before "k.cu:10"."""
-    number = re.search(r"\d+$", place)
-    return (place[: number.start()], int(number[0])) if number else (place, 0)
+    number = re.search(r"\d+$", location)
+    return (location[: number.start()], int(number[0])) if number else (location, 0)

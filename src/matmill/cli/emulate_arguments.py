@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from matmill.cli.options import writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.emulator.syntax import Variable
+    from matmill.emulator.frontend.syntax import Variable
 
 Array = NDArray[Any]
 
@@ -31,8 +32,8 @@ TYPES: dict[str, np.dtype[Any]] = {
 }
 #: Every form, for ``--help`` and error messages.
 FORMS = (
-    "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE or "
-    "random:TYPE:SHAPE[:SEED]"
+    "a number (5, 1.5), a typed one (i64:5, f32:1.5), in:FILE.npy, out:FILE.npy[:TYPE:SHAPE], zeros:TYPE:SHAPE, "
+    "random:TYPE:SHAPE[:SEED] or struct:FORM,FORM,... with typed numbers"
 )
 # What the parameter types of PTX mean; .b32 may be either, so that the number decides.
 _PARAMETERS = {
@@ -45,53 +46,101 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Given:
-    """One argument: a scalar or an array, whether the kernel may store to it, and the file it is written to."""
+    """A scalar or an array, whether the kernel may store to it, and the file it is written to."""
 
     value: np.generic | Array
     writable: bool = True
     file: Path | None = None
 
 
-def given(text: str, index: int, parameter: Variable) -> Given:
+@dataclass(frozen=True)
+class GivenStruct:
+    """The members of a struct, in order."""
+
+    members: tuple[Given, ...]
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct that a kernel takes by value: its bytes and its alignment."""
+
+    data: bytes
+    align: int
+
+    @classmethod
+    def of(cls, members: Sequence[np.generic]) -> Struct:
+        """The struct of these members, each at the next multiple of its size, as C++ lays them out."""
+        layout = np.dtype([(str(n), member.dtype) for n, member in enumerate(members)], align=True)
+        record = np.zeros((), layout)
+        for n, member in enumerate(members):
+            record[str(n)] = member
+        return cls(record.tobytes(), layout.alignment)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Which argument, and which member of it inside a struct; both count from 0."""
+
+    argument: int
+    member: int | None = None
+
+    def __str__(self) -> str:
+        return f"--arg number {self.argument}" + ("" if self.member is None else f", member {self.member}")
+
+    @property
+    def seed(self) -> int:
+        """The seed of random numbers, unless given: another one for each argument and member."""
+        return self.argument + (0 if self.member is None else self.member)
+
+
+def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
     """One ``--arg`` as the kernel's parameter ``index`` takes it.
 
     Raises :class:`~matmill.errors.ArgumentError` for anything else than ``FORMS`` and for values outside their type.
     """
     kind, _, rest = text.partition(":")
+    if kind == "struct":
+        members = rest.split(",")
+        return GivenStruct(tuple(_given(member, _Position(index, n), None) for n, member in enumerate(members)))
+    return _given(text, _Position(index), parameter)
+
+
+def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
+    """One argument that is no struct, or one member of a struct, whose type the PTX does not say."""
+    kind, _, rest = text.partition(":")
     if kind == "in":
-        return Given(np.array(load(Path(rest), _name(index), wanted="of any type")), writable=False)
+        return Given(np.array(load(Path(rest), str(position), wanted="of any type")), writable=False)
     if kind == "out":
-        return _output(rest, index)
+        return _output(rest, position)
     if kind == "zeros":
-        return Given(np.zeros(*_shape_and_type(text, rest, index)))
+        return Given(np.zeros(*_shape_and_type(text, rest, position)))
     if kind == "random":
-        return Given(_random(text, rest, index))
+        return Given(_random(text, rest, position))
     if kind in TYPES and rest:
-        return Given(_scalar(kind, rest, text, index))
+        return Given(_scalar(kind, rest, text, position))
     if rest:
-        raise _wrong(text, index)
-    known = _PARAMETERS.get(parameter.element, "")
-    if not known or parameter.size != TYPES[known].itemsize:
-        raise ArgumentError(
-            argument=_name(index),
-            got=repr(text),
-            wanted=f"a value of {parameter.size} bytes for parameter {parameter.name}",
-            fix="The PTX does not say its type; write it in front, as in f16:1.5.",
+        raise _wrong(text, position)
+    known = _PARAMETERS.get(parameter.element, "") if parameter is not None else ""
+    if parameter is None or not known or parameter.size != TYPES[known].itemsize:
+        wanted = (
+            "a member" if parameter is None else f"a value of {parameter.size} bytes for parameter {parameter.name}"
         )
-    return Given(_scalar(known, text, text, index, real_too=parameter.element == "b32"))
+        raise ArgumentError(
+            argument=str(position),
+            got=repr(text),
+            wanted=wanted,
+            fix="The PTX does not say its type: write it in front, as in f16:1.5, or struct: and each member.",
+        )
+    return Given(_scalar(known, text, text, position, real_too=parameter.element == "b32"))
 
 
-def _name(index: int) -> str:
-    return f"--arg number {index}"
-
-
-def _wrong(text: str, index: int) -> ArgumentError:
+def _wrong(text: str, position: _Position) -> ArgumentError:
     return ArgumentError(
-        argument=_name(index), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
+        argument=str(position), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
     )
 
 
-def _scalar(kind: str, text: str, whole: str, index: int, *, real_too: bool = False) -> np.generic:
+def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:
     """``text`` as a value of the type ``kind``; integers may be given as unsigned or signed, or in hexadecimal."""
     dtype = TYPES[kind]
     try:
@@ -99,7 +148,7 @@ def _scalar(kind: str, text: str, whole: str, index: int, *, real_too: bool = Fa
             number = int(text, 0)
             bits = 8 * dtype.itemsize
             if not -(1 << bits - 1) <= number < 1 << bits:
-                raise _wrong(whole, index)
+                raise _wrong(whole, position)
             scalar: np.generic = np.uint64(number & (1 << bits) - 1).astype(f"u{dtype.itemsize}").view(dtype)
             return scalar
         real: np.generic = np.array([float(text)]).astype(dtype)[0]
@@ -108,7 +157,7 @@ def _scalar(kind: str, text: str, whole: str, index: int, *, real_too: bool = Fa
             return np.float32(text)
         if isinstance(problem, ArgumentError):
             raise
-        raise _wrong(whole, index) from problem
+        raise _wrong(whole, position) from problem
     return real
 
 
@@ -119,21 +168,21 @@ def _shape(text: str) -> tuple[int, ...] | None:
     return shape if math.prod(shape) < 1 << 34 else None
 
 
-def _shape_and_type(text: str, rest: str, index: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[int, ...], np.dtype[Any]]:
     kind, _, sizes = rest.partition(":")
     shape = _shape(sizes)
     if kind not in TYPES or shape is None:
-        raise _wrong(text, index)
+        raise _wrong(text, position)
     return shape, TYPES[kind]
 
 
-def _random(text: str, rest: str, index: int) -> Array:
-    """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is ``index`` unless given."""
+def _random(text: str, rest: str, position: _Position) -> Array:
+    """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is the position unless given."""
     parts = rest.split(":")
-    seed = index
+    seed = position.seed
     if len(parts) == 3 and parts[2].isdigit():
         seed = int(parts.pop())
-    shape, dtype = _shape_and_type(text, ":".join(parts), index)
+    shape, dtype = _shape_and_type(text, ":".join(parts), position)
     rng = np.random.default_rng(seed)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -141,7 +190,7 @@ def _random(text: str, rest: str, index: int) -> Array:
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
-def _output(rest: str, index: int) -> Given:
+def _output(rest: str, position: _Position) -> Given:
     """An array that is written to a file after the run: the file's own contents before, or bytes of ones."""
     file, *more = rest.rsplit(":", 2)
     if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:
@@ -151,6 +200,6 @@ def _output(rest: str, index: int) -> Given:
         path = Path(file)
     else:
         path = Path(rest)
-        array = np.array(load(path, _name(index), wanted="of any type"))
-    writable(path, _name(index))
+        array = np.array(load(path, str(position), wanted="of any type"))
+    writable(path, str(position))
     return Given(array, file=path)

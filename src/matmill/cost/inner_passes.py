@@ -1,7 +1,7 @@
 """Passes over the banks of shared memory that the inner kernel's reads of a stage take, lane by lane.
 
 What a thread reads, and where, is of ``include/matmill/inner/fragments.cuh`` and ``simt.cuh``; what that costs is the
-rule of ``matmill.emulator.banks``. The host chooses the pitches of stages by it, and the cost model counts by it.
+rule of ``matmill.emulator.memory.banks``. The host chooses the pitches of stages by it; the cost model counts by it.
 """
 
 from __future__ import annotations

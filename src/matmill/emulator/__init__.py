@@ -1,6 +1,6 @@
 """The PTX emulator: runs the PTX that NVRTC made of a CUDA C++ kernel, in NumPy, on a machine without a GPU.
 
-:func:`run` executes a launch on arrays bound in a :class:`Memory`, counts, and looks for hazards:
+:func:`run` executes a launch on arrays bound in a :class:`Memory`, counts, and reports hazards:
 
 >>> import numpy as np
 >>> from matmill.launch import Launch
@@ -15,17 +15,22 @@
 (62, True, 4)
 
 Exact: results of all IEEE operations (each rounds once), memory requests, sectors, wavefronts and bytes, arithmetic by
-class, barriers. Near: the .approx functions, which are computed more precisely than by hardware; NaN payloads. Unknown
-here: cycles, cache hits, DRAM bytes, and integer instructions as SASS has them.
+class, barriers. Approximate: the .approx functions, which are computed more precisely than by hardware; NaN payloads.
+Not modelled: cycles, cache hits, DRAM bytes, and integer instructions of SASS.
+
+The rooms, low to high: ``arith``, ``memory`` and ``frontend`` (PTX text to a module), ``report``, ``program`` (a module
+to blocks of decoded instructions), ``races``, ``engine`` (what runs them), ``families`` (the instructions), ``run``.
 """
 
 from __future__ import annotations
 
-from matmill.emulator.counters import Counters, LineCounts
-from matmill.emulator.hazards import Hazard, KernelFault
-from matmill.emulator.memory import Memory
-from matmill.emulator.parse import parse
+from matmill.emulator import families
+from matmill.emulator.frontend.parse import parse
+from matmill.emulator.frontend.syntax import Module
+from matmill.emulator.memory.address_space import Memory
+from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.hazards import Hazard, KernelFault
 from matmill.emulator.run import Report, run
-from matmill.emulator.syntax import Module
 
-__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "parse", "run"]
+# Families are there for their instructions, which they enter into the table as they are imported.
+__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]

@@ -9,23 +9,24 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.counters import Counters, LineCounts
-from matmill.emulator.early import starts_early
-from matmill.emulator.hazards import Hazard, HazardLog
-from matmill.emulator.machine import Machine
-from matmill.emulator.memory import AddressSpace, Memory
-from matmill.emulator.parse import parse
-from matmill.emulator.program import Program, translate
-from matmill.emulator.races import RaceDetector
-from matmill.emulator.scheduler import Scheduler
-from matmill.emulator.syntax import Module, Variable
-from matmill.emulator.tally import Tally
-from matmill.errors import ArgumentError
-from matmill.launch import Launch, Pointer
+from matmill.emulator.engine.dependent_launch import is_dependent
+from matmill.emulator.engine.interpreter import Interpreter
+from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
+from matmill.emulator.engine.machine import Machine
+from matmill.emulator.engine.scheduler import Scheduler
+from matmill.emulator.engine.tally import Tally
+from matmill.emulator.frontend.parse import parse
+from matmill.emulator.frontend.syntax import Module
+from matmill.emulator.memory.address_space import AddressSpace, Memory
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.translate import Program, translate
+from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.hazards import Hazard, HazardLog
+from matmill.launch import Launch
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
 _BATCH_LANES = 4096
-_MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,28 @@ def run(
     """
     module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
-    _check(program, launch)
+    check_launch(program, launch)
     space = AddressSpace(memory)
-    symbols = _place_variables(module, space)
-    parameters = _parameters(program, launch)
-    launch = replace(launch, early=starts_early(launch, module))
+    warps = -(-launch.threads_per_block // LANES)
     detector = None
-    geometry_warps = -(-launch.threads_per_block // 32)
     if races:
         detector = RaceDetector(
             blocks=launch.blocks,
-            warps_per_block=geometry_warps,
+            warps_per_block=warps,
             partial_barriers=program.has_partial_barriers,
             releases=program.has_releases,
         )
-    per_batch = max(1, min(launch.blocks, _BATCH_LANES // (geometry_warps * 32)))
+    context = LaunchContext(
+        program=program,
+        launch=replace(launch, early=is_dependent(launch, module)),
+        space=space,
+        symbols=allocate_variables(module, space),
+        parameters=parameter_bytes(program, launch),
+        detector=detector,
+        counting=counters,
+        late_copies=late_copies,
+    )
+    per_batch = max(1, min(launch.blocks, _BATCH_LANES // (warps * LANES)))
     order = np.arange(launch.blocks)
     if schedule:
         order = np.random.default_rng(schedule).permutation(order)
@@ -88,18 +96,7 @@ def run(
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
     def worker(mine: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
-        pool = _Pool(
-            program,
-            launch,
-            space,
-            symbols,
-            parameters,
-            detector=detector,
-            counting=counters,
-            late=late_copies,
-            schedule=schedule,
-        )
-        return pool.run(mine)
+        return _Pool(context, schedule).run(mine)
 
     shares = [batches[i::workers] for i in range(workers)]
     if workers == 1:
@@ -124,20 +121,11 @@ def _parsed(text: str) -> Module:
 
 
 class _Pool:
-    """Runs batches one after another; one that only spins is set aside, since a later one may be what it waits for."""
+    """Runs batches one after another. One that only spins is set aside, since it may wait for a later one."""
 
-    def __init__(
-        self, program: Program, launch: Launch, space: AddressSpace, symbols: dict[Variable, int],
-        parameters: NDArray[np.uint8], *, detector: RaceDetector | None, counting: bool, late: bool, schedule: int,
-    ) -> None:  # fmt: skip
-        self.program, self.launch, self.space, self.symbols, self.parameters = (
-            program,
-            launch,
-            space,
-            symbols,
-            parameters,
-        )
-        self.detector, self.counting, self.late, self.schedule = detector, counting, late, schedule
+    def __init__(self, context: LaunchContext, schedule: int) -> None:
+        self.context = context
+        self.schedule = schedule
         self.idle: dict[int, Scheduler] = {}
         self.machines: list[Machine] = []
         self.waiting: list[Scheduler] = []
@@ -145,12 +133,9 @@ class _Pool:
     def _scheduler(self, blocks: int) -> Scheduler:
         scheduler = self.idle.pop(blocks, None)
         if scheduler is None:
-            machine = Machine(
-                self.program, self.launch, self.space, self.symbols, self.parameters, blocks=blocks,
-                detector=self.detector, counting=self.counting, late_copies=self.late,
-            )  # fmt: skip
+            machine = Machine(self.context, blocks)
             self.machines.append(machine)
-            scheduler = Scheduler(machine, schedule=self.schedule)
+            scheduler = Scheduler(Interpreter(machine), schedule=self.schedule)
         return scheduler
 
     def run(self, batches: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
@@ -161,13 +146,12 @@ class _Pool:
         with np.errstate(all="ignore"), np.errstate(under="call", call=noted):
             for batch in batches:
                 scheduler = self._scheduler(len(batch))
-                scheduler.machine.begin(batch)
-                scheduler.begin()
+                scheduler.begin(batch)
                 self._finish(scheduler, batch)
             while self.waiting:
                 if not self._wake():
                     raise self.waiting[0].spinning()
-        tally, hazards = Tally(self.program), HazardLog()
+        tally, hazards = Tally(self.context.program), HazardLog()
         for machine in self.machines:
             tally.merge(machine.tally)
             hazards.merge(machine.hazards)
@@ -184,8 +168,9 @@ class _Pool:
         """Run a batch as far as it gets; True at its end."""
         if not scheduler.run():
             return False
-        if scheduler.machine.waits is not None:
-            scheduler.machine.waits.end(self.program.instructions[-1])
+        dependency = scheduler.machine.dependency
+        if dependency is not None:
+            dependency.end(self.context.program.instructions[-1])
         return True
 
     def _wake(self) -> bool:
@@ -201,67 +186,10 @@ class _Pool:
         return moved
 
 
-def _check(program: Program, launch: Launch) -> None:
-    """The launch must be one that the driver would take."""
-    threads = launch.threads_per_block
-    limit = program.entry.limit or _MAX_THREADS
-    if min(*launch.grid, *launch.block) < 1 or threads > limit:
-        raise ArgumentError(
-            argument="launch",
-            got=f"grid {launch.grid}, block {launch.block}",
-            wanted=f"1 to {limit} threads per block",
-            fix="Change the block shape, or the kernel's launch bounds.",
-        )
-    if len(launch.args) != len(program.entry.params):
-        raise ArgumentError(
-            argument="launch.args", got=f"{len(launch.args)} values", wanted=f"{len(program.entry.params)}",
-            fix=f"Give one value for each parameter of {program.entry.name}.",
-        )  # fmt: skip
-
-
-def _parameters(program: Program, launch: Launch) -> NDArray[np.uint8]:
-    """The parameter bytes of a launch: each argument at its offset."""
-    block = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
-    for variable, argument in zip(program.entry.params, launch.args, strict=True):
-        if isinstance(argument, Pointer):
-            data = argument.address.to_bytes(8, "little")
-        else:
-            data = np.asarray(argument).tobytes()
-        if len(data) != variable.size:
-            raise ArgumentError(
-                argument=f"launch.args[{program.entry.params.index(variable)}]",
-                got=f"{len(data)} bytes ({type(argument).__name__})",
-                wanted=f"{variable.size} bytes for parameter {variable.name}",
-                fix="Give a NumPy scalar of the parameter's exact type, or a Pointer.",
-            )
-        start = program.parameters[variable]
-        block[start : start + len(data)] = np.frombuffer(data, np.uint8)
-    return block
-
-
-def _place_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
-    """Addresses for the module's global and constant variables, filled with their initial values."""
-    symbols: dict[Variable, int] = {}
-    contents: list[tuple[Variable, NDArray[np.uint8]]] = []
-    functions = (*module.entries.values(), *module.functions.values())
-    for variable in (*module.variables, *(v for f in functions for v in f.variables)):
-        if variable.space in {"global", "const"}:
-            data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
-            data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
-            access = "rw" if variable.space == "global" else "r"
-            symbols[variable] = space.place(variable.name, data, access).start
-            contents.append((variable, data))
-    for variable, data in contents:
-        for offset, target, addend in variable.relocations:
-            address = symbols[target] + addend
-            data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-    return symbols
-
-
 def _report_races(
     detector: RaceDetector, program: Program, launch: Launch, space: AddressSpace, hazards: HazardLog
 ) -> None:
-    """Races as hazards, in the words of the source."""
+    """Add races as hazards, with the source lines and buffers that they concern."""
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
@@ -271,8 +199,8 @@ def _report_races(
         threads = [f"thread {t} of block {b}" for b, t in (race.first_thread, race.second_thread)]
         message = (
             f"{launch.kernel}: {place}: {race.first_kind} by {threads[0]} in "
-            f"{first.text!r} ({first.place}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.place}), with nothing that orders them"
+            f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
+            f"({second.location}), with nothing that orders them"
         )
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from struct import Struct as Packer
-from typing import TypeAlias
 
 from matmill.arch import Arch
 from matmill.errors import LaunchError
@@ -20,9 +19,6 @@ _MOST_BYTES = 4096
 # CUlaunchAttributeID of the CUDA driver API: CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION,
 # PREFERRED_SHARED_MEMORY_CARVEOUT.
 _CLUSTER, _PDL, _CARVEOUT = 4, 6, 14
-
-#: Where some pointers are written that follow each other: the packer, the offset, and which addresses they get.
-_Write: TypeAlias = "tuple[Callable[..., None], int, Callable[[Sequence[int]], Sequence[int]] | None]"
 
 
 class _Attribute(ctypes.Structure):
@@ -52,9 +48,10 @@ class _LaunchConfig(ctypes.Structure):
 class Frame:
     """Launches that follow each other, with their parameters.
 
-    Every argument has a slot of its own size and alignment. Pointers with one of ``names`` are written by
-    :meth:`bind`, and tensor maps of such pointers are encoded anew by it where the address is another one; all else is
-    written once. ``calls`` has, for each launch, the addresses of its ``CUlaunchConfig`` and of its array of slots.
+    Every argument has a slot of its own size and alignment. ``bind(addresses, stream)`` writes the pointers with one of
+    ``names``, given a tuple of their addresses, and the stream with that handle. Tensor maps of such pointers are
+    encoded anew by it where the address is another one; all else is written once. ``calls`` has, for each launch, the
+    addresses of its ``CUlaunchConfig`` and of its array of slots.
     ``arch`` is the GPU that they are for: launches with ``early`` overlap the one before them where it can, and shared
     memory is kept only for the blocks that each of its SMs gets, see ``Launch.resident``. ``encode`` makes
     the bytes of a tensor map.
@@ -78,46 +75,71 @@ class Frame:
         self._first = -ctypes.addressof(self._buffer) % _ALIGN
         self._configs = [_LaunchConfig(launch.grid, launch.block, launch.dynamic_shared) for launch in launches]
         self._stream = 0
+        self._names = names
         self._attributes = [_attributes(launch, arch) for launch in launches]  # for as long as configs point to them
         for attributes, config in zip(self._attributes, self._configs, strict=True):
             config.attributes, config.attribute_count = ctypes.addressof(attributes), len(attributes)
         self._encode = encode or _no_encoder
         self._maps: list[tuple[int, int, TensorMap]] = []  # offset, index of the name, and what to encode
-        self._encoded: dict[int, int] = {}  # addresses by offset
+        self._encoded: dict[int, tuple[int, bytes]] = {}  # addresses and maps by offset
         self._arrays = []
-        writes: list[_Write] = []
+        bound: dict[int, int] = {}  # indices of names by offset
         start = self._first
         for launch, (offsets, end) in zip(launches, slots, strict=True):
-            writes += self._place(launch, [start + offset for offset in offsets], names)
+            bound |= self._place(launch, [start + offset for offset in offsets], names)
             first = ctypes.addressof(self._buffer) + start
             self._arrays.append((ctypes.c_void_p * max(1, len(offsets)))(*(first + offset for offset in offsets)))
             start += end
-        self._writes = tuple(writes)
+        self.bind = self._binder(bound)
         self.calls = tuple(
             (ctypes.addressof(config), ctypes.addressof(array))
             for config, array in zip(self._configs, self._arrays, strict=True)
         )
 
-    def bind(self, addresses: Sequence[int], stream: int) -> None:
-        """Sets what the pointers of ``names`` point to, in their order, and the stream with that handle."""
-        buffer = self._buffer
-        for write, offset, pick in self._writes:
-            write(buffer, offset, *(addresses if pick is None else pick(addresses)))
-        if self._maps:
-            self._bind_maps(addresses)
-        if stream != self._stream:
-            self._stream = stream
-            for config in self._configs:
-                config.stream = stream
+    def _binder(self, bound: dict[int, int]) -> Callable[[tuple[int, ...], int], None]:
+        """``Frame.bind``; ``bound`` has the indices of names by offset.
 
-    def _bind_maps(self, addresses: Sequence[int]) -> None:
+        One call writes all pointers, and the constants between them again: a second call would take as long.
+        """
+        buffer, maps, runs = self._buffer, self._maps, _runs(bound)
+        layout, end = "=", 0
+        indices: list[int] = []
+        between: list[bytes] = []
+        for offset, run in runs:
+            if indices:
+                layout += f"{offset - end}s"
+                indices.append(len(self._names) + len(between))
+                between.append(buffer.raw[end:offset])
+            layout += f"{len(run)}Q"
+            indices += run
+            end = offset + 8 * len(run)
+        first, constants, write = runs[0][0] if runs else 0, tuple(between), Packer(layout).pack_into
+        whole = indices == list(range(len(self._names)))
+        pick: Callable[[tuple[object, ...]], tuple[object, ...]] = (
+            itemgetter(*indices) if len(indices) > 1 else lambda values: tuple(values[i] for i in indices)
+        )
+
+        def bind(addresses: tuple[int, ...], stream: int) -> None:
+            write(buffer, first, *(addresses if whole else pick(addresses + constants if constants else addresses)))
+            if maps:
+                self._write_maps(addresses)
+            if stream != self._stream:
+                self._stream = stream
+                for config in self._configs:
+                    config.stream = stream
+
+        return bind
+
+    def _write_maps(self, addresses: Sequence[int]) -> None:
         for offset, index, tensor in self._maps:
-            if self._encoded.get(offset) != addresses[index]:
-                self._put(offset, self._encode(tensor, addresses[index]), TensorMap.NBYTES)
-                self._encoded[offset] = addresses[index]
+            address, data = self._encoded.get(offset, (None, b""))
+            if address != addresses[index]:
+                data = self._encode(tensor, addresses[index])
+                self._encoded[offset] = addresses[index], data
+            self._put(offset, data, TensorMap.NBYTES)
 
-    def _place(self, launch: Launch, offsets: Sequence[int], names: Sequence[str]) -> list[_Write]:
-        """Writes a launch's arguments to their slots; what :meth:`bind` writes of them later."""
+    def _place(self, launch: Launch, offsets: Sequence[int], names: Sequence[str]) -> dict[int, int]:
+        """Writes a launch's arguments to their slots; the indices of the names that ``bind`` writes, by offset."""
         bound: dict[int, int] = {}  # indices of names by offset
         for arg, slot in zip(launch.args, offsets, strict=True):
             fields = arg.fields if isinstance(arg, Struct) else (("", arg),)
@@ -132,7 +154,7 @@ class Frame:
                         bound[offset] = index
                 else:
                     self._put(offset, in_memory(value, self._encode), size_and_alignment(value)[0])
-        return _writes(bound, len(names))
+        return bound
 
     def _put(self, offset: int, data: bytes, size: int) -> None:
         if len(data) != size:
@@ -173,24 +195,15 @@ def _slots(launch: Launch, names: Sequence[str]) -> tuple[list[int], int]:
     return offsets, ceil_div(end, _ALIGN) * _ALIGN
 
 
-def _writes(bound: dict[int, int], count: int) -> list[_Write]:
-    """One write for each run of pointers that follow each other; ``bound`` has the indices of their names by offset."""
+def _runs(bound: dict[int, int]) -> list[tuple[int, list[int]]]:
+    """Where pointers begin that follow each other, and the indices of their names; ``bound`` has these by offset."""
     runs: list[tuple[int, list[int]]] = []
     for offset, index in sorted(bound.items()):
         if runs and offset == runs[-1][0] + 8 * len(runs[-1][1]):
             runs[-1][1].append(index)
         else:
             runs.append((offset, [index]))
-    return [(Packer(f"={len(found)}Q").pack_into, offset, _picker(found, count)) for offset, found in runs]
-
-
-def _picker(indices: list[int], count: int) -> Callable[[Sequence[int]], Sequence[int]] | None:
-    """What takes the addresses with these indices out of ``count``; None where that is all of them, in order."""
-    if indices == list(range(count)):
-        return None
-    if indices == list(range(indices[0], indices[-1] + 1)):
-        return itemgetter(slice(indices[0], indices[-1] + 1))
-    return itemgetter(*indices)
+    return runs
 
 
 def _no_encoder(tensor: TensorMap, _address: int) -> bytes:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from matmill.emulator.families import (
+    atomics,
+    barriers,
     bits,
     compare,
     convert,
-    copies,
+    cp_async,
     floats,
     integers,
+    ldmatrix,
     loads,
-    matrices,
     mma,
     moves,
-    refused,
-    special,
-    sync,
-    warps,
+    special_functions,
+    unsupported,
+    warp_exchange,
 )
 
 __all__ = [
-    "bits", "compare", "convert", "copies", "floats", "integers", "loads", "matrices", "mma", "moves", "refused",
-    "special", "sync", "warps",
-]  # fmt: skip
+    "atomics",
+    "barriers",
+    "bits",
+    "compare",
+    "convert",
+    "cp_async",
+    "floats",
+    "integers",
+    "ldmatrix",
+    "loads",
+    "mma",
+    "moves",
+    "special_functions",
+    "unsupported",
+    "warp_exchange",
+]

@@ -5,15 +5,14 @@ PTX ISA, "Logic and Shift Instructions" and the bit-field part of "Integer Arith
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator.syntax import Immediate, Instruction
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
+from matmill.emulator.arith.row import Row
+from matmill.emulator.frontend.syntax import Immediate, Instruction
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 _LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
@@ -131,7 +130,7 @@ def _field(position: Row, length: Row, bits: int) -> tuple[Row, Row]:
     """A field's position and length as the GPU reads them, at most 255.
 
     PTX ISA has both operands "restricted to 0..255", and 32-bit instructions take their lowest byte. Those of 64 bits
-    ptxas makes of shifts, which take all 32 bits: 256 there lies beyond the word (measured on an H200).
+    ptxas makes of shifts, which take all 32 bits: 256 is then outside the word (measured on an H200).
     """
     top = np.uint32(0xFF)
     return (position & top, length & top) if bits == 32 else (np.minimum(position, top), np.minimum(length, top))
@@ -224,7 +223,7 @@ def count_bits(i: Instruction) -> Action:
 
 @instructions("bfind")
 def find_bit(i: Instruction) -> Action:
-    """bfind: the place of the highest bit that is set (in negative numbers: clear); all ones for none."""
+    """bfind: the index of the highest bit that is set (in negative numbers: clear); all ones for none."""
     m = Modifiers(i)
     as_shift = m.flag("shiftamt")
     kind = KIND_OF_TYPE[m.type("u32", "u64", "s32", "s64")]

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator import exact
-from matmill.emulator.families.floats import bf16_to_f32
-from matmill.emulator.syntax import Instruction, Pair
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
+from matmill.emulator.arith import exact
+from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.frontend.syntax import Instruction, Pair
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 Comparison: TypeAlias = "Callable[..., Any]"
 
 

@@ -1,23 +1,21 @@
 """Conversions between number types: cvt.
 
 PTX ISA, "Data Movement and Conversion Instructions: cvt". Integers to integers truncate or extend; floats to integers
-round as told and clamp; floats to floats round once in the direction asked for.
+round as the modifier says and clamp; floats to floats round once in the direction asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator import exact
-from matmill.emulator.families.floats import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
-from matmill.emulator.syntax import Instruction, Register
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
+from matmill.emulator.arith import exact
+from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
+from matmill.emulator.arith.row import Row
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
-Row: TypeAlias = "NDArray[Any]"
 _INTEGRAL: dict[str, Callable[[Row], Row]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
 _RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}
@@ -78,7 +76,7 @@ def _reader(source: str, *, ftz: bool) -> Callable[[Row], Row]:
 def _writer(
     to: str, rounding: str, source: str, *, sat: bool, relu: bool, satfinite: bool, ftz: bool
 ) -> Callable[[Row], Row]:
-    """What turns a value of the source type into one of the target type."""
+    """The conversion of a value of the source type to the target type."""
     if to not in _FLOAT_TYPES:
         if source in _FLOAT_TYPES:
             return _float_to_integer(KIND_OF_TYPE[to], rounding or "rzi")

@@ -7,66 +7,19 @@ rows are 16-bit integers, widened to float32 and rounded back. NaN results carry
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator import directed, exact
-from matmill.emulator.syntax import Instruction
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+from matmill.emulator.arith import directed, exact
+from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16, is_bf16, through_f32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _TALLY = {"f4": "f", "f8": "d"}
 _LARGEST_APPROXIMATE = np.float32(2.0**126)
-
-
-def bf16_to_f32(row: Row) -> Row:
-    """bfloat16 bit patterns to float32."""
-    return np.left_shift(row, np.uint32(16), dtype=np.uint32).view(np.float32)
-
-
-def f32_to_bf16(row: Row) -> Row:
-    """float32 to bfloat16 bit patterns, to nearest even; NaN becomes 0x7fff."""
-    bits = row.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    return np.where(np.isnan(row), np.uint32(0x7FFF), rounded).astype(np.uint16)
-
-
-def f64_odd_to_bf16(wide: Row, mode: str = "rn") -> Row:
-    """float64 values rounded to odd, rounded once to bfloat16: float32 rounded to odd on the way keeps what matters."""
-    wide = np.atleast_1d(wide)
-    near = wide.astype(np.float32)
-    error = np.where(np.isfinite(near), wide - near, 0.0)
-    bits = near.view(np.uint32)
-    odd = (error != 0) & (bits & np.uint32(1) == 0)
-    away = (error > 0) != np.signbit(near)
-    bits = np.where(odd, np.where(away, bits + np.uint32(1), bits - np.uint32(1)), bits)
-    # Beyond float32 the largest float32, which is odd, and which rounds on to infinity where the mode says so.
-    bits = np.where(np.isinf(near) & np.isfinite(wide), bits - np.uint32(1), bits)
-    if mode == "rn":
-        return f32_to_bf16(bits.view(np.float32))
-    negative = np.signbit(near)
-    outward = {"rz": False, "rm": negative, "rp": ~negative}[mode]
-    step = np.where(outward & (bits & np.uint32(0xFFFF) != 0), np.uint32(0x10000), np.uint32(0))
-    return np.where(np.isnan(wide), np.uint32(0x7FFF), (bits + step) >> np.uint32(16)).astype(np.uint16)
-
-
-def is_bf16(kind_type: str) -> bool:
-    """Whether rows of this type are bfloat16 bit patterns."""
-    return kind_type.startswith("bf16")
-
-
-def through_f32(call: Callable[..., Row]) -> Callable[..., object]:
-    """A function of float32 rows applied to bfloat16 bit patterns."""
-
-    def wrapped(*rows: Row) -> None:
-        *sources, out = rows
-        out[...] = f32_to_bf16(np.asarray(call(*(bf16_to_f32(s) for s in sources)), np.float32))
-
-    return wrapped
 
 
 class _Form:
@@ -194,7 +147,7 @@ def fused(i: Instruction) -> Action:
             i,
             tuple(Value(*v) for v in values),
             tuple(Value(*r) for r in results),
-            bind=lambda site: site.fused32(),
+            bind=lambda site: exact.Fused32(site.lanes.count, site.machine.buffers, site.machine.underflow),
             tally=tally,
             in_place=True,
             group="fma32",

@@ -1,21 +1,18 @@
-"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and their kin.
+"""Integer arithmetic: add, sub, mul, mad, div, rem, min, max, neg, abs, sad, dp4a, dp2a and the like.
 
-PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". Floating-point
-forms of the same opcodes are handed to the ``floats`` family.
+PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions". The
+floating-point forms of the same opcodes are in ``floats``.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
+from matmill.emulator.arith.row import Row
 from matmill.emulator.families import floats
-from matmill.emulator.syntax import Instruction, Register
-from matmill.emulator.table import KIND_OF_TYPE, Action, Call, Modifiers, computed, instructions
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")
 _WIDER = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 # The condition code CC.CF, a predicate that add.cc sets and addc reads. Each lane has its own, like any register.

@@ -1,4 +1,4 @@
-"""Matrix multiply-add of a warp: mma.sync on f16, bf16, tf32, f64 and 8-bit integers.
+"""Matrix multiply-accumulate of a warp: mma.sync on f16, bf16, tf32, f64 and 8-bit integers.
 
 PTX ISA, "Warp-level matrix instructions: mma" and its sections on matrix fragments. All dense fragments follow one
 rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four bytes, or one),
@@ -8,14 +8,14 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 - of B (K x N, by columns): in register ``r`` column ``g``, rows ``4 e r + e t`` and on;
 - of C and D (M x N): row ``g``, columns ``2 t`` and ``2 t + 1``, then the same of row ``g + 8``.
 
-So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it stands, and no lane maps
+So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
-What a matrix unit does to the last bits is not documented: it aligns the products and C to the largest, cuts off low
+What a tensor core does to the last bits is not documented: it aligns the products and C to the largest, drops low
 bits, and truncates the sum. Here products are exact and are summed with C in float64, which for halves is nearly always
 exact, and the sum is rounded once, to nearest, to the type of D. So results differ from a GPU's in the last bits, are
 never less precise than its, and are equal where every sum is exact. Of tf32 operands the lower 13 bits are ignored.
-float64 is a chain of fused multiply-adds in the order of k, each rounded to nearest. Integers are exact and wrap,
+float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap,
 or are clamped with .satfinite.
 """
 
@@ -24,28 +24,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator import exact
-from matmill.emulator.families.floats import bf16_to_f32
-from matmill.emulator.lanes import LANES
-from matmill.emulator.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
-from matmill.emulator.table import Action, Modifiers, Value, instructions
+from matmill.emulator.arith import exact
+from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.site import Site
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
-if TYPE_CHECKING:
-    from matmill.emulator.site import Site
-
-Row: TypeAlias = "NDArray[Any]"
 _TF32_BITS = np.uint32(0xFFFFE000)
 _N = 8
 
 
 @dataclass(frozen=True)
 class _Input:
-    """How A and B travel: kind of the register rows, elements per register, and the values of the elements of a row."""
+    """The format of A and B: kind of the register rows, elements per register, and the values of a row."""
 
     kind: str
     packed: int
@@ -54,7 +50,7 @@ class _Input:
 
 @dataclass(frozen=True)
 class _Sum:
-    """How C and D travel: kind of the register rows, elements per register and their NumPy type."""
+    """The format of C and D: kind of the register rows, elements per register and their NumPy type."""
 
     kind: str
     packed: int
@@ -179,25 +175,25 @@ class MultiplyAdd:
         a_count, b_count, c_count = form.counts
         a, b, c = rows[:a_count], rows[a_count : a_count + b_count], rows[a_count + b_count : -c_count]
         lower = form.m // 8
-        for place, row in enumerate(a):
-            self._put(self.a, 8 * (place % lower), place // lower, form.a, row)
-        for place, row in enumerate(b):
-            self._put(self.b, 0, place, form.b, row)
-        for place, row in enumerate(c):
-            self._sums(self.c, place)[...] = self._elements(row)
+        for index, row in enumerate(a):
+            self._put(self.a, 8 * (index % lower), index // lower, form.a, row)
+        for index, row in enumerate(b):
+            self._put(self.b, 0, index, form.b, row)
+        for index, row in enumerate(c):
+            self._sums(self.c, index)[...] = self._elements(row)
         if form.sums.element == "f8":
             self._chain()
         else:
             np.matmul(self.a, self.b.swapaxes(1, 2), out=self.d)
             np.add(self.d, self.c, out=self.d)
-        for place, row in enumerate(rows[-c_count:]):
-            row.view(form.sums.element)[...] = self._rounded(self._sums(self.d, place)).reshape(-1)
+        for index, row in enumerate(rows[-c_count:]):
+            row.view(form.sums.element)[...] = self._rounded(self._sums(self.d, index)).reshape(-1)
 
-    def _put(self, target: Row, first: int, place: int, form: _Input, row: Row) -> None:
-        """Put one register of all lanes where it belongs in the matrices."""
+    def _put(self, target: Row, first: int, index: int, form: _Input, row: Row) -> None:
+        """Copy one register of all lanes to its elements of the matrices."""
         width = 4 * form.packed
         values = form.values(self._flat(row)).reshape(self.warps, 8, width)
-        target[:, first : first + 8, place * width : (place + 1) * width] = values
+        target[:, first : first + 8, index * width : (index + 1) * width] = values
 
     def _flat(self, row: Row) -> Row:
         """A row, also where the operand is one value for all lanes."""
@@ -208,12 +204,12 @@ class MultiplyAdd:
         """A register of C as [warps, 8, columns]."""
         return self._flat(row).view(self.form.sums.element).reshape(self.warps, 8, -1)
 
-    def _sums(self, matrices: Row, place: int) -> Row:
+    def _sums(self, matrices: Row, index: int) -> Row:
         """The part of C or D that one register holds: [warps, 8, 8] where it packs two elements, else [warps, 8, 4]."""
         if self.form.sums.packed == 2:
-            return matrices[:, 8 * place : 8 * place + 8]
-        first = 8 * (place // 2)
-        return matrices[:, first : first + 8, place % 2 :: 2]
+            return matrices[:, 8 * index : 8 * index + 8]
+        first = 8 * (index // 2)
+        return matrices[:, first : first + 8, index % 2 :: 2]
 
     def _rounded(self, sums: Row) -> Row:
         """Sums in the type of D."""
@@ -226,7 +222,7 @@ class MultiplyAdd:
         return (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int32)
 
     def _chain(self) -> None:
-        """float64: one fused multiply-add after another."""
+        """float64: one FMA after another."""
         left = np.ascontiguousarray(self.a.transpose(2, 0, 1))[..., None]
         right = np.ascontiguousarray(self.b.transpose(2, 0, 1))[:, :, None, :]
         shape, sums = self.d.shape, self.d.reshape(-1)

@@ -1,22 +1,20 @@
 """Moves: mov with packing and unpacking, cvta, isspacep.
 
 PTX ISA, "Data Movement and Conversion Instructions". Special registers, addresses of variables and literals are
-operands like others; the site knows their rows.
+operands like others; the site has their rows.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from matmill.emulator.memory import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from matmill.emulator.specials import CLOCKS
-from matmill.emulator.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
-from matmill.emulator.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.machine import Machine
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
+from matmill.emulator.memory.address_space import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from matmill.emulator.program.special_registers import CLOCKS
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, computed, instructions
 
-Row: TypeAlias = "NDArray[Any]"
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
 
 
@@ -34,7 +32,7 @@ def move(i: Instruction) -> Action:
     d, a = i.operands
     kind = KIND_OF_TYPE[type_name].replace("i", "u")
     if isinstance(a, Special) and a.name in CLOCKS:
-        return Action(i, (), (Value(d, kind),), bind=lambda site: site.clock(a.name), tally="other")
+        return Action(i, (), (Value(d, kind),), bind=lambda site: _clock(site.machine, a.name), tally="other")
     if isinstance(a, Vector):
         if isinstance(d, Vector):
             return computed(i, copy_all, [(x, kind) for x in a.items], [(x, kind) for x in d.items], tally="other")
@@ -44,6 +42,16 @@ def move(i: Instruction) -> Action:
     if isinstance(a, Special) and kind == "u8":
         return computed(i, copy, [(a, "u4")], [(d, kind)], tally="other")
     return computed(i, copy, [(a, kind)], [(d, kind)], tally="other", in_place=True)
+
+
+def _clock(machine: Machine, name: str) -> Call:
+    """%clock and the like: the number of steps made so far."""
+
+    def call(out: Row) -> None:
+        machine.ticks += 1
+        out[...] = machine.ticks >> 32 if name.endswith("_hi") else machine.ticks & ((1 << 8 * out.dtype.itemsize) - 1)
+
+    return call
 
 
 def copy_all(*rows: Row) -> None:
@@ -68,8 +76,8 @@ def _pack(i: Instruction, type_name: str, d: Operand, a: Vector) -> Action:
     def call(*rows: Row) -> None:
         *sources, out = rows
         whole = np.zeros(out.shape, out.dtype)
-        for place, part in enumerate(sources):
-            whole |= np.asarray(part, out.dtype) << out.dtype.type(step * place)
+        for index, part in enumerate(sources):
+            whole |= np.asarray(part, out.dtype) << out.dtype.type(step * index)
         out[...] = whole
 
     return computed(i, call, list(zip(a.items, parts, strict=True)), [(d, kind)], tally="other")
@@ -84,8 +92,8 @@ def _unpack(i: Instruction, type_name: str, d: Vector, a: Operand) -> Action:
         wide.append(f"u{TYPE_BYTES[item.type]}" if isinstance(item, Register) else part)
 
     def call(source: Row, *outs: Row) -> None:
-        for place, out in enumerate(outs):
-            shifted = source >> source.dtype.type(step * place)
+        for index, out in enumerate(outs):
+            shifted = source >> source.dtype.type(step * index)
             out[...] = shifted.astype(f"u{step // 8}")
 
     return computed(i, call, [(a, kind)], list(zip(d.items, wide, strict=True)), tally="other")
@@ -113,7 +121,7 @@ def convert_address(i: Instruction) -> Action:
 
 @instructions("isspacep")
 def is_in_space(i: Instruction) -> Action:
-    """isspacep: whether a generic address lies in a state space."""
+    """isspacep: whether a generic address is in a state space."""
     m = Modifiers(i)
     space = m.need("global", "shared", "local", "const", "param", "shared::cta").removesuffix("::cta")
     m.done()

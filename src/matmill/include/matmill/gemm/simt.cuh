@@ -18,7 +18,7 @@
 // WARPS_M x WARPS_N warp tiles cover the block tile. In a warp, each of LANES_M x LANES_N lanes computes TM x TN
 // outputs in vectors of 16 bytes. Lane ^ 1 shares a row of lanes and lane ^ 2 a column: on either condition the
 // hardware merges the quarter-warps of a 16-byte read in pairs, so every fragment read takes two passes over the banks.
-// With row-major lane numbers, reads of B take four (matmill.emulator.banks has the rule).
+// With row-major lane numbers, reads of B take four (matmill.emulator.memory.banks has the rule).
 //
 // With SLICES > 1, groups of warps share one tile of D and each group takes its slice of every k-tile: more warps per
 // tile where there are too few tiles to fill the GPU. The slices are summed through shared memory at the end.

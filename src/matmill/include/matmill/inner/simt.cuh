@@ -65,7 +65,7 @@ struct SimtMainloop {
   Acc acc[OUT] = {};
 
   // The tile of thread s of S. Where tiles allow it, lane ^ 1 has the same rows and lane ^ 2 the same columns: the
-  // hardware then merges the quarter-warps of 16-byte reads in pairs (matmill.emulator.banks). For that, threads
+  // hardware then merges the quarter-warps of 16-byte reads in pairs (matmill.emulator.memory.banks). For that, threads
   // compute a Gram matrix's tiles below the diagonal too, where there are enough threads.
   static __device__ __forceinline__ void tile_of(int s, int& down, int& across) {
     if constexpr (GRAM && DOWN * ACROSS > S) {

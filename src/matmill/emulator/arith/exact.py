@@ -1,0 +1,254 @@
+"""Floating-point arithmetic that rounds once, in the direction asked for, on rows of lanes.
+
+A float32 FMA goes through float64: the product of two 24-bit significands is exact in 53 bits, and the
+sum, rounded to 53 bits and then to 24, is wrong only where the first rounding hits a midpoint of the second or the
+result is subnormal in float32. Both are rare, cheap to detect, and corrected by rounding the sum to odd.
+
+float64 uses the algorithm of Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
+rounding to odd" (IEEE Trans. Computers 57, 2008), with Python's integers where exponents come near the limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Row
+
+F4 = NDArray[np.float32]
+F8 = NDArray[np.float64]
+
+# The 29 bits that float64 has beyond float32, and their value at a midpoint.
+LOW_BITS = np.uint64((1 << 29) - 1)
+MIDPOINT = np.uint64(1 << 28)
+_ONE = np.uint64(1)
+_MIN_NORMAL_32 = 2.0**-126
+_MIN_NORMAL = {"f4": np.float32(_MIN_NORMAL_32), "f2": np.float16(2.0**-14)}
+_SPLIT = 134217729.0
+_SAFE_HIGH = 2.0**900
+_SAFE_LOW = 2.0**-900
+
+
+def two_sum(a: Row, b: Row) -> tuple[Row, Row]:
+    """``a + b`` rounded, and the error of the rounding (Knuth)."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def two_product(a: Row, b: Row) -> tuple[Row, Row]:
+    """``a * b`` rounded, and the error of the rounding (Dekker and Veltkamp); exponents must be moderate."""
+    p = a * b
+    t = _SPLIT * a
+    ah = t - (t - a)
+    al = a - ah
+    t = _SPLIT * b
+    bh = t - (t - b)
+    bl = b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+def to_odd(s: Row, error: Row) -> F8:
+    """The sum ``s + error`` (``s`` its rounding to nearest) rounded to odd instead: ready for a second rounding."""
+    bits = np.array(s, np.float64, ndmin=1).view(np.uint64)
+    inexact = (error != 0) & np.isfinite(error) & np.isfinite(s) & (bits & _ONE == 0)
+    away = (error > 0) != np.signbit(s)
+    step = np.where(away, np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
+    return np.where(inexact, bits + step, bits).view(np.float64)
+
+
+def sum_to_odd(a: Row, b: Row) -> F8:
+    """``a + b`` rounded to odd in float64."""
+    s, error = two_sum(np.asarray(a, np.float64), np.asarray(b, np.float64))
+    return to_odd(s, error)
+
+
+def fma32_wide(a: Row, b: Row, c: Row) -> F8:
+    """``a * b + c`` of float32 (or narrower) values as float64 rounded to odd: any narrower rounding is then exact."""
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    return sum_to_odd(product, np.asarray(c, np.float64))
+
+
+def product_wide(a: Row, b: Row) -> F8:
+    """``a * b`` of float32 (or narrower) values, which float64 holds."""
+    return np.asarray(np.multiply(a, b, dtype=np.float64))
+
+
+def quotient_wide(a: Row, b: Row) -> F8:
+    """``a / b`` of float32 (or narrower) values as float64 rounded to odd."""
+    wide = np.divide(a, b, dtype=np.float64)
+    back = wide * np.asarray(b, np.float64)
+    error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
+    return to_odd(wide, error)
+
+
+def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
+    """``a * b + c`` of float64 values, rounded once to nearest."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    p, e = two_product(a, b)
+    uh, ul = two_sum(c, e)
+    th, tl = two_sum(p, uh)
+    result = th + sum_to_odd(tl, ul)
+    size = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.maximum(np.abs(c), np.abs(p)))
+    extreme = ~(size < _SAFE_HIGH) | (np.abs(p) < _SAFE_LOW)
+    # Without a product the sum is c, or zeros whose signs the plain formula gets right.
+    zero = (a == 0) | (b == 0)
+    easy = zero | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
+    if easy.any():
+        # The product of finite factors is finite, however large: an infinite c decides alone.
+        result = np.where(easy, np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, p + c), result)
+    for i in np.flatnonzero(extreme & ~easy):
+        result[i] = fma_exact(float(a[i]), float(b[i]), float(c[i]))
+    out[...] = result
+
+
+def fma_exact(a: float, b: float, c: float) -> float:
+    """``a * b + c`` of finite numbers in exact arithmetic, rounded once to the nearest float64."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if not exact:
+        return a * b + c
+    try:
+        return exact.numerator / exact.denominator
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def directed(s: Row, error: Row, mode: str) -> Row:
+    """Move ``s``, a sum or product rounded to nearest with this ``error``, to the rounding ``mode``: rz, rm or rp."""
+    down = np.nextafter(s, np.array(-np.inf, s.dtype))
+    up = np.nextafter(s, np.array(np.inf, s.dtype))
+    too_high = error < 0
+    too_low = error > 0
+    if mode == "rm":
+        return np.where(too_high, down, s)
+    if mode == "rp":
+        return np.where(too_low, up, s)
+    return np.where(too_high & (s > 0), down, np.where(too_low & (s < 0), up, s))
+
+
+def narrow(wide: F8, dtype: type[np.floating[Any]], mode: str) -> Row:
+    """float64 rounded once to ``dtype`` in ``mode`` (rn, rz, rm, rp)."""
+    near = wide.astype(dtype)
+    if mode == "rn":
+        return near
+    back = near.astype(np.float64)
+    result = directed(near, np.where(np.isfinite(wide), wide - back, 0.0), mode)
+    return result if result.dtype == dtype else result.astype(dtype)
+
+
+class Buffers:
+    """Scratch arrays that the instructions of one machine share, since only one of them runs at a time."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Row] = {}
+
+    def take(self, name: str, dtype: str, elements: int) -> Row:
+        """At least ``elements`` elements, flat; the contents are anything."""
+        have = self._arrays.get(name)
+        if have is None or len(have) < elements:
+            have = self._arrays[name] = np.empty(elements, dtype)
+        return have[:elements]
+
+
+class Fused32:
+    """fma.rn.f32 on rows of ``lanes``; ``underflow`` is set by NumPy's error state (see ``run``)."""
+
+    def __init__(self, lanes: int, buffers: Buffers, underflow: list[bool]) -> None:
+        self.product: F8 = buffers.take("product", "f8", lanes)
+        self.result: F4 = buffers.take("narrow", "f4", lanes)
+        self.bits = buffers.take("bits", "u8", lanes)
+        self.hit = buffers.take("hit", "?", lanes)
+        self.underflow = underflow
+
+    def __call__(self, a: Row, b: Row, c: Row, out: F4) -> None:
+        """``out = a * b + c`` rounded once; rows of float32, or scalars; ``out`` may be any of them."""
+        s = self.product
+        np.multiply(a, b, out=s, dtype=np.float64)
+        np.add(s, c, out=s)
+        np.bitwise_and(s.view(np.uint64), LOW_BITS, out=self.bits)
+        np.equal(self.bits, MIDPOINT, out=self.hit)
+        if self.hit.any():
+            repair_midpoints(s, self.hit, a, b, c)
+        self.underflow[0] = False
+        np.copyto(self.result, s, casting="same_kind")
+        if self.underflow[0]:
+            repair_subnormals(self.result, a, b, c)
+        np.copyto(out, self.result)
+
+
+def repair_midpoints(s: F8, hit: NDArray[np.bool_], a: Row, b: Row, c: Row) -> None:
+    """Round to odd the sums ``a * b + c`` in ``s`` where ``hit``; operands broadcast against ``s``."""
+    a, b, c = (np.broadcast_to(x, s.shape)[hit] for x in (a, b, c))
+    s[hit] = fma32_wide(a, b, c)
+
+
+def repair_subnormals(result: F4, a: Row, b: Row, c: Row) -> None:
+    """Recompute the results below float32's normal range, which have fewer bits than the midpoint test assumes."""
+    tiny = np.abs(result) <= _MIN_NORMAL_32
+    a, b, c = (np.broadcast_to(x, result.shape)[tiny] for x in (a, b, c))
+    result[tiny] = fma32_wide(a, b, c).astype(np.float32)
+
+
+def flushed(
+    call: Callable[..., object], exactly: Callable[..., F8] | None = None, mode: str = "rn"
+) -> Callable[..., object]:
+    """``call`` with subnormal float32 and float16 inputs and results replaced by zeros of their sign (``.ftz``).
+
+    ``exactly`` computes what ``call`` rounds in ``mode``: for operations whose result may be rounded up to the smallest
+    normal number, see :func:`is_tiny`. Sums cannot: below it they are exact.
+    """
+
+    def wrapped(*rows: Row) -> None:
+        *sources, out = rows
+        sources = [flush(x) for x in sources]
+        call(*sources, out)
+        out[...] = flush(out) if exactly is None else flush_rounded(out, lambda: exactly(*sources), mode)
+
+    return wrapped
+
+
+def flush_rounded(result: Row, exactly: Callable[[], F8], mode: str) -> Row:
+    """:func:`flush`, and zeros too where ``result`` is the smallest normal number, but ``exactly()`` is tiny."""
+    smallest = _MIN_NORMAL.get(result.dtype.str[1:])
+    if smallest is None:
+        return result
+    lowest = np.abs(result) == smallest
+    if lowest.any():
+        zero = np.copysign(result.dtype.type(0), result)
+        result = np.where(lowest & is_tiny(exactly(), result.dtype.type, mode), zero, result)
+    return flush(result)
+
+
+def is_tiny(wide: F8, dtype: type[np.floating[Any]], mode: str) -> NDArray[np.bool_]:
+    """Where exact results, as float64 rounded to odd, count as subnormal: below ``dtype``'s smallest normal number.
+
+    GPUs test after rounding to ``dtype``'s bits in ``mode``, as if exponents were unbounded. So 2**-126 (1 - 2**-24) is
+    flushed although as a subnormal it would be rounded up to 2**-126, and 2**-126 (1 - 2**-40), to nearest, is not
+    (IEEE 754, section 7.5; measured on an H200: docs/emulator.md).
+    """
+    # Times 256 nothing near that number is subnormal.
+    smallest = 256.0 * float(np.finfo(dtype).smallest_normal)
+    return np.asarray(np.abs(narrow(wide * 256.0, dtype, mode)) < smallest)
+
+
+def flush(row: Row) -> Row:
+    """float32 or float16 values with subnormals replaced by zeros of their sign; rows of other types as they are."""
+    smallest = _MIN_NORMAL.get(row.dtype.str[1:])
+    if smallest is None:
+        return row
+    return np.where(np.abs(row) < smallest, np.copysign(row.dtype.type(0), row), row)
+
+
+def unit(row: Row) -> Row:
+    """Values clamped to [0, 1], where NaN and -0 become +0 (``.sat``)."""
+    return np.asarray(np.where(row > 0, np.minimum(row, row.dtype.type(1)), row.dtype.type(0)))
+
+
+def not_negative(row: Row) -> Row:
+    """Values with negative ones and -0 replaced by +0; NaN stays (``.relu``)."""
+    return np.where(row <= 0, row.dtype.type(0), row)

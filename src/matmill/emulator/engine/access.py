@@ -1,0 +1,345 @@
+"""The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays.
+
+Address rows repeat: in a loop an instruction uses the same addresses again, or the same ones shifted by a constant. So
+:class:`Addresses` splits a row into its lowest address and the distances from it, and everything that depends on the
+distances alone (indices, alignment, wavefronts, sectors) is kept until they change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.dependent_launch import GridDependency
+from matmill.emulator.engine.lanes import Lanes
+from matmill.emulator.engine.machine import Machine
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory import banks
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.memory.regions import Region
+from matmill.emulator.program.ordering import access_ordering
+from matmill.emulator.report.hazards import KernelFault, fault
+
+
+class Addresses:
+    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` selects lanes."""
+
+    def __init__(
+        self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str, among: Mask | None = None
+    ) -> None:
+        self.lanes = lanes
+        self.among = among
+        # An address of shared memory has 32 bits: the compiler may leave it below 0 for an offset to bring it back.
+        self.row = row.view({8: np.int64, 4: np.int32}[row.itemsize])
+        self.guard = guard
+        self.negated = negated
+        self.space = space
+        self.low = 0
+        self.span = 0
+        self.bits = 0
+        self.epoch = 0
+        self.version = -1
+        self.none = False
+        self.mask: Mask | None = None
+        self.distance = np.zeros(len(row), np.int64)
+        self._next = np.zeros(len(row), np.int64)
+        self._same = np.empty(len(row), np.bool_)
+        self.indices: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self.memo: dict[Any, Any] = {}
+
+    def _active(self) -> Mask | None:
+        active = self.lanes.active
+        if self.guard is not None:
+            own = ~self.guard if self.negated else self.guard
+            active = own.copy() if active is None else own & active
+        if self.among is not None:
+            active = self.among if active is None else self.among & active
+        if active is None or active.all():
+            return None
+        return active
+
+    def refresh(self) -> None:
+        """Look at the register again; to be called before the first use after it may have changed."""
+        row, mask = self.row, self._active()
+        if mask is None:
+            low = int(np.minimum.reduce(row))
+            np.subtract(row, low, out=self._next)
+        else:
+            chosen = row[mask]
+            self.none = not len(chosen)
+            if self.none:
+                self.version = -1
+                return
+            low = int(np.minimum.reduce(chosen))
+            np.subtract(row, low, out=self._next)
+            self._next[~mask] = 0
+        self.none = False
+        fresh = self.version != self.lanes.version
+        if not fresh:
+            np.equal(self._next, self.distance, out=self._same)
+            fresh = not self._same.all() or not _same_mask(mask, self.mask)
+        if fresh:
+            self.version = self.lanes.version
+            self._next, self.distance = self.distance, self._next
+            self.mask = mask
+            self.span = int(np.maximum.reduce(self.distance))
+            self.bits = int(np.bitwise_or.reduce(self.distance))
+            self.indices.clear()
+            self.memo.clear()
+        elif low == self.low:
+            return
+        self.low = low
+        self.epoch += 1
+
+    def index(self, kind: str, shift: int) -> NDArray[np.int64]:
+        """Element indices relative to the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
+        found = self.indices.get((kind, shift))
+        if found is None:
+            base = self.lanes.base(kind)
+            found = (self.distance if base is None else self.distance + base) >> shift
+            self.indices[kind, shift] = found
+        return found
+
+    def active_lanes(self) -> Mask:
+        """bool[warps, 32]: who takes part."""
+        if self.mask is None:
+            return np.ones((len(self.row) // LANES, LANES), np.bool_)
+        return self.mask.reshape(-1, LANES)
+
+    def absolute(self, offset: int) -> NDArray[np.int64]:
+        """int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
+        return (self.distance + (self.low + offset)).reshape(-1, LANES)
+
+
+def same_values(addresses: NDArray[np.int64], active: Mask, values: tuple[Row, ...]) -> Mask | None:
+    """bool[warps]: whether lanes of a warp with one address store one value; None where no two share an address."""
+    # Inactive lanes get addresses of their own, below all real ones.
+    own = np.where(active, addresses, -1 - np.arange(LANES))
+    order = np.argsort(own, axis=1, kind="stable")
+    ordered = np.take_along_axis(own, order, axis=1)
+    meet = ordered[:, 1:] == ordered[:, :-1]
+    if not meet.any():
+        return None
+    equal = np.ones(len(own), np.bool_)
+    for value in values:
+        row = np.broadcast_to(value, own.size)
+        bits = row.view(f"u{row.dtype.itemsize}").reshape(own.shape)
+        sorted_bits = np.take_along_axis(bits, order, axis=1)
+        equal &= ((sorted_bits[:, 1:] == sorted_bits[:, :-1]) | ~meet).all(axis=1)
+    return equal
+
+
+def _same_mask(a: Mask | None, b: Mask | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return bool((a == b).all())
+
+
+class Piece:
+    """The lanes of an access that one region serves: ``index`` counts elements from ``start``."""
+
+    def __init__(self, region: Region, start: int, index: NDArray[np.int64], mask: Mask | None) -> None:
+        self.region = region
+        self.start = start
+        self.index = index
+        self.mask = mask
+
+
+class Access:
+    """One memory instruction at one site: ``vector`` elements of ``element`` bytes per lane.
+
+    ``kind`` is "read", "write", "atomic" or "copy" (the shared side of cp.async, which its family watches itself);
+    ``counted_as`` is what its traffic counts as, the kind unless a family says otherwise.
+    :meth:`locate` brings ``pieces`` up to date, checks bounds, alignment and permissions, and counts; a piece's
+    elements are then ``region.words[element][start // element + index + i]``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        addresses: Addresses,
+        instruction: Instruction,
+        *,
+        offset: int,
+        element: int,
+        vector: int,
+        kind: str,
+    ) -> None:
+        self.machine = machine
+        self.addresses = addresses
+        self.instruction = instruction
+        self.where = machine.program.index_of(instruction)
+        self.offset = offset
+        self.element = element
+        self.shift = element.bit_length() - 1
+        self.width = element * vector
+        self.kind = kind
+        self.counted_as = kind
+        self.ordering = access_ordering(instruction)
+        self.epoch = -1
+        self.pieces: list[Piece] = []
+        self.traffic: tuple[list[int], ...] = ()
+        self.counts: tuple[tuple[int, int, int, int], ...] = ()
+
+    def locate(self, values: tuple[Row, ...] = ()) -> bool:
+        """Bring everything up to date for one execution, which stores ``values``; False where no lane takes part."""
+        addresses = self.addresses
+        if addresses.none:
+            return False
+        if addresses.epoch != self.epoch:
+            self._find()
+            self.epoch = addresses.epoch
+        for total, now in zip(self.traffic, self.counts, strict=True):
+            total[0] += now[0]
+            total[1] += now[1]
+            total[2] += now[2]
+            total[3] += now[3]
+        if self.machine.detector is not None and self.kind != "copy":
+            self._watch(values)
+        dependency = self.machine.dependency
+        if dependency is not None and dependency.left:
+            self._check_dependency(dependency)
+        return True
+
+    def _find(self) -> None:
+        addresses = self.addresses
+        low = addresses.low + self.offset
+        region, start = self.machine.region_at(addresses.space, low)
+        if (
+            region is None
+            or start + addresses.span + self.width > region.end
+            or (low | addresses.bits) & (self.width - 1)
+            or (self.kind != "read" and not region.writable)
+        ):
+            self.pieces = self._search()
+        else:
+            self.pieces = [
+                Piece(region, start - region.start, addresses.index(region.kind, self.shift), addresses.mask)
+            ]
+        if self.machine.counting:
+            self._count()
+
+    def _check_dependency(self, dependency: GridDependency) -> None:
+        addresses = self.addresses
+        for piece in self.pieces:
+            if piece.region.kind == "global":
+                active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1)
+                self.check_dependency(dependency, active, addresses.absolute(self.offset).reshape(-1))
+
+    def _search(self) -> list[Piece]:
+        """The slow path, lane by lane: lanes in several regions, or a fault."""
+        addresses = self.addresses
+        absolute = addresses.absolute(self.offset).reshape(-1)
+        active = addresses.active_lanes().reshape(-1)
+        found: dict[int, tuple[Region, int, list[int]]] = {}
+        for lane in np.flatnonzero(active):
+            address = int(absolute[lane])
+            region, start = self.machine.region_at(addresses.space, address)
+            if region is None or start + self.width > region.end:
+                raise self.fault("out-of-bounds", int(lane), address)
+            if address & (self.width - 1):
+                raise self.fault("misaligned", int(lane), address)
+            if self.kind != "read" and not region.writable:
+                raise self.fault("read-only", int(lane), address)
+            key = id(region.allocation) if region.allocation is not None else id(region.words)
+            found.setdefault(key, (region, address - start, []))[2].append(int(lane))
+        pieces = []
+        for region, space_base, lanes in found.values():
+            mask = np.zeros(len(absolute), np.bool_)
+            mask[lanes] = True
+            first = absolute[lanes[0]]
+            local = np.where(mask, absolute, first) - space_base - region.start
+            base = addresses.lanes.base(region.kind)
+            local = local if base is None else local + base
+            pieces.append(Piece(region, 0, local >> self.shift, mask))
+        return pieces
+
+    def fault(self, kind: str, lane: int, address: int, space: str | None = None) -> KernelFault:
+        """The error for one lane's illegal access, in the access's own state space or another one."""
+        i, machine = self.instruction, self.machine
+        problems = {"misaligned": f", which is no multiple of {self.width}", "read-only": ", which is read-only"}
+        message = (
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing(address, space)}"
+            f"{problems.get(kind, '')}, in {i.text!r}"
+        )
+        return fault(kind, message, i)
+
+    def _doing(self, address: int, space: str | None = None) -> str:
+        """What the access does at an address, of its own state space or another one, for messages."""
+        verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[self.kind]
+        return f"{verb} {self.width} bytes at {self.machine.describe(space or self.addresses.space, address)}"
+
+    def check_dependency(
+        self, dependency: GridDependency, active: Mask, addresses: Row, space: str | None = None
+    ) -> None:
+        """Report the first of the ``active`` lanes that accesses global memory before it has waited for the grid ahead.
+
+        It does so at its own of the ``addresses``, of the access's state space or another one.
+        """
+        lanes = self.addresses.lanes
+        lane = dependency.first_unmet(lanes, active)
+        if lane is not None:
+            did = self._doing(int(addresses[lane]), space)
+            dependency.add(self.where, lanes.thread_name(lane), did, self.instruction)
+
+    def _count(self) -> None:
+        """Requests, sectors or wavefronts (actual, ideal) and bytes of one execution, by region kind."""
+        traffic, counts = [], []
+        addresses = self.addresses
+        for piece in self.pieces:
+            kind = piece.region.kind
+            if kind not in {"global", "shared"}:
+                continue
+            key = (kind, self.width, self.counted_as, (addresses.low + self.offset) % 128)
+            simple = len(self.pieces) == 1
+            now = addresses.memo.get(key) if simple else None
+            if now is None:
+                active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
+                now = self._cost(kind, active)
+                if simple:
+                    addresses.memo[key] = now
+            traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
+            counts.append(now)
+        self.traffic, self.counts = tuple(traffic), tuple(counts)
+
+    def _cost(self, kind: str, active: Mask) -> tuple[int, int, int, int]:
+        absolute = self.addresses.absolute(self.offset)
+        requests = int(active.any(axis=1).sum())
+        asked = int(active.sum()) * self.width
+        if kind == "global":
+            return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, asked
+        # Generic addresses of shared memory are in a window far above 2**31.
+        actual, ideal = banks.shared_wavefronts(absolute & 0x7FFFFFFF, active, self.width, store=self.kind != "read")
+        return requests, int(actual.sum()), int(ideal.sum()), asked
+
+    def _watch(self, values: tuple[Row, ...]) -> None:
+        """Pass the access to the race detector."""
+        detector = self.machine.detector
+        addresses = self.addresses
+        for piece in self.pieces:
+            kind = piece.region.kind
+            if detector is None or kind not in {"global", "shared"}:
+                continue
+            if not piece.region.writable:
+                # Nothing can store there, so no read of it races.
+                continue
+            active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
+            absolute = addresses.absolute(self.offset)
+            ordering = self.ordering
+            if ordering is not None and ordering.volatile and kind == "shared":
+                # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
+                ordering = None
+            detector.access(
+                kind,
+                warp=addresses.lanes.warp_ids,
+                addresses=self.machine.shared_offset(absolute) if kind == "shared" else absolute,
+                active=active,
+                width=self.width,
+                kind=self.kind,
+                where=self.where,
+                same_value=same_values(absolute, active, values) if self.kind == "write" else None,
+                ordering=ordering,
+            )

@@ -1,0 +1,65 @@
+"""Programmatic dependent launch (PDL): a grid may start while the one before it on the stream still runs.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". The emulator runs launches one after
+another, so a forgotten wait gives the right numbers here, and nearly always on a GPU. This module reports it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from matmill.emulator.arith.row import Mask
+from matmill.emulator.engine.lanes import Geometry, Lanes
+from matmill.emulator.frontend.syntax import Instruction, Module
+from matmill.emulator.report.hazards import HazardLog
+from matmill.launch import HOPPER, Launch
+
+
+def is_dependent(launch: Launch, module: Module) -> bool:
+    """Whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
+    found = re.match(r"sm_(\d+)", module.target)
+    return launch.early and found is not None and divmod(int(found[1]), 10) >= HOPPER
+
+
+class GridDependency:
+    """Which threads of a batch have executed ``griddepcontrol.wait``; ``left`` is how many have not."""
+
+    def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog) -> None:
+        self.left = 0
+        self._launch, self._geometry, self._hazards = launch, geometry, hazards
+        self._waited = np.zeros(geometry.columns, np.bool_)
+
+    def begin(self) -> None:
+        """Take up a batch, of which nobody has waited."""
+        np.logical_not(self._geometry.exists, out=self._waited)
+        self.left = int(self._geometry.exists.sum())
+
+    def wait(self, lanes: Lanes, active: Mask) -> None:
+        """The ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
+        self._waited[lanes.columns[active.reshape(-1)]] = True
+        self.left = int((~self._waited).sum())
+
+    def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
+        """The first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
+        found = np.flatnonzero(active & ~self._waited[lanes.columns])
+        return int(found[0]) if len(found) else None
+
+    def add(self, where: int, thread: str, did: str, instruction: Instruction) -> None:
+        """Keep the hazard of a ``thread`` that did something in global memory before it waited."""
+        message = (
+            f"{self._launch.kernel}: {thread} {did} before griddepcontrol.wait, while the launch before this early one "
+            f"may still work there, in {instruction.text!r}"
+        )
+        self._hazards.add("early-launch", where, message, instruction)
+
+    def end(self, last: Instruction) -> None:
+        """Keep the hazard of a thread that has ended without waiting."""
+        if self.left:
+            thread = self._geometry.thread_name(int(np.flatnonzero(~self._waited)[0]))
+            message = (
+                f"{self._launch.kernel}: {thread} ends without griddepcontrol.wait: the launch behind this early one "
+                "may start while the one before still runs"
+            )
+            self._hazards.add("early-launch", "end", message, last)

@@ -1,0 +1,104 @@
+"""The lanes that a block of code works on.
+
+The lanes of a batch of blocks are ordered (warp in block, block, lane in warp), so that one warp of every block is a
+contiguous slice and a whole batch is one too. Code bound to a slice works in place. Code for any other choice of warps,
+or for warps of which some lanes are elsewhere, works on a copy in scratch rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.memory.banks import LANES
+
+
+class Geometry:
+    """The shape of a batch: ``blocks`` of ``warps`` warps, of which the last may be partly empty."""
+
+    def __init__(
+        self, blocks: int, threads: int, block: tuple[int, int, int], shared_stride: int, local_stride: int
+    ) -> None:
+        self.blocks = blocks
+        self.warps = -(-threads // LANES)
+        self.threads = threads
+        self.block = block
+        self.warp_count = self.warps * blocks
+        self.columns = self.warp_count * LANES
+        warp = np.repeat(np.arange(self.warps), blocks)
+        self.warp_in_block = warp
+        self.block_of_warp = np.tile(np.arange(blocks), self.warps)
+        lane = np.tile(np.arange(LANES), self.warp_count)
+        self.thread = np.repeat(warp, LANES) * LANES + lane
+        self.exists = self.thread < threads
+        block_of = np.repeat(self.block_of_warp, LANES)
+        self.bases = {"shared": block_of * shared_stride, "local": np.arange(self.columns) * local_stride}
+        # Set for each batch: the number in the grid of each block of the batch.
+        self.block_ids = np.arange(blocks)
+
+    def thread_name(self, column: int) -> str:
+        """A thread in words: "thread (1, 0, 0) of block 7"."""
+        x, y, _ = self.block
+        t = int(self.thread[column])
+        block = int(self.block_ids[self.block_of_warp[column // LANES]])
+        return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {block}"
+
+
+class Lanes:
+    """The lanes that bound code works on. ``active`` is None where all of them take part.
+
+    ``version`` changes whenever the lanes do (in scratch rows) or shared memory was emptied: what was remembered about
+    addresses is then void.
+    """
+
+    def __init__(self, geometry: Geometry, warps: NDArray[np.int64], *, scratch: bool) -> None:
+        self.geometry = geometry
+        self.count = len(warps) * LANES
+        self.warp_count = len(warps)
+        self.active: NDArray[np.bool_] | None = np.empty(self.count, np.bool_) if scratch else None
+        self.version = 0
+        self._place(warps)
+
+    def _place(self, warps: NDArray[np.int64]) -> None:
+        self.warps = warps
+        self.columns = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
+        self.renew()
+
+    def renew(self) -> None:
+        """Void what was remembered: another batch runs."""
+        geometry = self.geometry
+        self.warp_ids = (
+            geometry.block_ids[geometry.block_of_warp[self.warps]] * geometry.warps + geometry.warp_in_block[self.warps]
+        )
+        self._bases: dict[str, Row] = {}
+        self.version += 1
+
+    def choose(self, warps: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
+        """Take other lanes (scratch rows only): ``active`` is bool[warps, 32]."""
+        if self.active is None:
+            return
+        flat = active.reshape(-1)
+        if not np.array_equal(warps, self.warps):
+            self._place(warps)
+        elif not np.array_equal(flat, self.active):
+            self.version += 1
+        self.active[...] = flat
+
+    def base(self, kind: str) -> Row | None:
+        """Where each lane's own part of a region begins, in bytes; None where all lanes share one."""
+        if kind not in self.geometry.bases:
+            return None
+        if kind not in self._bases:
+            self._bases[kind] = self.geometry.bases[kind][self.columns]
+        return self._bases[kind]
+
+    def active_warps(self) -> NDArray[np.bool_]:
+        """bool[warps, 32]: who takes part."""
+        if self.active is None:
+            return np.ones((self.warp_count, LANES), np.bool_)
+        return self.active.reshape(-1, LANES)
+
+    def thread_name(self, lane: int) -> str:
+        """The thread at one of these lanes, for messages."""
+        return self.geometry.thread_name(int(self.columns[lane]))

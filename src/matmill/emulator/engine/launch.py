@@ -1,0 +1,127 @@
+"""A launch made ready to run: checked against its entry, parameters as bytes, module variables at addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.syntax import Module, Variable
+from matmill.emulator.memory.address_space import AddressSpace
+from matmill.emulator.program.translate import Program
+from matmill.emulator.races.detector import RaceDetector
+from matmill.errors import ArgumentError
+from matmill.launch import Launch, Pointer
+
+_MAX_THREADS = 1024
+
+
+class StructArgument(Protocol):
+    """A struct passed by value: its bytes as C++ lays them out, padding included, and its alignment in bytes.
+
+    Pointers inside it are the addresses that :meth:`Memory.bind` gave, in 8 bytes each.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """All bytes of it."""
+
+    @property
+    def align(self) -> int:
+        """What its address is a multiple of."""
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """One launch made ready to run: what its batches of thread blocks share.
+
+    ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the kernel's parameters
+    (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies`` as for ``run``.
+    """
+
+    program: Program
+    launch: Launch
+    space: AddressSpace
+    symbols: dict[Variable, int]
+    parameters: NDArray[np.uint8]
+    detector: RaceDetector | None
+    counting: bool
+    late_copies: bool
+
+
+def check_launch(program: Program, launch: Launch) -> None:
+    """The launch must be one that the driver would take."""
+    threads = launch.threads_per_block
+    limit = program.entry.limit or _MAX_THREADS
+    if min(*launch.grid, *launch.block) < 1 or threads > limit:
+        raise ArgumentError(
+            argument="launch",
+            got=f"grid {launch.grid}, block {launch.block}",
+            wanted=f"1 to {limit} threads per block",
+            fix="Change the block shape, or the kernel's launch bounds.",
+        )
+    if len(launch.args) != len(program.entry.params):
+        raise ArgumentError(
+            argument="launch.args", got=f"{len(launch.args)} values", wanted=f"{len(program.entry.params)}",
+            fix=f"Give one value for each parameter of {program.entry.name}.",
+        )  # fmt: skip
+
+
+def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
+    """The parameters of a launch, each argument at its offset: uint8[a multiple of 16].
+
+    Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
+    """
+    found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
+    for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
+        # Asked by name: ``data`` of a NumPy scalar raises where its type has no buffer, as bfloat16 has none.
+        if hasattr(argument, "align"):
+            data = _struct_bytes(cast("StructArgument", argument), variable, index)
+        else:
+            data = (
+                argument.address.to_bytes(8, "little")
+                if isinstance(argument, Pointer)
+                else np.asarray(argument).tobytes()
+            )
+            if len(data) != variable.size:
+                raise ArgumentError(
+                    argument=f"launch.args[{index}]",
+                    got=f"{len(data)} bytes ({type(argument).__name__})",
+                    wanted=f"{variable.size} bytes for parameter {variable.name}",
+                    fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
+                )
+        start = program.parameters[variable]
+        found[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    return found
+
+
+def _struct_bytes(argument: StructArgument, variable: Variable, index: int) -> bytes:
+    if (len(argument.data), argument.align) != (variable.size, variable.align):
+        raise ArgumentError(
+            argument=f"launch.args[{index}]",
+            got=f"a struct of {len(argument.data)} bytes, aligned to {argument.align}",
+            wanted=f"{variable.size} bytes, aligned to {variable.align}, for parameter {variable.name}",
+            fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
+        )
+    return argument.data
+
+
+def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
+    """Addresses for the module's global and constant variables, filled with their initial values."""
+    symbols: dict[Variable, int] = {}
+    contents: list[tuple[Variable, NDArray[np.uint8]]] = []
+    functions = (*module.entries.values(), *module.functions.values())
+    for variable in (*module.variables, *(v for f in functions for v in f.variables)):
+        if variable.space in {"global", "const"}:
+            data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
+            data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+            access = "rw" if variable.space == "global" else "r"
+            symbols[variable] = space.allocate(variable.name, data, access).start
+            contents.append((variable, data))
+    for variable, data in contents:
+        for offset, target, addend in variable.relocations:
+            address = symbols[target] + addend
+            data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+    return symbols

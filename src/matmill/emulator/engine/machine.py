@@ -1,0 +1,131 @@
+"""The state of one batch of thread blocks: register files, memory, counts and hazards.
+
+What changes it is above: bound instructions (``site``), the order of warps (``scheduler``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.exact import Buffers
+from matmill.emulator.engine.async_copies import PendingCopies
+from matmill.emulator.engine.dependent_launch import GridDependency
+from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.launch import LaunchContext
+from matmill.emulator.engine.special_rows import special_row
+from matmill.emulator.engine.tally import Tally
+from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.memory.address_space import (
+    SHARED_BASE,
+    SHARED_WINDOW,
+    Allocation,
+    window_of,
+    words,
+)
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.memory.regions import Region
+from matmill.emulator.report.hazards import HazardLog
+
+_DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}
+# What shared memory holds before anything is stored there: as float32 a NaN, so that a forgotten store shows.
+_POISON = 0xFF
+
+
+class Machine:
+    """The state of one batch of ``blocks`` thread blocks, reusable for other batches of the same size."""
+
+    def __init__(self, context: LaunchContext, blocks: int) -> None:
+        program, launch = context.program, context.launch
+        self.program = program
+        self.launch = launch
+        self.space = context.space
+        self.symbols = context.symbols
+        self.parameters = context.parameters
+        self.detector = context.detector
+        self.counting = context.counting
+        self.tally = Tally(program)
+        self.hazards = HazardLog()
+        self.buffers = Buffers()
+        self.underflow = [False]
+        self.progress = 0
+        self.ticks = 0
+        # Barriers of the batch, by (block, barrier number): warps that arrived without waiting, threads wanted.
+        self.arrived: dict[tuple[int, int], list[int]] = {}
+        self.expected: dict[tuple[int, int], int] = {}
+        shared_end = program.shared_end(launch.dynamic_shared)
+        stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
+        self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.early else None
+        self.files = {
+            name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
+            for name, rows in program.layout.sizes.items()
+        }
+        shared = words(np.zeros(stride * blocks // 16, np.complex128).view(np.uint8))
+        self.written = np.zeros(stride * blocks // 8, np.uint64).view(np.uint8)
+        self.shared = Region("shared", SHARED_BASE, shared_end, shared, written=words(self.written))
+        local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
+        self._own = {
+            "shared": self.shared,
+            "local": Region("local", 0, program.local_bytes, words(local)),
+            "param": Region("param", 0, program.parameter_bytes, words(context.parameters)),
+        }
+        self._regions: dict[str, Region] = {}
+        self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
+
+    def begin(self, block_ids: NDArray[np.int64]) -> None:
+        """Take up a batch: the numbers of its blocks in the grid."""
+        self.geometry.block_ids = block_ids
+        self.shared.words[1].fill(_POISON)
+        self.written.fill(0)
+        for name, row in self.program.layout.specials.items():
+            values = special_row(name, self.geometry, self.launch, self.program.static_shared)
+            self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
+        self.arrived.clear()
+        self.expected.clear()
+        if self.dependency is not None:
+            self.dependency.begin()
+
+    def address_of(self, variable: Variable) -> int:
+        """The address of a variable in its own state space."""
+        if variable in self.program.offsets:
+            return self.program.offsets[variable]
+        if variable in self.program.parameters:
+            return self.program.parameters[variable]
+        return self.symbols[variable]
+
+    def region_at(self, space: str, address: int) -> tuple[Region | None, int]:
+        """The region that holds an address of a state space, and the address in the region's own terms."""
+        if space == "generic" and address >= SHARED_WINDOW:
+            space, window = window_of(address)
+            address -= window
+        own = self._own.get(space)
+        if own is not None:
+            return (own if address >= own.start else None), address
+        allocation = self.space.find(address)
+        return (None if allocation is None else self._region(allocation, space)), address
+
+    def _region(self, allocation: Allocation, space: str) -> Region:
+        kind = "const" if space == "const" else "global"
+        key = f"{kind}{allocation.start}"
+        if key not in self._regions:
+            self._regions[key] = Region(kind, allocation.start, allocation.end, allocation.words, allocation=allocation)
+        return self._regions[key]
+
+    def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shared addresses, generic or not, as offsets in the block's window."""
+        return addresses & (SHARED_WINDOW - 1)
+
+    def describe(self, space: str, address: int) -> str:
+        """An address for messages."""
+        if space == "generic" and address >= SHARED_WINDOW:
+            space, window = window_of(address)
+            address -= window
+        if space not in {"shared", "local", "param"}:
+            return self.space.describe(address)
+        return self.program.describe(space, address, self.launch.dynamic_shared)
+
+    def snapshot(self, warps: NDArray[np.int64]) -> bytes:
+        """The registers of some warps."""
+        columns = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
+        return b"".join(rows[:, columns].tobytes() for rows in self.files.values())

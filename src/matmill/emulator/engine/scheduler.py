@@ -1,0 +1,468 @@
+"""Which warps run next, and what happens between blocks of code: branches, waits, exits.
+
+A lane's program counter is a block number, plus ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it
+waits at a barrier of its thread block, or ``DONE``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.engine.interpreter import Interpreter
+from matmill.emulator.engine.stuck import blame, who
+from matmill.emulator.frontend.syntax import Immediate, Instruction
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.basic_blocks import Terminator
+from matmill.emulator.program.table import Value
+from matmill.emulator.program.waits import Barrier, Converge
+from matmill.emulator.report.hazards import KernelFault, fault
+
+HOLD = 1 << 26
+BARRIER = 1 << 27
+DONE = 1 << 28
+# Blocks of code that may run without any store, changed atomic, barrier or exit, before the kernel counts as stuck.
+STEP_LIMIT = 2_000_000
+_WATCH_AFTER = 64
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass
+class _Watch:
+    """A loop that changes no memory, at its start: how often it was entered, and the registers then."""
+
+    visits: int = 0
+    sample: bytes = b""
+    whole: bytes | None = None
+
+
+class Scheduler:
+    """Runs one machine's batch to its end, or until only spinning warps are left."""
+
+    def __init__(self, interpreter: Interpreter, *, schedule: int) -> None:
+        self.interpreter = interpreter
+        self.machine = machine = interpreter.machine
+        self.geometry = machine.geometry
+        self.blocks = machine.program.blocks
+        # The blocks of code that end with a wait, by the block that follows.
+        self.waits = {b.end.next: b for b in self.blocks if b.end.kind == "wait"}
+        self.schedule = schedule
+        self.random = np.random.default_rng(schedule)
+        warps = self.geometry.warp_count
+        self.counter = np.zeros((warps, LANES), np.int64)
+        self.first = np.zeros(warps, np.int64)
+        self.whole = np.ones(warps, np.bool_)
+        self.barrier_of = np.zeros((warps, LANES), np.int64)
+        self.stalled = np.full(warps, -1, np.int64)
+        self.priority = np.zeros(warps, np.int64)
+        self.last_place: dict[int, Instruction] = {}
+
+    def begin(self, block_ids: Ints) -> None:
+        """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
+        self.interpreter.begin(block_ids)
+        self.counter[...] = np.where(self.geometry.exists.reshape(-1, LANES), 0, DONE)
+        self.stalled[...] = -1
+        self._look(np.arange(self.geometry.warp_count))
+        self.steps = 0
+        self.quiet = 0
+        self.seen_progress = self.machine.progress
+        self.watch: dict[tuple[int, int, int], _Watch] = {}
+        self._shuffle()
+
+    def _look(self, warps: Ints) -> None:
+        """Recompute what is derived from the lanes' counters."""
+        counters = self.counter[warps]
+        self.first[warps] = counters.min(axis=1)
+        self.whole[warps] = (counters == counters[:, :1]).all(axis=1)
+
+    def _shuffle(self) -> None:
+        """New priorities: with schedule 0 all warps run together, else some run far ahead of others."""
+        if not self.schedule:
+            return
+        order = self.random.permutation(self.geometry.warps)
+        by_role = order[self.geometry.warp_in_block]
+        if self.schedule % 3 == 0:
+            # Two halves; within each the warps stay together.
+            by_role = by_role * 2 // max(self.geometry.warps, 1)
+        blocks = self.random.permutation(self.geometry.blocks)[self.geometry.block_of_warp]
+        self.priority = by_role + (blocks % 2) * self.geometry.warps if self.schedule % 2 == 0 else by_role
+
+    def run(self) -> bool:
+        """Run until all threads are done (True), or only warps that spin on memory are left (False)."""
+        while True:
+            ready = (self.first < HOLD) & (self.stalled != self.machine.progress)
+            chosen = np.flatnonzero(ready)
+            if not len(chosen):
+                if self._release_held():
+                    continue
+                if (self.first >= DONE).all():
+                    self.machine.copies.finish()
+                    if self.machine.detector is not None:
+                        self.machine.detector.release(self.geometry.block_ids)
+                    return True
+                if (self.first < HOLD).any():
+                    return False
+                raise self._deadlock()
+            if self.schedule:
+                chosen = chosen[self.priority[chosen] == self.priority[chosen].min()]
+            counters = self.first[chosen]
+            block = int(counters.min())
+            self._run(block, chosen[counters == block])
+
+    def _run(self, block: int, warps: Ints) -> None:
+        """Run a block of code for these warps, and on while they stay together and nobody else may run."""
+        whole = self.whole[warps]
+        if whole.all() and (warps[-1] - warps[0] == len(warps) - 1):
+            self._run_together(block, int(warps[0]), int(warps[-1]) + 1)
+            return
+        if whole.any() and not whole.all():
+            warps = warps[whole]
+            whole = whole[whole]
+        if whole.all():
+            breaks = np.flatnonzero(np.diff(warps) != 1)
+            first_run = warps[: breaks[0] + 1] if len(breaks) else warps
+            if len(first_run) * 4 >= len(warps):
+                self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
+                return
+        active = self.counter[warps] == block
+        self._note(block)
+        self.interpreter.run_masked(block, warps, active)
+        self._advance(block, warps, active)
+
+    def _run_together(self, block: int, first: int, last: int) -> None:
+        """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
+        warps = np.arange(first, last)
+        alone = bool((self.first[:first] >= HOLD).all() and (self.first[last:] >= HOLD).all())
+        while True:
+            self._note(block)
+            self.interpreter.run_slice(block, first, last)
+            end = self.blocks[block].end
+            following = self._common_way(end, first, last)
+            if following is None:
+                self.counter[first:last] = block
+                self._advance(block, warps, np.ones((last - first, LANES), np.bool_))
+                return
+            back = following <= block
+            block = following
+            if not alone or (back and self.quiet > _WATCH_AFTER):
+                self.counter[first:last] = block
+                self.first[first:last] = block
+                if back and self.quiet > _WATCH_AFTER:
+                    self._watch_loop(block, warps)
+                return
+
+    def _common_way(self, end: Terminator, first: int, last: int) -> int | None:
+        """Where all lanes of whole warps go next, if that is one block and nobody has to wait."""
+        if end.kind == "jump":
+            return end.target
+        if end.kind == "branch":
+            taken = self._guard(end)[first * LANES : last * LANES]
+            count = int(np.count_nonzero(taken))
+            if end.negated:
+                count = len(taken) - count
+            if count == len(taken):
+                return end.target
+            return end.next if count == 0 else None
+        if end.kind == "wait" and isinstance(end.detail, Converge):
+            return end.next if self.machine.detector is None or not end.detail.barrier else None
+        everybody = last - first == self.geometry.warp_count
+        return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
+
+    def _passes_at_once(self, barrier: Barrier) -> bool:
+        """Whether all warps of the batch, being here, just pass the barrier: the usual ``__syncthreads()``."""
+        if self.schedule or barrier.mode != "sync" or barrier.threads is not None or self.machine.arrived:
+            return False
+        if not isinstance(barrier.number, Immediate):
+            return False
+        machine, geometry = self.machine, self.geometry
+        machine.tally.barriers += geometry.warp_count
+        machine.progress += 1
+        if machine.detector is not None:
+            ids = self._ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
+            for block in range(geometry.blocks):
+                machine.detector.barrier(ids[:, block])
+        return True
+
+    def _guard(self, end: Terminator) -> Flags:
+        if end.guard is None:
+            return np.ones(self.geometry.columns, np.bool_)
+        row: Flags = self.machine.files["p"][self.machine.program.layout.rows[end.guard]]
+        return row
+
+    def _note(self, block: int) -> None:
+        """Count a step, and watch for kernels that make no progress."""
+        self.steps += 1
+        self.machine.ticks += 1
+        if self.machine.progress != self.seen_progress:
+            self.seen_progress = self.machine.progress
+            self.quiet = 0
+            self.watch.clear()
+        else:
+            self.quiet += 1
+            if self.quiet > STEP_LIMIT:
+                instruction = blame(self.blocks[block])
+                message = (
+                    f"{self.machine.launch.kernel}: {STEP_LIMIT:,} steps without a store, a barrier or an exit; "
+                    f"{who(self.geometry, self.first < HOLD)} at {instruction.location}"
+                )
+                raise fault("step-limit", message, instruction)
+
+    # Ends of blocks
+
+    def _advance(self, block: int, warps: Ints, active: Flags) -> None:
+        """Give the active lanes of these warps their next counters."""
+        end = self.blocks[block].end
+        counter = self.counter[warps]
+        before = counter.copy()
+        if end.kind == "jump":
+            counter[active] = end.target
+        elif end.kind == "branch":
+            taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
+            counter[active & taken] = end.target
+            counter[active & ~taken] = end.next
+        elif end.kind == "exit":
+            leaving = active
+            if end.guard is not None:
+                leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
+                counter[active & ~leaving] = end.next
+            counter[leaving] = DONE
+        elif end.kind == "switch":
+            chosen = (
+                self.interpreter.operand_row(Value(end.selector, "u4"), warps) if end.selector is not None else before
+            )
+            table = np.array(end.table)
+            counter[active] = table[np.minimum(chosen, len(table) - 1)][active]
+        else:
+            counter[active] = HOLD + end.next
+        self.counter[warps] = counter
+        self._look(warps)
+        if end.kind == "wait":
+            self._converge(block, end, warps)
+        elif end.kind == "exit":
+            self.machine.progress += 1
+            self._exited(warps)
+        elif self.quiet > _WATCH_AFTER and (counter[active] <= block).any():
+            self._watch_loop(int(counter[active].min()), warps)
+
+    def _converge(self, block: int, end: Terminator, warps: Ints) -> None:
+        """Release the warps whose lanes have all met; at a block barrier whole warps then wait there."""
+        waiting = HOLD + end.next
+        counter = self.counter[warps]
+        here = counter == waiting
+        live = counter < DONE
+        needed = live
+        if isinstance(end.detail, Converge) and end.detail.members is not None:
+            masks = self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
+            mask = masks[np.arange(len(warps)), here.argmax(axis=1)].astype(np.uint64)
+            named = (mask[:, None] >> np.arange(LANES, dtype=np.uint64)) & np.uint64(1) != 0
+            needed = live & named
+        ready = ~(needed & ~here).any(axis=1)
+        if ready.any():
+            self._pass(block, end, warps[ready], here[ready])
+
+    def _pass(self, block: int, end: Terminator, warps: Ints, here: Flags) -> None:
+        """The lanes ``here`` of these warps have met."""
+        if isinstance(end.detail, Barrier):
+            self._arrive(block, end, warps, here)
+            return
+        if isinstance(end.detail, Converge) and end.detail.barrier and self.machine.detector is not None:
+            self.machine.detector.warp_barrier(self._ids(warps), here)
+        counter = self.counter[warps]
+        counter[here] = end.next
+        self.counter[warps] = counter
+        self._look(warps)
+
+    def _ids(self, warps: Ints) -> Ints:
+        geometry = self.geometry
+        ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
+        return np.asarray(ids, np.int64)
+
+    def _release_held(self) -> bool:
+        """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""
+        held = np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))
+        if not len(held):
+            return False
+        place = int(self.first[held].min())
+        warps = held[self.first[held] == place]
+        block = self.waits[place - HOLD].number
+        end = self.blocks[block].end
+        instruction = blame(self.blocks[block])
+        lane = int(np.flatnonzero(self.counter[warps[0]] == place)[0])
+        message = (
+            f"{self.machine.launch.kernel}: only some threads of a warp reach {instruction.text!r}, "
+            f"e.g. {self.geometry.thread_name(int(warps[0]) * LANES + lane)}; the others have gone another way"
+        )
+        self.machine.hazards.add("divergent-barrier", instruction, message, instruction)
+        self._pass(block, end, warps, self.counter[warps] == place)
+        return True
+
+    # Barriers
+
+    def _arrive(self, block: int, end: Terminator, warps: Ints, here: Flags) -> None:
+        """Lanes reach a barrier of their thread block."""
+        machine = self.machine
+        barrier: Barrier = end.detail
+        machine.tally.barriers += len(warps)
+        machine.progress += 1
+        number = self.interpreter.operand_row(Value(barrier.number, "u4"), warps).astype(np.int64)
+        counter = self.counter[warps]
+        counter[here] = end.next if barrier.mode == "arrive" else BARRIER + end.next
+        self.counter[warps] = counter
+        ids = self.barrier_of[warps]
+        ids[here] = number[here]
+        self.barrier_of[warps] = ids
+        self._look(warps)
+        first_lane = here.argmax(axis=1)
+        numbers = number[np.arange(len(warps)), first_lane]
+        for n in np.unique(numbers):
+            mine = warps[numbers == n]
+            self._count_arrivals(block, end, int(n), mine, here[numbers == n])
+
+    def _count_arrivals(self, block: int, end: Terminator, number: int, warps: Ints, here: Flags) -> None:
+        machine, geometry = self.machine, self.geometry
+        barrier: Barrier = end.detail
+        if barrier.mode == "arrive":
+            for warp in warps:
+                block_index = int(geometry.block_of_warp[warp])
+                machine.arrived.setdefault((block_index, number), []).append(int(warp))
+        wanted = 0
+        if barrier.threads is not None:
+            wanted = int(self.interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
+            if wanted % LANES or not 0 < wanted <= geometry.warps * LANES:
+                instruction = blame(self.blocks[block])
+                message = f"{machine.launch.kernel}: barrier {number} for {wanted} threads in {instruction.text!r}"
+                raise fault("deadlock", message, instruction)
+        for block_index in np.unique(geometry.block_of_warp[warps]):
+            machine.expected[int(block_index), number] = wanted
+        self._complete(number, np.unique(geometry.block_of_warp[warps]))
+
+    def _complete(self, number: int, block_indices: Ints) -> None:
+        """Open barrier ``number`` of these thread blocks where enough threads have arrived."""
+        geometry, machine = self.geometry, self.machine
+        state = self.counter.reshape(geometry.warps, geometry.blocks, LANES)
+        ids = self.barrier_of.reshape(geometry.warps, geometry.blocks, LANES)
+        there = (state >= BARRIER) & (state < DONE) & (ids == number)
+        gone = state >= DONE
+        for index in block_indices:
+            waiting = there[:, index]
+            if not waiting.any():
+                continue
+            wanted = machine.expected.get((int(index), number), 0)
+            early = np.zeros(geometry.warps, np.bool_)
+            early[[warp // geometry.blocks for warp in machine.arrived.get((int(index), number), [])]] = True
+            whole = (waiting | gone[:, index]).all(axis=1) | early
+            present = int((waiting.any(axis=1) & whole | early).sum()) * LANES
+            if present >= wanted if wanted else whole.all():
+                self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted)
+
+    def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> None:
+        """Let the waiting threads of one thread block go on."""
+        geometry, machine = self.geometry, self.machine
+        roles = np.flatnonzero(waiting.any(axis=1))
+        warps = roles * geometry.blocks + index
+        early = machine.arrived.pop((index, number), [])
+        machine.expected.pop((index, number), None)
+        machine.progress += 1
+        places = np.unique(self.counter[warps][waiting[roles]])
+        ends = {
+            BARRIER + b.end.next: b for b in self.blocks if b.end.kind == "wait" and isinstance(b.end.detail, Barrier)
+        }
+        exists = geometry.exists.reshape(-1, LANES).reshape(geometry.warps, geometry.blocks, LANES)[:, index]
+        if not wanted and (gone & exists).any():
+            instruction = blame(ends[int(places[0])])
+            name = int(geometry.block_ids[index])
+            message = f"{machine.launch.kernel}: block {name} passes a barrier that threads skipped by exiting"
+            machine.hazards.add("divergent-barrier", instruction, message, instruction)
+        reduction = next((ends[int(p)] for p in places if ends[int(p)].end.detail.mode in {"popc", "and", "or"}), None)
+        if reduction is not None:
+            self._reduce(reduction.end, warps, waiting[roles])
+        if machine.detector is not None:
+            machine.detector.barrier(self._ids(np.concatenate([warps, np.array(early, np.int64)])))
+        counter = self.counter[warps]
+        counter[waiting[roles]] -= BARRIER
+        self.counter[warps] = counter
+        self._look(warps)
+        self._shuffle()
+
+    def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
+        """The result of bar.red for all threads that waited."""
+        barrier: Barrier = end.detail
+        if end.action is None or barrier.source is None:
+            return
+        flags = self.interpreter.operand_row(Value(barrier.source, "p"), warps) != barrier.negated
+        yes = flags & here
+        value = {"popc": int(yes.sum()), "and": bool((yes | ~here).all()), "or": bool(yes.any())}[barrier.mode]
+        row = self.interpreter.result_row(end.action.results[0])
+        columns = (warps[:, None] * LANES + np.arange(LANES))[here]
+        row[columns] = value
+
+    def _exited(self, warps: Ints) -> None:
+        """Threads that ended: warps and barriers may have waited for them alone."""
+        held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
+        for block in self.blocks if len(held) else ():
+            if block.end.kind == "wait":
+                waiting = held[(self.counter[held] == HOLD + block.end.next).any(axis=1)]
+                if len(waiting):
+                    self._converge(block.number, block.end, waiting)
+        blocks = np.unique(self.geometry.block_of_warp[warps])
+        waiting_blocks = self.counter.reshape(self.geometry.warps, self.geometry.blocks, LANES)[:, blocks]
+        stuck = (waiting_blocks >= BARRIER) & (waiting_blocks < DONE)
+        if stuck.any():
+            ids = self.barrier_of.reshape(self.geometry.warps, self.geometry.blocks, LANES)[:, blocks]
+            for number in np.unique(ids[stuck]):
+                self._complete(int(number), blocks)
+
+    # Trouble
+
+    def _watch_loop(self, block: int, warps: Ints) -> None:
+        """Stall warps that come back to a block with the registers they had there before, memory being unchanged.
+
+        The state of visits 1, 2, 4, … is kept, so a cycle of any length is found. Only the first warp's registers are
+        compared until they repeat: in most loops they never do, and all registers are many.
+        """
+        watch = self.watch.setdefault((block, int(warps[0]), len(warps)), _Watch())
+        watch.visits += 1
+        sample = self.machine.snapshot(warps[:1])
+        if sample != watch.sample:
+            if watch.visits & (watch.visits - 1) == 0:
+                watch.sample, watch.whole = sample, None
+            return
+        whole = self.machine.snapshot(warps) + self.counter[warps].tobytes()
+        if whole == watch.whole:
+            self.stalled[warps] = self.machine.progress
+            self.last_place[int(warps[0])] = blame(self.blocks[block])
+        watch.whole = whole
+
+    def spinning(self) -> KernelFault:
+        """The error for a batch of which only spinning warps are left."""
+        spinners = self.first < HOLD
+        warp = int(np.flatnonzero(spinners)[0])
+        instruction = self.last_place.get(warp) or blame(self.blocks[int(self.first[warp])])
+        message = (
+            f"{self.machine.launch.kernel}: {who(self.geometry, spinners)} spins at {instruction.location} on memory "
+            f"that nobody changes any more{self._waiters()}"
+        )
+        return fault("deadlock", message, instruction)
+
+    def _deadlock(self) -> KernelFault:
+        """The error for a batch in which every warp waits for another."""
+        waiting = (self.first >= BARRIER) & (self.first < DONE)
+        place = int(self.first[np.flatnonzero(waiting)[0]]) - BARRIER
+        instruction = blame(self.waits[place])
+        return fault("deadlock", f"{self.machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
+
+    def _waiters(self) -> str:
+        """Who waits where, for messages."""
+        parts = []
+        waiting = (self.first >= BARRIER) & (self.first < DONE)
+        for place in np.unique(self.first[waiting]):
+            here = waiting & (self.first == place)
+            warp = int(np.flatnonzero(here)[0])
+            number = int(self.barrier_of[warp][self.counter[warp] == place][0])
+            instruction = blame(self.waits[int(place) - BARRIER])
+            parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
+        return "; " + "; ".join(parts) if parts else ""

@@ -1,0 +1,50 @@
+"""The values of special registers over the lanes of a batch of thread blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.special_registers import CONSTANTS
+from matmill.launch import Launch
+
+# Shared memory is allocated in units, and the system reserves some in each block (PTX ISA, "%total_smem_size").
+_SHARED_UNIT, _RESERVED_SHARED = 128, 1024
+
+
+def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: int) -> Row | int:
+    """The values of a special register for all lanes of a batch, or the one value that they share."""
+    base, _, axis = name.partition(".")
+    n = "xyz".find(axis) if axis else 0
+    thread = geometry.thread
+    lane = (thread % LANES).astype(np.uint64)
+    below = (np.uint64(1) << lane) - np.uint64(1)
+    own = np.uint64(1) << lane
+    block = np.repeat(geometry.block_ids[geometry.block_of_warp], LANES)
+    total = -(-(launch.dynamic_shared + static_shared) // _SHARED_UNIT) * _SHARED_UNIT
+    values: dict[str, Row | int] = {
+        **CONSTANTS,
+        "%tid": coordinates(thread, launch.block)[n],
+        "%ctaid": coordinates(block, launch.grid)[n],
+        "%ntid": launch.block[n],
+        "%nctaid": launch.grid[n],
+        "%laneid": thread % LANES,
+        "%warpid": thread // LANES,
+        "%lanemask_eq": own,
+        "%lanemask_lt": below,
+        "%lanemask_le": below | own,
+        "%lanemask_gt": ~(below | own),
+        "%lanemask_ge": ~below,
+        "%dynamic_smem_size": launch.dynamic_shared,
+        "%total_smem_size": total,
+        "%aggr_smem_size": total + _RESERVED_SHARED,
+    }
+    return values[base]
+
+
+def coordinates(number: Row, shape: tuple[int, int, int]) -> tuple[Row, Row, Row]:
+    """Linear numbers as x, y, z in a grid or block of ``shape``."""
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)

@@ -1,0 +1,35 @@
+"""What instructions on memory share: their state spaces, cache hints and address operands."""
+
+from __future__ import annotations
+
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction, Operand, Register
+from matmill.emulator.program.table import Modifiers, registers
+
+SPACES = ("global", "shared", "local", "param", "const", "shared::cta", "param::entry", "param::func")
+HINTS = (
+    "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "gpu", "sys", "cluster", "nc",
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "noftz",
+)  # fmt: skip
+
+
+def memory_modifiers(i: Instruction) -> tuple[Modifiers, str]:
+    """The modifiers without hints, and the state space ("generic" where none is named)."""
+    hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
+    m = Modifiers(i, *HINTS, *hints)
+    if "L2::cache_hint" in hints:
+        raise i.unsupported("a cache policy operand")
+    return m, m.pick(SPACES, "generic").split("::", maxsplit=1)[0]
+
+
+def address_of(i: Instruction, operand: Operand) -> Address:
+    """The operand as an address."""
+    if not isinstance(operand, Address) or operand.extra:
+        raise i.unsupported("its address")
+    if isinstance(operand.base, Register) and TYPE_BYTES[operand.base.type] not in {4, 8}:
+        raise i.unsupported("an address of neither 32 nor 64 bits")
+    return operand
+
+
+def base_registers(*addresses: Address) -> tuple[Register, ...]:
+    """The registers that addresses are made of."""
+    return tuple(registers(a.base for a in addresses))

@@ -1,0 +1,113 @@
+"""Barriers, fences and waits: bar, barrier, membar, fence, griddepcontrol, nanosleep, trap.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions". Fences change no values here, since each access is
+performed at once; the race detector records them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.emulator.engine.site import Site
+from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
+from matmill.emulator.program.ordering import fence_ordering
+from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
+from matmill.emulator.program.waits import Barrier, Converge
+from matmill.emulator.report.hazards import fault
+
+
+@instructions("bar", "barrier")
+def barrier(i: Instruction) -> Action:
+    """bar.sync, bar.arrive, bar.red, bar.warp.sync and their barrier.* spellings."""
+    m = Modifiers(i, "cta", "aligned")
+    if m.flag("warp"):
+        m.flag("sync")
+        m.done()
+        return Action(i, tally="control", ends_block=True, detail=Converge(i.operands[0], barrier=True))
+    mode = m.pick(("sync", "arrive", "red"))
+    operation = m.pick(("popc", "and", "or")) if mode == "red" else ""
+    if mode == "red":
+        m.pick(("pred", "u32"))
+    m.done()
+    if not mode or (mode == "red") != bool(operation):
+        raise i.unsupported("its form")
+    operands = list(i.operands)
+    results: tuple[Value, ...] = ()
+    source: Operand | None = None
+    negated = False
+    if mode == "red":
+        results = (Value(operands.pop(0), "u4" if operation == "popc" else "p"),)
+        source = operands.pop()
+        if isinstance(source, Negated):
+            source, negated = source.register, True
+    number = operands[0] if operands else Immediate(0, "int")
+    threads = operands[1] if len(operands) > 1 else None
+    sources = [Value(o, "u4") for o in (number, threads) if o is not None]
+    if source is not None:
+        sources.append(Value(source, "p"))
+    return Action(
+        i,
+        tuple(sources),
+        results,
+        tally="control",
+        ends_block=True,
+        detail=Barrier(operation or mode, number, threads, source, negated),
+    )
+
+
+@instructions("membar", "fence")
+def fence(i: Instruction) -> Action:
+    """Orders memory, which the emulator accesses in one order only: for the race detector alone."""
+    ordering = fence_ordering(i)
+
+    def bind(site: Site) -> Call:
+        detector, participants, lanes = site.machine.detector, site.participants(), site.lanes
+        if detector is None or ordering is None:
+            return _nothing
+        return lambda: detector.fence(lanes.warp_ids, participants(), ordering)
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)
+
+
+@instructions("nanosleep")
+def delay(i: Instruction) -> Action:
+    """Nothing to do: the emulator has no time."""
+    return Action(i, call=_nothing, tally="control")
+
+
+@instructions("griddepcontrol")
+def launch_order(i: Instruction) -> Action:
+    """Launches follow each other here; whether dependent ones wait, and soon enough, is checked."""
+    m = Modifiers(i)
+    waits = m.need("wait", "launch_dependents") == "wait"
+    m.done()
+
+    def bind(site: Site) -> Call:
+        dependency, participants, lanes = site.machine.dependency, site.participants(), site.lanes
+        if dependency is None or not waits:
+            return _nothing
+        return lambda: dependency.wait(lanes, participants())
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)
+
+
+def _nothing(*_: object) -> None:
+    """What a delay does here."""
+
+
+@instructions("trap", "brkpt")
+def trap(i: Instruction) -> Action:
+    """trap: ends the kernel with a fault."""
+
+    def bind(site: Site) -> Call:
+        lanes, kernel, participants = site.lanes, site.machine.launch.kernel, site.participants()
+
+        def call() -> None:
+            active = participants().reshape(-1)
+            if active.any():
+                name = lanes.thread_name(int(np.flatnonzero(active)[0]))
+                raise fault("trap", f"{kernel}: {name} executes {i.text!r}", i)
+
+        return call
+
+    return Action(i, bind=bind, tally="control", masks_itself=True)

@@ -1,0 +1,118 @@
+"""A position in PTX text, and the names that are known there."""
+
+from __future__ import annotations
+
+from matmill.emulator.frontend.lexer import Token, syntax_error, tokens
+from matmill.emulator.frontend.literals import immediate
+from matmill.emulator.frontend.syntax import Instruction, Label, Name, Register, Statement, Variable
+
+_MAX_DIGITS = 9
+
+
+class Scope:
+    """One brace level: what its names mean. Labels get the scope's number, so that inner ones hide outer ones."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.registers: dict[str, Register] = {}
+        self.ranges: dict[str, tuple[int, str]] = {}
+        self.variables: dict[str, Variable] = {}
+
+
+class Cursor:
+    """Tokens taken one after another, and the scopes that are open."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = tokens(text)
+        self.at = 0
+        self.scopes = [Scope(0)]
+
+    @property
+    def token(self) -> Token:
+        """The next token."""
+        return self.tokens[self.at]
+
+    def take(self, text: str | None = None) -> Token:
+        """Take the next token, which must be ``text`` where given."""
+        token = self.tokens[self.at]
+        if token.kind == "end" or (text is not None and token.text != text):
+            got = "the end of the text" if token.kind == "end" else repr(token.text)
+            raise syntax_error(token.line, got, repr(text) if text is not None else "more PTX")
+        self.at += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        """Take the next token if it is ``text``."""
+        if self.tokens[self.at].text == text and self.tokens[self.at].kind != "end":
+            self.at += 1
+            return True
+        return False
+
+    def take_word(self, wanted: str) -> Token:
+        """Take an identifier."""
+        token = self.take()
+        if token.kind != "word":
+            raise syntax_error(token.line, repr(token.text), wanted)
+        return token
+
+    def take_integer(self, wanted: str) -> int:
+        """Take an integer literal."""
+        negative = self.accept("-")
+        token = self.take()
+        if token.kind == "number":
+            literal = immediate(token, negative=negative)
+            if literal.form == "int":
+                return int(literal.value)
+        raise syntax_error(token.line, repr(token.text), wanted)
+
+    def skip_line(self, line: int) -> list[Token]:
+        """Take the rest of a line."""
+        skipped = []
+        while self.token.kind != "end" and self.token.line == line:
+            skipped.append(self.take())
+        return skipped
+
+    def variable(self, name: str) -> Variable | None:
+        """The variable that ``name`` means here, innermost scope first."""
+        for scope in reversed(self.scopes):
+            if name in scope.variables:
+                return scope.variables[name]
+        return None
+
+    def register(self, name: str) -> Register | None:
+        """The register that ``name`` means here, innermost scope first."""
+        for scope in reversed(self.scopes):
+            known = scope.registers.get(name)
+            if known is not None:
+                return known
+            stem = name.rstrip("0123456789")
+            if stem in scope.ranges and len(stem) < len(name) and len(name) - len(stem) <= _MAX_DIGITS:
+                count, kind = scope.ranges[stem]
+                if int(name[len(stem) :]) < count:
+                    scope.registers[name] = Register(name, kind)
+                    return scope.registers[name]
+        return None
+
+
+def resolve_labels(body: list[tuple[Statement, tuple[int, ...]]]) -> tuple[Statement, ...]:
+    """Give each label a name of its own (scope and name), and branches the label that their scope sees."""
+    known = {(path[-1], s.name) for s, path in body if isinstance(s, Label)}
+
+    def full(name: str, path: tuple[int, ...]) -> str:
+        for number in reversed(path):
+            if (number, name) in known:
+                return f"{number}:{name}" if number else name
+        return name
+
+    resolved: list[Statement] = []
+    for statement, path in body:
+        if isinstance(statement, Label):
+            resolved.append(Label(full(statement.name, path)))
+        elif statement.name == "bra":
+            s = statement
+            operands = tuple(Name(full(o.text, path)) if isinstance(o, Name) else o for o in s.operands)
+            resolved.append(Instruction(s.name, s.modifiers, operands, s.guard, s.negated, s.line, s.where, s.text))
+        else:
+            resolved.append(statement)
+    return tuple(resolved)

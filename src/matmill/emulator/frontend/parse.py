@@ -1,0 +1,451 @@
+"""PTX text to a :class:`Module`.
+
+Reads the whole PTX grammar that NVRTC writes, with names resolved to registers and variables; the instruction
+table decides later what an instruction means. Debug sections are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+
+from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
+from matmill.emulator.frontend.lexer import Token, syntax_error
+from matmill.emulator.frontend.literals import immediate, initializer
+from matmill.emulator.frontend.syntax import (
+    TYPE_BYTES,
+    Address,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    Label,
+    Module,
+    Name,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Statement,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+_SPACES = {".reg", ".const", ".global", ".local", ".shared", ".param"}
+_LINKING = {".visible", ".extern", ".weak", ".common"}
+_LINE_DIRECTIVES = {".version", ".target", ".address_size", ".alias"}
+_NUMERIC_LIMITS = {
+    ".maxnreg", ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".reqnctapercluster", ".maxclusterrank",
+    ".abi_preserve", ".abi_preserve_control",
+}  # fmt: skip
+_WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
+_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_MAX_NESTING = 64
+_MAX_BYTES = 1 << 30
+_MAX_ALIGNMENT = 1 << 20
+
+
+def parse(text: str) -> Module:
+    """Parse a PTX module.
+
+    Raises :class:`EmulationError`, with the PTX line, on anything that is not PTX.
+
+    >>> module = parse(".version 8.0 .target sm_90 .entry k(.param .u32 n) { ret; }")
+    >>> list(module.entries), module.entries["k"].params[0].size
+    (['k'], 4)
+    """
+    return _Parser(text).module()
+
+
+class _Parser(Cursor):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.files: dict[str, str] = {}
+        self.scope_count = 0
+        self.where = ""
+        self.function_variables: list[Variable] = []
+        self.targets: dict[str, tuple[str, ...]] = {}
+
+    # Module level
+
+    def module(self) -> Module:
+        entries: dict[str, Function] = {}
+        functions: dict[str, Function] = {}
+        target = ""
+        while self.token.kind != "end":
+            token = self.take()
+            word = token.text
+            if word in _LINE_DIRECTIVES:
+                rest = self._directive(word, token.line)
+                target = rest if word == ".target" else target
+            elif word == ".file":
+                self._file(token.line)
+            elif word == ".section":
+                self._section()
+            elif token.kind == "section":
+                continue
+            elif word == ".pragma":
+                self._until_semicolon()
+            elif word in _LINKING or word in _SPACES or word in {".entry", ".func"}:
+                function = self._declaration(token)
+                if function is not None:
+                    (entries if function.entry else functions)[function.name] = function
+            elif word != ";":
+                raise syntax_error(token.line, repr(word), "a module directive")
+        variables = tuple(self.scopes[0].variables.values())
+        return self._named(Module(entries=entries, functions=functions, variables=variables, target=target))
+
+    def _directive(self, word: str, line: int) -> str:
+        """The value of a directive that ends with its line, or after its first value where others follow on it."""
+        if word == ".alias":
+            self._until_semicolon()
+            return ""
+        first = self.take()
+        while self.accept(","):
+            self.take()
+        if first.line != line:
+            raise syntax_error(line, word, f"{word} with a value on its line")
+        return first.text
+
+    def _file(self, line: int) -> None:
+        parts = self.skip_line(line)
+        if len(parts) < 2 or parts[1].kind != "string":
+            raise syntax_error(line, ".file", ".file with a number and a name")
+        self.files[parts[0].text] = parts[1].text.strip('"').replace("\\\\", "/").rsplit("/", 1)[-1]
+
+    def _section(self) -> None:
+        while not self.accept("{"):
+            self.take()
+        depth = 1
+        while depth:
+            word = self.take().text
+            depth += (word == "{") - (word == "}")
+
+    def _until_semicolon(self) -> None:
+        while not self.accept(";"):
+            self.take()
+
+    def _named(self, module: Module) -> Module:
+        """The module with ``.loc`` file numbers replaced by names: ``.file`` may come after the code."""
+        if not self.files:
+            return module
+
+        def renamed(function: Function) -> Function:
+            body = tuple(self._with_file(s) if isinstance(s, Instruction) else s for s in function.body)
+            return Function(
+                name=function.name, entry=function.entry, params=function.params, returns=function.returns,
+                variables=function.variables, body=body, targets=function.targets, limit=function.limit,
+            )  # fmt: skip
+
+        return Module(
+            entries={name: renamed(f) for name, f in module.entries.items()},
+            functions={name: renamed(f) for name, f in module.functions.items()},
+            variables=module.variables,
+            target=module.target,
+        )
+
+    def _with_file(self, s: Instruction) -> Instruction:
+        number, _, line = s.where.partition(":")
+        where = f"{self.files[number]}:{line}" if number in self.files else s.where
+        return Instruction(s.name, s.modifiers, s.operands, s.guard, s.negated, s.line, where, s.text)
+
+    def _declaration(self, first: Token) -> Function | None:
+        extern = False
+        token = first
+        while token.text in _LINKING:
+            extern = extern or token.text == ".extern"
+            token = self.take()
+        if token.text in {".entry", ".func"}:
+            return self._function(entry=token.text == ".entry")
+        if token.text in _SPACES - {".reg"}:
+            self._variables(token.text[1:], extern=extern)
+            return None
+        raise syntax_error(token.line, repr(token.text), "a variable or a function")
+
+    # Variables
+
+    def _variables(self, space: str, *, extern: bool = False) -> None:
+        variable = self._variable(space, extern=extern)
+        self.take(";")
+        self.scopes[-1].variables[variable.name] = variable
+        if len(self.scopes) > 1:
+            self.function_variables.append(variable)
+
+    def _variable(self, space: str, *, extern: bool = False) -> Variable:
+        """One variable: ``.align 8 .b8 name[64] = {…}``."""
+        line = self.token.line
+        align, vector, element = self._variable_type(line)
+        name = self.take_word("a variable's name").text
+        if not element:
+            raise syntax_error(line, repr(name), "a type before the variable's name")
+        unit = TYPE_BYTES[element]
+        count, unsized = self._array_size(vector)
+        data = b""
+        relocations: tuple[tuple[int, Variable, int], ...] = ()
+        if self.accept("="):
+            data, relocations = initializer(self, element)
+            count = max(count, len(data) // max(unit, 1)) if unsized else count
+        size = 0 if unsized and not data else unit * count
+        align = align or max(unit * vector, 1)
+        if not len(data) <= size <= _MAX_BYTES or align <= 0 or align & (align - 1) or align > _MAX_ALIGNMENT:
+            raise syntax_error(line, f"{name}: {size} bytes aligned to {align}", "a size below 1 GiB, a power of two")
+        return Variable(name, space, size, align, data, relocations, extern=extern or unsized, element=element)
+
+    def _variable_type(self, line: int) -> tuple[int, int, str]:
+        """Alignment, vector length and element type, as far as given."""
+        align, vector, element = 0, 1, ""
+        while self.token.kind == "word" and self.token.text.startswith("."):
+            word = self.take().text[1:]
+            if word == "align":
+                align = self.take_integer("an alignment in bytes")
+            elif word in {"v2", "v4", "v8"}:
+                vector = int(word[1])
+            elif word in TYPE_BYTES:
+                element = word
+            elif word not in {"ptr", "managed", "global", "shared", "local", "const"}:
+                raise syntax_error(line, repr("." + word), "a type, .align or .ptr")
+        return align, vector, element
+
+    def _array_size(self, vector: int) -> tuple[int, bool]:
+        """The number of elements that follow a variable's name, and whether one dimension is left open."""
+        count, unsized = vector, False
+        while self.accept("["):
+            if self.accept("]"):
+                unsized = True
+                continue
+            count *= self.take_integer("an array size")
+            self.take("]")
+        return count, unsized
+
+    # Functions
+
+    def _function(self, *, entry: bool) -> Function | None:
+        self.scope_count = 0
+        self.scopes.append(Scope(0))
+        self.where = ""
+        self.function_variables = []
+        self.targets = {}
+        returns = self._params() if self.token.text == "(" else ()
+        name = self.take_word("a function's name").text
+        params = self._params() if self.token.text == "(" else ()
+        limit = self._limits()
+        if self.accept(";"):
+            self.scopes.pop()
+            return None
+        opening = self.take("{")
+        body: list[tuple[Statement, tuple[int, ...]]] = []
+        self._block(body, (0,), 0, opening.line)
+        self.scopes.pop()
+        resolved = resolve_labels(body)
+        return Function(
+            name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
+            body=resolved, targets=dict(self.targets), limit=limit,
+        )  # fmt: skip
+
+    def _params(self) -> tuple[Variable, ...]:
+        self.take("(")
+        found: list[Variable] = []
+        while not self.accept(")"):
+            space = self.take().text
+            if space not in {".param", ".reg"}:
+                raise syntax_error(self.token.line, repr(space), ".param")
+            found.append(self._variable("param"))
+            self.scopes[-1].variables[found[-1].name] = found[-1]
+            if self.token.text != ")":
+                self.take(",")
+        return tuple(found)
+
+    def _limits(self) -> int:
+        """Skip the directives between a function's parameters and its body; return the most threads per block."""
+        limit = 0
+        while self.token.text.startswith("."):
+            word = self.take().text
+            if word in _NUMERIC_LIMITS:
+                values = [self.take_integer("a number")]
+                while self.accept(","):
+                    values.append(self.take_integer("a number"))
+                if word in {".maxntid", ".reqntid"}:
+                    limit = 1
+                    for value in values:
+                        limit *= value
+            elif word == ".pragma":
+                self._until_semicolon()
+            elif word not in _WORD_LIMITS:
+                raise syntax_error(self.token.line, repr(word), "a function's body")
+        return limit
+
+    def _block(
+        self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
+    ) -> None:
+        """The statements up to the closing brace; nested scopes are flattened, their names already resolved."""
+        if depth > _MAX_NESTING:
+            raise syntax_error(opened, f"{depth} nested scopes", f"at most {_MAX_NESTING}")
+        while not self.accept("}"):
+            token = self.take()
+            word = token.text
+            if word == "{":
+                self.scope_count += 1
+                self.scopes.append(Scope(self.scope_count))
+                self._block(body, (*path, self.scope_count), depth + 1, token.line)
+                self.scopes.pop()
+            elif self._inner_directive(token):
+                continue
+            elif token.kind == "word" and self.token.text == ":":
+                self._label(token, body, path)
+            elif word == "@" or (token.kind == "word" and not word.startswith((".", "%"))):
+                body.append((self._instruction(token), path))
+            else:
+                raise syntax_error(token.line, repr(word), "an instruction")
+
+    def _inner_directive(self, token: Token) -> bool:
+        """Take a directive inside a body; False if the token begins something else."""
+        word = token.text
+        if token.kind == "location":
+            self._location(token)
+        elif word == ".reg":
+            self._registers()
+        elif word in _SPACES or word in _LINKING:
+            self._declaration(token)
+        elif word == ".file":
+            self._file(token.line)
+        elif word in {".pragma", ".callprototype", ".calltargets"}:
+            self._until_semicolon()
+        else:
+            return word == ";"
+        return True
+
+    def _label(self, token: Token, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...]) -> None:
+        self.take(":")
+        name = token.text
+        if self.token.text == ".branchtargets":
+            self.take()
+            labels = [self.take_word("a label").text]
+            while self.accept(","):
+                labels.append(self.take_word("a label").text)
+            self.take(";")
+            self.targets[name] = tuple(labels)
+        elif self.token.text in {".callprototype", ".calltargets"}:
+            self._until_semicolon()
+        else:
+            body.append((Label(name), path))
+
+    def _location(self, token: Token) -> None:
+        found = _LOCATION.match(token.text)
+        if found is None:
+            raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
+        # NVRTC marks moved code with line 0; the last real line is the better guide.
+        if found[2] != "0":
+            self.where = f"{found[1]}:{found[2]}"
+
+    def _registers(self) -> None:
+        token = self.take()
+        kind = token.text[1:]
+        if kind in {"v2", "v4"} or kind not in TYPE_BYTES:
+            raise syntax_error(token.line, repr(token.text), "a scalar register type")
+        scope = self.scopes[-1]
+        while True:
+            name = self.take_word("a register's name").text
+            if self.accept("<"):
+                scope.ranges[name] = (self.take_integer("a register count"), kind)
+                self.take(">")
+            else:
+                scope.registers[name] = Register(name, kind)
+            if self.accept(";"):
+                return
+            self.take(",")
+
+    # Instructions
+
+    def _instruction(self, first: Token) -> Instruction:
+        guard, negated, token = None, False, first
+        if first.text == "@":
+            negated = self.accept("!")
+            name = self.take_word("a predicate")
+            guard = self.register(name.text)
+            if guard is None or guard.type != "pred":
+                raise syntax_error(name.line, repr(name.text), "a predicate register")
+            token = self.take_word("an instruction")
+        words = token.text.split(".")
+        operands: list[Operand] = []
+        if not self.accept(";"):
+            operands.append(self._operand(0))
+            while self.accept(",") or (words[0] == "call" and self.token.text not in {";", "}"}):
+                operands.append(self._operand(0))
+            end = self.take(";")
+        else:
+            end = self.tokens[self.at - 1]
+        text = " ".join(self.text[first.start : end.start + 1].split())
+        return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, self.where, text)
+
+    def _operand(self, depth: int) -> Operand:
+        if depth > _MAX_NESTING:
+            raise syntax_error(self.token.line, "a deeply nested operand", "PTX")
+        first = self._single(depth)
+        if self.accept("|"):
+            return Pair(first, self._single(depth))
+        return first
+
+    def _single(self, depth: int) -> Operand:
+        token = self.take()
+        word = token.text
+        if word == "{":
+            return Vector(self._list("}", depth))
+        if word == "(":
+            return Group(self._list(")", depth))
+        if word == "[":
+            return self._address(token, depth)
+        if word == "!":
+            name = self.take_word("a predicate")
+            register = self.register(name.text)
+            if register is None:
+                raise syntax_error(name.line, repr(name.text), "a predicate register")
+            return Negated(register)
+        if word == "-" or token.kind == "number":
+            number = self.take() if word == "-" else token
+            if number.kind != "number":
+                raise syntax_error(number.line, repr(number.text), "a number")
+            return immediate(number, negative=word == "-")
+        if token.kind == "word":
+            return self._word(word)
+        raise syntax_error(token.line, repr(word), "an operand")
+
+    def _word(self, word: str) -> Operand:
+        if word == "_":
+            return Sink()
+        register = self.register(word)
+        if register is not None:
+            return register
+        variable = self.variable(word)
+        if variable is not None:
+            offset = 0
+            while self.token.text in {"+", "-"}:
+                sign = -1 if self.take().text == "-" else 1
+                offset += sign * self.take_integer("an offset in bytes")
+            return Symbol(variable, offset)
+        if word == "WARP_SZ":
+            return Immediate(32, "int")
+        return Special(word) if word.startswith("%") else Name(word)
+
+    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
+        items: list[Operand] = []
+        while not self.accept(closing):
+            items.append(self._operand(depth + 1))
+            if self.token.text != closing:
+                self.take(",")
+        return tuple(items)
+
+    def _address(self, opening: Token, depth: int) -> Address:
+        base = self._single(depth + 1)
+        offset = 0
+        while self.token.text in {"+", "-"}:
+            sign = -1 if self.take().text == "-" else 1
+            offset += sign * self.take_integer("an offset in bytes")
+        extra: list[Operand] = []
+        while self.accept(","):
+            extra.append(self._operand(depth + 1))
+        self.take("]")
+        if not isinstance(base, (Register, Symbol, Immediate)):
+            raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
+        return Address(base, offset, tuple(extra))

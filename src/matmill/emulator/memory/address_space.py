@@ -1,0 +1,157 @@
+"""Global memory as kernels see it: host arrays at virtual addresses that do not depend on the host.
+
+The address space of one launch, from low to high: bound arrays and module variables (global), then windows through
+which generic addresses reach shared, local and parameter memory.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
+from matmill.launch import Pointer
+
+# cudaMalloc promises 256; allocators return multiples of 512.
+ALIGNMENT = 512
+# An index that runs past its buffer should hit no other: empty space follows, as long as the buffer and more.
+GUARD = 1 << 20
+FIRST_ADDRESS = 1 << 36
+SHARED_WINDOW = 1 << 52
+LOCAL_WINDOW = 1 << 53
+PARAM_WINDOW = 1 << 54
+# sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
+SHARED_BASE = 1024
+
+Words = dict[int, NDArray[np.generic]]
+_WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+
+
+def window_of(address: int) -> tuple[str, int]:
+    """The state space that a generic address above global memory falls into, and where its window begins."""
+    if address >= PARAM_WINDOW:
+        return "param", PARAM_WINDOW
+    return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
+
+
+def words(data: NDArray[np.uint8]) -> Words:
+    """``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
+    return {size: data[: len(data) - len(data) % size].view(kind) for size, kind in _WORD_TYPES.items()}
+
+
+class Allocation:
+    """A span of virtual addresses backed by host bytes."""
+
+    def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str) -> None:
+        self.name = name
+        self.start = start
+        self.size = len(data)
+        self.readable = "r" in access
+        self.writable = "w" in access
+        self.words = words(data)
+
+    @property
+    def end(self) -> int:
+        """The first address after it."""
+        return self.start + self.size
+
+
+class Memory:
+    """Arrays bound to virtual addresses, in the order of binding.
+
+    >>> memory = Memory()
+    >>> memory.bind("A", np.zeros(4, np.float32), access="r")
+    Pointer(name='A', address=68719476736)
+    """
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.next_address = FIRST_ADDRESS
+
+    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str) -> Pointer:
+        """Give ``array`` an address: the pointer to its first element, which kernels then read and write in place.
+
+        Any strides will do, negative ones too: the allocation is the array's span of bytes, at a 512-aligned virtual
+        address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault.
+
+        Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
+        where a writable binding of a read-only array is asked for.
+        """
+        if access not in {"r", "w", "rw"}:
+            raise ArgumentError(argument="access", got=repr(access), wanted='"r", "w" or "rw"', fix="Pick one of them.")
+        if array is None:
+            return Pointer(name, 0)
+        if array.dtype.hasobject:
+            raise DTypeError(argument=name, got=f"dtype {array.dtype}", wanted="plain numbers", fix="Convert it first.")
+        data, first = _span(array)
+        if "w" in access and len(data) and not data.flags.writeable:
+            raise ReadOnlyError(
+                argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
+            )
+        return Pointer(name, self.allocate(name, data, access).start + first)
+
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+        """Give flat bytes the next free address."""
+        allocation = Allocation(name, self.next_address, data, access)
+        self.next_address += (2 * allocation.size + GUARD) // ALIGNMENT * ALIGNMENT
+        self.allocations.append(allocation)
+        return allocation
+
+
+class AddressSpace:
+    """The global allocations of one launch: those of a :class:`Memory` and the module's variables."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = Memory()
+        self._memory.allocations = list(memory.allocations)
+        self._memory.next_address = memory.next_address
+        self._index()
+
+    def _index(self) -> None:
+        self.allocations: Sequence[Allocation] = self._memory.allocations
+        self.starts = [a.start for a in self.allocations]
+
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+        """Add a module variable for the time of the launch."""
+        allocation = self._memory.allocate(name, data, access)
+        self._index()
+        return allocation
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds ``address``."""
+        at = bisect.bisect_right(self.starts, address) - 1
+        if at >= 0 and address < self.allocations[at].end:
+            return self.allocations[at]
+        return None
+
+    def describe(self, address: int) -> str:
+        """What is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
+        if address < 8 * ALIGNMENT:
+            return "the null pointer"
+        at = bisect.bisect_right(self.starts, address) - 1
+        if at >= 0:
+            near = self.allocations[at]
+            if address < near.end:
+                return f"{near.name} + {address - near.start} B of {near.size}"
+            if address < near.end + GUARD // 2 + near.size // 2:
+                return f"{address - near.end} B behind the end of {near.name} ({near.size} B)"
+        if at + 1 < len(self.starts) and self.starts[at + 1] - address <= GUARD:
+            near = self.allocations[at + 1]
+            return f"{near.start - address} B before {near.name} ({near.size} B)"
+        return "no buffer"
+
+
+def _span(array: NDArray[np.generic]) -> tuple[NDArray[np.uint8], int]:
+    """The bytes from the array's lowest to its highest element, and the offset of its first element in them."""
+    if array.size == 0:
+        return np.zeros(0, np.uint8), 0
+    steps = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
+    below = -sum(s for s in steps if s < 0)
+    size = below + sum(s for s in steps if s > 0) + array.dtype.itemsize
+    corner = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
+    lowest = array[(*corner, ...)]
+    element = np.lib.stride_tricks.as_strided(lowest, (1,), (array.dtype.itemsize,)).view(np.uint8)
+    return np.lib.stride_tricks.as_strided(element, (size,), (1,)), below

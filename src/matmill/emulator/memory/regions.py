@@ -1,0 +1,32 @@
+"""Regions: spans of one state space that are backed by host arrays."""
+
+from __future__ import annotations
+
+from matmill.emulator.memory.address_space import Allocation, Words
+
+
+class Region:
+    """An allocation of global memory, or the shared, local or parameter memory of a batch of thread blocks.
+
+    ``start`` and ``end`` are offsets in the region's own space. The bytes of lane ``i`` begin at
+    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte of shared memory: 1 once it was stored to.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        start: int,
+        end: int,
+        words: Words,
+        *,
+        allocation: Allocation | None = None,
+        written: Words | None = None,
+    ) -> None:
+        self.kind = kind
+        self.start = start
+        self.end = end
+        self.words = words
+        self.allocation = allocation
+        self.written = written
+        # A kernel's parameters are constants (PTX ISA, "Kernel Function Parameters").
+        self.writable = kind != "param" if allocation is None else allocation.writable

@@ -1,0 +1,233 @@
+"""Basic blocks: straight runs of actions, and the branch, wait or exit that ends each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from matmill.emulator.frontend.inline import Flat
+from matmill.emulator.frontend.syntax import (
+    TYPE_BYTES,
+    Immediate,
+    Instruction,
+    Label,
+    Name,
+    Negated,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Statement,
+    Symbol,
+)
+from matmill.emulator.program.special_registers import CLOCKS, is_known
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
+
+_SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
+
+
+@dataclass
+class Terminator:
+    """How a block ends.
+
+    ``kind`` is "jump" (to ``target``), "branch" (to ``target`` where ``guard`` holds, else ``next``), "exit" (where
+    ``guard`` holds or is None, else ``next``), "wait" (as ``detail`` says, then ``next``) or "switch" (to
+    ``table[selector]``). Targets are block numbers.
+    """
+
+    kind: str
+    instruction: Instruction | None = None
+    guard: Register | None = None
+    negated: bool = False
+    target: int = -1
+    next: int = -1
+    table: tuple[int, ...] = ()
+    selector: Operand | None = None
+    action: Action | None = None
+    detail: Any = None
+
+    def successors(self) -> list[int]:
+        """The blocks that may come next."""
+        if self.kind == "jump":
+            return [self.target]
+        if self.kind == "switch":
+            return list(self.table)
+        if self.kind == "branch":
+            return [self.target, self.next]
+        return [self.next] if self.next >= 0 else []
+
+
+@dataclass
+class Block:
+    """A straight run of actions. ``number`` orders blocks as the program text does."""
+
+    number: int
+    actions: list[Action] = field(default_factory=list)
+    end: Terminator = field(default_factory=lambda: Terminator("exit"))
+
+
+def checked(action: Action) -> Action:
+    """The action, if its operands are what its kinds can be read from and written to."""
+    i = action.instruction
+    members = getattr(action.detail, "members", None)
+    for value in (*action.sources, *((Value(members, "u4"),) if members is not None else ())):
+        _check_source(i, value)
+    for value in action.results:
+        if not isinstance(value.operand, Register | Sink) or not _readable(value.operand, value.kind):
+            raise i.unsupported("a result of the wrong kind")
+    return action
+
+
+def _check_source(i: Instruction, value: Value) -> None:
+    """Raise where an operand cannot be read as rows of its kind."""
+    operand = value.operand.register if isinstance(value.operand, Negated) else value.operand
+    if isinstance(operand, Special):
+        # Clocks are read by mov alone, which does not name them as sources.
+        if not is_known(operand.name) or operand.name in CLOCKS:
+            raise i.unsupported(f"special register {operand.name}")
+        if value.kind not in _SPECIAL_KINDS:
+            raise i.unsupported(f"special register {operand.name}, which has 32 bits, as an operand of another kind")
+    if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
+        raise i.unsupported("a source operand of the wrong kind")
+
+
+def _readable(operand: Operand, kind: str) -> bool:
+    """Whether a register is wide enough for a kind, and as wide for two halves; predicates are for predicates alone."""
+    if not isinstance(operand, Register):
+        return True
+    own = KIND_OF_TYPE.get(operand.type)
+    if own is None or (own == "p") != (kind == "p"):
+        return False
+    if kind.endswith("x2"):
+        return TYPE_BYTES[operand.type] == 2 * int(kind[1])
+    return own == "p" or max(TYPE_BYTES[operand.type], 2) >= int(kind[1])
+
+
+def uses_of(action: Action) -> list[Register]:
+    """The registers that an action reads; results under a guard count, since their old value may stay."""
+    found = registers(v.operand for v in action.sources)
+    found += [v.operand.register for v in action.sources if isinstance(v.operand, Negated)]
+    found += action.uses
+    if action.instruction.guard is not None:
+        found.append(action.instruction.guard)
+        found += registers(v.operand for v in action.results)
+    return found
+
+
+def results_of(action: Action) -> list[Register]:
+    """The registers that an action writes."""
+    return registers(v.operand for v in action.results)
+
+
+class _Builder:
+    def __init__(self, flat: Flat) -> None:
+        self.flat = flat
+        self.blocks: list[Block] = [Block(0)]
+        self.labels: dict[str, int] = {}
+        self.fixups: list[tuple[Terminator, list[str], Instruction]] = []
+
+    def open(self) -> Block:
+        block = Block(len(self.blocks))
+        self.blocks.append(block)
+        return block
+
+    def close(self, end: Terminator) -> None:
+        """End the open block and open the next, which ``end`` falls through to."""
+        last = self.blocks[-1]
+        last.end = end
+        following = self.open().number
+        if end.kind in {"branch", "wait"} or (end.kind == "exit" and end.guard is not None):
+            end.next = following
+
+    def statement(self, s: Statement) -> None:
+        if isinstance(s, Label):
+            if self.blocks[-1].actions or len(self.blocks) == 1:
+                self.close(Terminator("jump", target=len(self.blocks)))
+            self.labels[s.name] = self.blocks[-1].number
+            return
+        if s.name == "bra":
+            self._branch(s)
+        elif s.name == "brx":
+            self._switch(s)
+        elif s.name in {"ret", "exit"}:
+            self.close(Terminator("exit", s, s.guard, s.negated))
+        else:
+            self._action(s)
+
+    def _branch(self, s: Instruction) -> None:
+        target = s.operands[0] if len(s.operands) == 1 else None
+        if not isinstance(target, Name):
+            raise s.unsupported("its target")
+        kind = "jump" if s.guard is None else "branch"
+        end = Terminator(kind, s, s.guard, s.negated)
+        self.fixups.append((end, [target.text], s))
+        self.close(end)
+
+    def _switch(self, s: Instruction) -> None:
+        if len(s.operands) != 2 or not isinstance(s.operands[1], Name) or s.operands[1].text not in self.flat.targets:
+            raise s.unsupported("its targets")
+        if s.guard is not None:
+            raise s.unsupported("a guard")
+        _check_source(s, Value(s.operands[0], "u4"))
+        end = Terminator("switch", s, selector=s.operands[0])
+        self.fixups.append((end, list(self.flat.targets[s.operands[1].text]), s))
+        self.close(end)
+
+    def _action(self, s: Instruction) -> None:
+        action = checked(decode(s))
+        waits = action.ends_block or action.detail is not None
+        if waits and s.guard is not None:
+            # A guarded wait is a branch around it: only the lanes that execute it have to meet.
+            skip = Terminator("branch", s, s.guard, not s.negated)
+            self.close(skip)
+            s = replace(s, guard=None, negated=False)
+            action = decode(s)
+        else:
+            skip = None
+        if action.ends_block:
+            self.close(Terminator("wait", s, action=action, detail=action.detail))
+        else:
+            if action.detail is not None:
+                self.close(Terminator("wait", s, action=None, detail=action.detail))
+            self.blocks[-1].actions.append(action)
+            if skip is not None:
+                self.close(Terminator("jump", target=len(self.blocks)))
+        if skip is not None:
+            skip.target = self.blocks[-1].number
+
+    def finish(self) -> list[Block]:
+        for end, names, s in self.fixups:
+            if any(name not in self.labels for name in names):
+                raise s.unsupported("a label that does not exist")
+            numbers = tuple(self.labels[name] for name in names)
+            if end.kind == "switch":
+                end.table = numbers
+            else:
+                end.target = numbers[0]
+        return self.blocks
+
+
+def blocks_of(flat: Flat) -> list[Block]:
+    """The basic blocks of a flat body, in program order; the last one ends the thread.
+
+    Raises ``EmulationError`` for instructions that are not in the table and branches to nowhere.
+    """
+    builder = _Builder(flat)
+    for statement in flat.body:
+        builder.statement(statement)
+    return builder.finish()
+
+
+def operands_of_end(end: Terminator) -> list[Value]:
+    """The operands that the end of a block reads: masks, barrier numbers, predicates, selectors."""
+    found: list[Value] = []
+    if end.action is not None:
+        found += end.action.sources
+    members = getattr(end.detail, "members", None)
+    if members is not None:
+        found.append(Value(members, "u4"))
+    if end.selector is not None:
+        found.append(Value(end.selector, "u4"))
+    if end.guard is not None:
+        found.append(Value(end.guard, "p"))
+    return found

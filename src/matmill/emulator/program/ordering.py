@@ -1,0 +1,70 @@
+"""What an instruction says about the order of memory: whether it is strong, and what it releases or acquires.
+
+PTX ISA, "Memory Consistency Model". A scope is *wide* where it reaches beyond the thread's block. A launch here has no
+clusters, so each block is a cluster of its own and ``.cluster`` reaches no further than ``.cta``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.table import Modifiers
+
+_NARROW = ("cta", "cluster")
+_SCOPES = (*_NARROW, "gpu", "sys")
+_ACQUIRING = ("acquire", "acq_rel", "sc")
+_RELEASING = ("release", "acq_rel", "sc")
+# Fences between proxies or about mbarriers: they order no two accesses that the emulator has.
+_APART = ("proxy", "mbarrier_init", "sync_restrict")
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """The qualifiers of a strong access or a fence; neither ``acquire`` nor ``release`` is ``.relaxed``."""
+
+    acquire: bool = False
+    release: bool = False
+    wide: bool = True
+    sc: bool = False
+    volatile: bool = False
+
+
+def access_ordering(i: Instruction) -> Ordering | None:
+    """How strong an access is; None for a weak one. Atomics are relaxed and of scope ``.gpu`` unless they say more."""
+    stated = {"relaxed", "acquire", "release", "acq_rel", "volatile", "mmio"}.intersection(i.modifiers)
+    if not stated and i.name not in {"atom", "red"}:
+        return None
+    return Ordering(
+        acquire=not stated.isdisjoint(_ACQUIRING),
+        release=not stated.isdisjoint(_RELEASING),
+        wide=not any(scope in i.modifiers for scope in _NARROW),
+        volatile="volatile" in stated,
+    )
+
+
+def fence_ordering(i: Instruction) -> Ordering | None:
+    """What a ``fence`` or ``membar`` (which is a fence.sc) orders; None where it orders nothing here."""
+    if any(m.startswith(_APART) for m in i.modifiers):
+        return None
+    m = Modifiers(i)
+    if i.name == "membar":
+        level = m.need("cta", "gl", "sys")
+        m.done()
+        return Ordering(acquire=True, release=True, wide=level != "cta", sc=True)
+    meaning = m.pick(("sc", "acq_rel", "acquire", "release"), "acq_rel")
+    scope = m.need(*_SCOPES)
+    m.done()
+    return Ordering(
+        acquire=meaning in _ACQUIRING, release=meaning in _RELEASING, wide=scope not in _NARROW, sc=meaning == "sc"
+    )
+
+
+def orders_memory(i: Instruction) -> bool:
+    """Whether an instruction releases or acquires anything, or is a fence that does."""
+    if i.name in {"fence", "membar"}:
+        return fence_ordering(i) is not None
+    if i.name not in {"ld", "st", "atom", "red"}:
+        return False
+    ordering = access_ordering(i)
+    return ordering is not None and (ordering.acquire or ordering.release)

@@ -1,0 +1,210 @@
+"""Register allocation: which row of a register file holds each virtual register.
+
+PTX assigns most registers once; a row is free again as soon as its register is dead. Live ranges are bit sets over
+program positions (two bits per instruction: it reads, then writes), so whether a register fits a row is one ``and``.
+FMAs of a batch get consecutive rows for their sums, and each sum the row of its addend where that dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Operand, Register, Special
+from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
+from matmill.emulator.program.fma_batches import Batch
+from matmill.emulator.program.table import registers
+
+FILES = ("p", "16", "32", "64")
+_FILE_OF_SIZE = {0: "p", 1: "16", 2: "16", 4: "32", 8: "64"}
+
+
+def file_of(register: Register) -> str:
+    """The register file that holds a register: predicates, 16, 32 or 64 bits."""
+    return _FILE_OF_SIZE[TYPE_BYTES[register.type]]
+
+
+@dataclass
+class Layout:
+    """Rows of registers and of special registers (in the 32-bit file), and how many rows each file has."""
+
+    rows: dict[Register, int] = field(default_factory=dict)
+    specials: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FILES, 0))
+
+
+def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
+    """Rows for all registers of a program."""
+    ranges = _live_ranges(blocks)
+    allocator = _RowAllocator(ranges)
+    for block in blocks:
+        for batch in batches.get(block.number, ()):
+            allocator.batch(batch)
+    for block in blocks:
+        for action in block.actions:
+            allocator.together([v.operand for v in action.results])
+    for register in ranges:
+        allocator.single(register)
+    layout = Layout(rows=allocator.rows, sizes=allocator.sizes())
+    for name in sorted(_specials(blocks)):
+        layout.specials[name] = layout.sizes["32"]
+        layout.sizes["32"] += 1
+    return layout
+
+
+def _specials(blocks: Iterable[Block]) -> set[str]:
+    operands: list[Operand] = []
+    for block in blocks:
+        operands += [v.operand for action in block.actions for v in action.sources]
+        operands += [v.operand for v in operands_of_end(block.end)]
+    return {o.name for o in operands if isinstance(o, Special)}
+
+
+def _live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
+    """For each register the set of positions at which it must keep its row, as bits."""
+    live_in: list[set[Register]] = [set() for _ in blocks]
+    upward, killed = [], []
+    for block in blocks:
+        reads: set[Register] = set()
+        writes: set[Register] = set()
+        for action in block.actions:
+            reads.update(r for r in uses_of(action) if r not in writes)
+            writes.update(results_of(action))
+        reads.update(r for r in _end_uses(block) if r not in writes)
+        writes.update(_end_results(block))
+        upward.append(reads)
+        killed.append(writes)
+    live_out: list[set[Register]] = [set() for _ in blocks]
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            n = block.number
+            out: set[Register] = set()
+            for successor in block.end.successors():
+                out |= live_in[successor]
+            new = upward[n] | (out - killed[n])
+            if new != live_in[n] or out != live_out[n]:
+                live_in[n], live_out[n], changed = new, out, True
+    return _ranges(blocks, live_in, live_out)
+
+
+def _end_uses(block: Block) -> list[Register]:
+    return registers(v.operand for v in operands_of_end(block.end))
+
+
+def _end_results(block: Block) -> list[Register]:
+    return results_of(block.end.action) if block.end.action is not None else []
+
+
+def _ranges(
+    blocks: Sequence[Block], live_in: list[set[Register]], live_out: list[set[Register]]
+) -> dict[Register, int]:
+    ranges: dict[Register, int] = {}
+    position = 0
+    for block in blocks:
+        position = _BlockRanges(ranges, position).block(block, live_in[block.number], live_out[block.number])
+    return ranges
+
+
+class _BlockRanges:
+    """The live ranges inside one block: where each register's present value began, and where it was last used."""
+
+    def __init__(self, ranges: dict[Register, int], position: int) -> None:
+        self.ranges = ranges
+        self.position = position
+        self.began: dict[Register, int] = {}
+        self.last: dict[Register, int] = {}
+
+    def _extend(self, register: Register, first: int, last: int) -> None:
+        self.ranges[register] = self.ranges.get(register, 0) | ((1 << (last - first + 1)) - 1) << first
+
+    def _use(self, register: Register) -> None:
+        self.began.setdefault(register, self.position)
+        self.last[register] = self.position
+
+    def _define(self, register: Register, at: int) -> None:
+        """A new value from position ``at`` on; the old one lived to its last use."""
+        if register in self.began:
+            first = self.began[register]
+            self._extend(register, first, max(first, self.last.get(register, first)))
+        self.began[register] = at
+        self.last[register] = self.position + 1
+
+    def block(self, block: Block, live_in: set[Register], live_out: set[Register]) -> int:
+        """Add the block's live ranges; returns the position after it."""
+        self.began = dict.fromkeys(live_in, self.position)
+        for action in block.actions:
+            for register in uses_of(action):
+                self._use(register)
+            for register in results_of(action):
+                if action.instruction.guard is not None:
+                    # The old value stays where the guard does not hold, so its range continues.
+                    self.last[register] = self.position + 1
+                else:
+                    self._define(register, self.position + action.in_place)
+            self.position += 2
+        for register in _end_uses(block):
+            self._use(register)
+        for register in _end_results(block):
+            self._define(register, self.position)
+        for register, first in self.began.items():
+            end = self.position + 1 if register in live_out else self.last.get(register, first)
+            self._extend(register, first, max(first, end))
+        return self.position + 2
+
+
+class _RowAllocator:
+    """Gives out rows; ``busy`` holds, per file and row, the positions that are taken."""
+
+    def __init__(self, ranges: dict[Register, int]) -> None:
+        self.ranges = ranges
+        self.rows: dict[Register, int] = {}
+        self.busy: dict[str, list[int]] = {name: [] for name in FILES}
+
+    def sizes(self) -> dict[str, int]:
+        return {name: len(rows) for name, rows in self.busy.items()}
+
+    def _fits(self, file: str, row: int, register: Register) -> bool:
+        busy = self.busy[file]
+        return row >= len(busy) or not busy[row] & self.ranges[register]
+
+    def _take(self, file: str, row: int, register: Register) -> None:
+        busy = self.busy[file]
+        while row >= len(busy):
+            busy.append(0)
+        busy[row] |= self.ranges[register]
+        self.rows[register] = row
+
+    def single(self, register: Register) -> None:
+        if register in self.rows:
+            return
+        file = file_of(register)
+        row = next((r for r, b in enumerate(self.busy[file]) if not b & self.ranges[register]), len(self.busy[file]))
+        self._take(file, row, register)
+
+    def _take_run(self, run: Sequence[Register], wanted: int | None = None) -> None:
+        """Consecutive rows for registers of one file, at ``wanted`` if they fit there."""
+        file = file_of(run[0])
+        starts = ([] if wanted is None else [wanted]) + list(range(len(self.busy[file]) + 1))
+        for start in starts:
+            if all(self._fits(file, start + i, r) for i, r in enumerate(run)):
+                for i, register in enumerate(run):
+                    self._take(file, start + i, register)
+                return
+
+    def together(self, operands: Sequence[Operand]) -> None:
+        """Consecutive rows for the results of one instruction, if none has a row yet."""
+        run = registers(operands)
+        fresh = all(r not in self.rows for r in run) and len({file_of(r) for r in run}) == 1
+        if len(run) > 1 and len(set(run)) == len(run) and fresh:
+            self._take_run(run)
+
+    def batch(self, batch: Batch) -> None:
+        """Consecutive rows for a batch's addends, and the same ones for its sums where the addends die."""
+        for run, wanted in ((batch.addends, None), (batch.sums, batch.addends)):
+            plain = registers(run)
+            if len(plain) != len(run) or len(set(plain)) != len(plain) or any(r in self.rows for r in plain):
+                continue
+            before = registers(wanted)[:1] if wanted is not None else []
+            self._take_run(plain, self.rows.get(before[0]) if before else None)

@@ -1,0 +1,20 @@
+"""The special registers that the emulator has: %tid, %ctaid and the like, and the clocks."""
+
+from __future__ import annotations
+
+CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
+# One SM that holds everything, and no clusters.
+CONSTANTS = {
+    "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64, "%clusterid": 0, "%nclusterid": 1, "%cluster_ctaid": 0,
+    "%cluster_ctarank": 0, "%cluster_nctaid": 1, "%cluster_nctarank": 1,
+}  # fmt: skip
+_VARYING = {
+    "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
+    "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
+}  # fmt: skip
+
+
+def is_known(name: str) -> bool:
+    """Whether the emulator has a special register of this name."""
+    base, _, axis = name.partition(".")
+    return name in CLOCKS or (base in _VARYING | set(CONSTANTS) and axis in {"", "x", "y", "z"})

@@ -1,0 +1,191 @@
+"""The instruction table: what each PTX instruction does to rows of lanes.
+
+A *row* is one register over many lanes. A family of instructions is a file that decorates decoders with
+:func:`instructions`; a decoder turns an :class:`Instruction` into an :class:`Action`, or raises.
+
+An action's ``call`` gets the source rows and then the result rows. Sources may be NumPy scalars (immediates). Rows have
+the NumPy types that the action names (``kind``): "u4", "i4", "f4", …, "p" for predicates, and "f2x2" or "u2x2" for
+registers that hold two halves, whose rows are then twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Sink, Vector
+
+Call: TypeAlias = "Callable[..., object]"
+
+KIND_OF_TYPE = {
+    "b8": "u1", "u8": "u1", "s8": "i1", "b16": "u2", "u16": "u2", "s16": "i2", "f16": "f2", "bf16": "u2",
+    "b32": "u4", "u32": "u4", "s32": "i4", "f32": "f4", "f16x2": "f2x2", "bf16x2": "u2x2", "tf32": "u4",
+    "b64": "u8", "u64": "u8", "s64": "i8", "f64": "f8", "pred": "p",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand, seen as rows of ``kind``."""
+
+    operand: Operand
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What one instruction does.
+
+    ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
+    ``bind`` is for those that touch memory or other lanes: given a ``Site`` of the engine, which this room does not
+    know, it returns such a call for the lanes of that site. ``in_place`` says that a result may share its row with a
+    source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
+    whom. ``group`` names computations that the translator may batch. ``flops`` are the additions and multiplications of
+    a matrix instruction, divided by the 32 lanes that share them.
+    """
+
+    instruction: Instruction
+    sources: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    call: Call | None = None
+    bind: Callable[[Any], Call] | None = None
+    tally: str = "other"
+    in_place: bool = False
+    ends_block: bool = False
+    masks_itself: bool = False
+    uses: tuple[Register, ...] = ()
+    group: str = ""
+    detail: Any = None
+    flops: int = 0
+
+
+Decoder: TypeAlias = "Callable[[Instruction], Action]"
+TABLE: dict[str, Decoder] = {}
+_WIDEST = 8
+# How many operands an instruction may have, where its decoder takes any number.
+_OPERANDS: dict[str, tuple[int, ...]] = {}
+
+
+def instructions(*names: str, operands: tuple[int, ...] = ()) -> Callable[[Decoder], Decoder]:
+    """Register a decoder for opcodes whose first part is one of ``names``, with one of these counts of operands.
+
+    Without ``operands`` the decoder itself sees to their number.
+    """
+
+    def register(decoder: Decoder) -> Decoder:
+        for name in names:
+            if name in TABLE:
+                message = f"two decoders for {name}"
+                raise ValueError(message)
+            TABLE[name] = decoder
+            if operands:
+                _OPERANDS[name] = operands
+        return decoder
+
+    return register
+
+
+def decode(instruction: Instruction) -> Action:
+    """The action of an instruction; raises ``EmulationError`` naming it where there is none."""
+    decoder = TABLE.get(instruction.name)
+    if decoder is None:
+        raise instruction.unsupported("unknown opcode")
+    count = len(instruction.operands)
+    if count not in _OPERANDS.get(instruction.name, (count,)):
+        raise instruction.unsupported("the number of its operands")
+    try:
+        return decoder(instruction)
+    except (ValueError, IndexError, KeyError, TypeError) as problem:
+        # Decoders unpack operands and look up types without checking each; what does not fit is reported here.
+        raise instruction.unsupported("operands or modifiers that do not fit it") from problem
+
+
+class Modifiers:
+    """The modifiers of one instruction, taken one after another; :meth:`done` checks that none is left."""
+
+    def __init__(self, instruction: Instruction, *ignored: str) -> None:
+        self.instruction = instruction
+        self.left = [m for m in instruction.modifiers if m not in ignored]
+
+    def flag(self, name: str) -> bool:
+        """Whether ``name`` is there."""
+        if name in self.left:
+            self.left.remove(name)
+            return True
+        return False
+
+    def pick(self, names: Iterable[str], default: str = "") -> str:
+        """The first modifier that is one of ``names``."""
+        for modifier in self.left:
+            if modifier in names:
+                self.left.remove(modifier)
+                return modifier
+        return default
+
+    def need(self, *names: str) -> str:
+        """The first modifier that is one of ``names``, which must be there."""
+        found = self.pick(names)
+        if not found:
+            raise self.instruction.unsupported("none of ." + ", .".join(names))
+        return found
+
+    def type(self, *allowed: str) -> str:
+        """The first modifier that is a type (and, where given, one of ``allowed``)."""
+        for modifier in self.left:
+            if modifier in TYPE_BYTES:
+                if allowed and modifier not in allowed:
+                    break
+                self.left.remove(modifier)
+                return modifier
+        raise self.instruction.unsupported("its type")
+
+    def done(self) -> None:
+        """Raise for modifiers that nobody took."""
+        if self.left:
+            raise self.instruction.unsupported("modifier ." + ", .".join(self.left))
+
+
+def computed(
+    instruction: Instruction,
+    call: Call,
+    sources: Iterable[tuple[Operand, str]],
+    results: Iterable[tuple[Operand, str]],
+    *,
+    tally: str = "integer",
+    in_place: bool = False,
+    group: str = "",
+) -> Action:
+    """An action that only computes; operands are given with their kinds."""
+    return Action(
+        instruction,
+        tuple(Value(o, k) for o, k in sources),
+        tuple(Value(o, k) for o, k in results),
+        call=call,
+        tally=tally,
+        in_place=in_place,
+        group=group,
+    )
+
+
+def register_kind(operand: Operand, kind: str) -> str:
+    """``kind`` widened to the register's own width: loads and conversions may fill a wider register."""
+    size = TYPE_BYTES[operand.type] if isinstance(operand, Register) else 0
+    if int(kind[1]) < size <= _WIDEST:
+        return f"{kind[0] if kind[0] in 'iu' else 'u'}{size}"
+    return kind
+
+
+def scalars(operand: Operand) -> tuple[Operand, ...]:
+    """The items of a vector operand, or the operand itself."""
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def registers(operands: Iterable[Operand]) -> list[Register]:
+    """The plain registers among operands."""
+    return [o for o in operands if isinstance(o, Register)]
+
+
+def optional(operand: Operand | None) -> Operand:
+    """A result operand, or a sink where the instruction names none."""
+    return Sink() if operand is None else operand

@@ -1,0 +1,183 @@
+"""An entry translated: basic blocks, rows of registers, layout of its variables. Independent of any launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.inline import flatten
+from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
+from matmill.emulator.memory.address_space import SHARED_BASE
+from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
+from matmill.emulator.program.fma_batches import Batch, find_batches
+from matmill.emulator.program.ordering import access_ordering, orders_memory
+from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.waits import Barrier
+from matmill.emulator.report.counters import CLASSES
+from matmill.errors import ArgumentError
+
+Rows: TypeAlias = "NDArray[np.int64]"
+
+
+@dataclass
+class Program:
+    """A translated entry.
+
+    ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
+    extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class,
+    and their ``matrix_flops`` per lane.
+    """
+
+    entry: Function
+    blocks: list[Block]
+    batches: dict[int, list[Batch]]
+    layout: Layout
+    offsets: dict[Variable, int]
+    static_shared: int
+    dynamic_start: int
+    local_bytes: int
+    parameters: dict[Variable, int]
+    parameter_bytes: int
+    tallies: list[list[tuple[str, int]]]
+    instruction_counts: list[int]
+    instructions: list[Instruction]
+    numbers: dict[Instruction, int]
+    has_atomics: bool
+    has_partial_barriers: bool
+    has_releases: bool
+
+    def shared_end(self, dynamic: int) -> int:
+        """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
+        return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.static_shared
+
+    def describe(self, space: str, address: int, dynamic: int) -> str:
+        """An address in shared, local or parameter memory for messages."""
+        end = {"shared": self.shared_end(dynamic), "local": self.local_bytes, "param": self.parameter_bytes}[space]
+        for variable, offset in (self.parameters if space == "param" else self.offsets).items():
+            if variable.space == space and offset <= address < min(offset + variable.size or end, end):
+                return f"{variable.name} + {address - offset} B in {space} memory"
+        base = SHARED_BASE if space == "shared" else 0
+        return f"byte {address - base} of {end - base} B of {space} memory"
+
+    def touched_rows(self, block: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+        """The rows of each register file that a block needs, and those that it changes."""
+        needs: dict[str, set[int]] = {}
+        changes: dict[str, set[int]] = {}
+        for action in self.blocks[block].actions:
+            for register in uses_of(action):
+                needs.setdefault(file_of(register), set()).add(self.layout.rows[register])
+            for register in results_of(action):
+                changes.setdefault(file_of(register), set()).add(self.layout.rows[register])
+            for value in action.sources:
+                if isinstance(value.operand, Special):
+                    needs.setdefault("32", set()).add(self.layout.specials[value.operand.name])
+
+        def arrays(sets: dict[str, set[int]]) -> dict[str, Rows]:
+            return {name: np.array(sorted(rows), np.int64) for name, rows in sets.items()}
+
+        return arrays(needs), arrays(changes)
+
+    def index_of(self, instruction: Instruction) -> int:
+        """The number of an instruction of this program."""
+        return self.numbers[instruction]
+
+
+def translate(module: Module, name: str) -> Program:
+    """The program of the entry ``name``; kept in the module for later launches.
+
+    Raises ``ArgumentError`` for an unknown entry and ``EmulationError`` for instructions that the emulator lacks.
+    """
+    known = module.programs.get(name)
+    if isinstance(known, Program):
+        return known
+    if name not in module.entries:
+        raise ArgumentError(
+            argument="entry",
+            got=repr(name),
+            wanted="one of " + (", ".join(module.entries) or "no entries at all"),
+            fix='Declare the kernel extern "C" so that its name is not mangled.',
+        )
+    program = _translate(module, module.entries[name])
+    module.programs[name] = program
+    return program
+
+
+def _translate(module: Module, entry: Function) -> Program:
+    flat = flatten(module, entry)
+    blocks = blocks_of(flat)
+    batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
+    instructions = _instructions(blocks)
+    shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
+    offsets: dict[Variable, int] = {}
+    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE)
+    # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
+    align = max([16, *(v.align for v in shared if v.extern)])
+    dynamic = -(-static // align) * align
+    offsets.update({v: dynamic for v in shared if v.extern})
+    local = _assign_offsets([v for v in flat.variables if v.space in {"local", "param"}], offsets, 0)
+    parameters: dict[Variable, int] = {}
+    parameter_bytes = _assign_offsets(list(entry.params), parameters, 0)
+    return Program(
+        entry=entry,
+        blocks=blocks,
+        batches=batches,
+        layout=lay_out(blocks, batches),
+        offsets=offsets,
+        static_shared=static - SHARED_BASE,
+        dynamic_start=dynamic,
+        local_bytes=-(-local // 16) * 16,
+        parameters=parameters,
+        parameter_bytes=parameter_bytes,
+        tallies=[_tally(b) for b in blocks],
+        instruction_counts=[_count(b) for b in blocks],
+        instructions=instructions,
+        numbers={i: n for n, i in enumerate(instructions)},
+        has_atomics=any(i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None for i in instructions),
+        has_partial_barriers=any(
+            isinstance(b.end.detail, Barrier) and (b.end.detail.threads is not None or b.end.detail.mode == "arrive")
+            for b in blocks
+        ),
+        has_releases=any(orders_memory(i) for i in instructions),
+    )
+
+
+def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:
+    """Offsets for variables one after another; returns the end."""
+    for variable in variables:
+        start = -(-start // variable.align) * variable.align
+        offsets[variable] = start
+        start += variable.size
+    return start
+
+
+def _instructions(blocks: list[Block]) -> list[Instruction]:
+    found: dict[Instruction, None] = {}
+    for block in blocks:
+        for action in block.actions:
+            found[action.instruction] = None
+        if block.end.instruction is not None:
+            found[block.end.instruction] = None
+    return list(found)
+
+
+def _tally(block: Block) -> list[tuple[str, int]]:
+    counts = dict.fromkeys((*CLASSES, "matrix_flops"), 0)
+    for action in block.actions:
+        if action.instruction.guard is None:
+            counts[action.tally] += 1
+            counts["matrix_flops"] += action.flops
+    if block.end.instruction is not None and block.end.guard is None and _executes_at_end(block):
+        counts["control"] += 1
+    return [(name, count) for name, count in counts.items() if count]
+
+
+def _executes_at_end(block: Block) -> bool:
+    """Whether the end of a block is an instruction, rather than a wait for an instruction of the next block."""
+    return block.end.kind != "wait" or block.end.action is not None
+
+
+def _count(block: Block) -> int:
+    return len(block.actions) + (block.end.instruction is not None and _executes_at_end(block))

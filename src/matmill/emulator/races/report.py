@@ -1,0 +1,116 @@
+"""Races as the user sees them, one per pair of instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.clocks import CLOCK_BITS, Clocks, Lanes, Moment
+
+READ, WRITE, ATOMIC, COPY = "read", "write", "atomic", "copy"
+STRONG_READ, STRONG_WRITE = "strong read", "strong write"
+# What shadow memory keeps among accesses of another kind.
+KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
+_GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
+RACE, MISSING_WAIT = "race", "missing-wait"
+LIMIT = 1000
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses to the same bytes, at least one of them a plain write, that nothing orders.
+
+    ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
+    ``block`` is the second access's block. ``kind`` is "race", or "missing-wait" where a thread touches bytes that its
+    own ``cp.async`` may still be writing. ``first_where`` and ``second_where`` are instruction indices in the order of
+    emulation, ``first_kind`` and ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read" or
+    "strong write"; threads are (block, thread in block).
+    """
+
+    space: str
+    address: int
+    block: int
+    kind: str
+    first_where: int
+    second_where: int
+    first_kind: str
+    second_kind: str
+    first_thread: tuple[int, int]
+    second_thread: tuple[int, int]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} in {self.space} memory at {self.address:#x}: {self.first_kind} by thread "
+            f"{self.first_thread[1]} of block {self.first_thread[0]} (instruction {self.first_where}) and "
+            f"{self.second_kind} by thread {self.second_thread[1]} of block {self.second_thread[0]} "
+            f"(instruction {self.second_where})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one instruction does to some shadow cells: int64[e] cells and byte addresses, and who does it when."""
+
+    space: str
+    kind: str
+    where: int
+    cells: Ints
+    addresses: Ints
+    moment: Moment
+
+    def take(self, chosen: Ints | NDArray[np.bool_]) -> Access:
+        """Return the entries ``chosen`` (indices or flags)."""
+        return Access(
+            self.space, self.kind, self.where, self.cells[chosen], self.addresses[chosen], self.moment.take(chosen)
+        )
+
+
+class Reports:
+    """The first race of every pair of instructions, ``LIMIT`` pairs at most."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._threads = clocks.warps_per_block * LANES
+        self._races: dict[tuple[str, str, int, int], Race] = {}
+
+    def found(self) -> list[Race]:
+        """Return the races, oldest first."""
+        return list(self._races.values())
+
+    def remembered(self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access) -> None:
+        """Report races of ``second`` with what shadow slots remember: keys, unordered lanes, marks (``mark_of``)."""
+        for mark in np.unique(marks).tolist():
+            i = int(np.flatnonzero(marks == mark)[0])
+            bits = int(lanes[i])
+            lane = (bits & -bits).bit_length() - 1
+            thread = ((int(keys[i]) >> CLOCK_BITS) - 1) * LANES + lane
+            self.add(thread, mark >> 1, _GUESTS[kind] if mark & 1 else kind, second, i)
+
+    def add(self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int) -> None:
+        """Report a race of entry ``i`` of ``second`` with an earlier access by one thread (numbered through blocks)."""
+        thread = int(second.moment.warp[i]) * LANES + int(second.moment.lane[i])
+        kind = MISSING_WAIT if thread == first_thread else RACE
+        name = (second.space, kind, first_where, second.where)
+        if name in self._races or len(self._races) >= LIMIT:
+            return
+        self._races[name] = Race(
+            space=second.space,
+            address=int(second.addresses[i]),
+            block=thread // self._threads,
+            kind=kind,
+            first_where=first_where,
+            second_where=second.where,
+            first_kind=first_kind,
+            second_kind=second.kind,
+            first_thread=divmod(first_thread, self._threads),
+            second_thread=divmod(thread, self._threads),
+        )
+
+
+def mark_of(where: int, kind: str) -> int:
+    """Pack an instruction index, and whether it is kept among accesses of another kind, into one integer."""
+    return where << 1 | (kind in KEPT_AS)

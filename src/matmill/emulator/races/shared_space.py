@@ -1,0 +1,276 @@
+"""Shadow of shared memory: a cheap screen before the exact check.
+
+Between two barriers of all warps of a block (an *interval*) most blocks read some bytes and write others. The screen
+notes, per 16 bytes, the last interval that read and that wrote them, and keeps a log of the interval's accesses. While
+no access meets bytes that another one of the same interval wrote, or writes bytes that another one read, there is
+nothing to check: whatever came before the interval is ordered. The first access that does so makes the block
+*hot*: the log is entered into the exact shadow cells, and they check everything until the interval ends.
+
+Barriers of fewer warps or lanes break the rule that an interval's accesses of different warps are unordered: from the
+first one to the interval's end the block is *general*, that is hot and without the shortcut that rests on that rule;
+the log is entered again, for what the shortcut left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.cells import Cells
+from matmill.emulator.races.clocks import Clocks, Ints
+from matmill.emulator.races.interval_log import IntervalLog
+from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
+from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, resized
+
+_GRAIN = 16
+_FIRST_SPAN = 4096
+_PENDING = np.int32(2**31 - 1)
+_READS = (READ, STRONG_READ)
+
+Stamps = NDArray[np.int32]
+
+
+class SharedSpace:
+    """The shared windows of the blocks in flight, each a row of ``span`` bytes in every shadow array."""
+
+    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_]) -> None:
+        self._clocks = clocks
+        self._reports = reports
+        self._general = general
+        blocks = len(general)
+        self._cells = Cells(clocks, reports, general)
+        self._log = IntervalLog(clocks.warps_per_block)
+        self._hot = np.zeros(blocks, dtype=np.bool_)
+        self._interval: Ints = np.ones(blocks, dtype=np.int64)
+        self._row: Ints = np.full(blocks, -1, dtype=np.int64)
+        self._free: list[int] = []
+        self._rows = 0
+        # Intervals are numbered on from one tenant of a row to the next, so that old stamps stay old.
+        self._last: Ints = np.zeros(0, dtype=np.int64)
+        self._span = _FIRST_SPAN
+        self._unit = WORD_BYTES
+        self._read: Stamps = np.zeros(0, dtype=np.int32)
+        self._wrote: Stamps = np.zeros(0, dtype=np.int32)
+        # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async in flight.
+        self._wrote_unit: Stamps = np.zeros(0, dtype=np.int32)
+        self._meet: Stamps = np.zeros(0, dtype=np.int32)
+        self._copier: Ints = np.zeros(0, dtype=np.int64)
+        self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
+
+    def access(self, rows: Rows) -> None:
+        """Check one instruction's reads, plain writes or atomics, and remember them."""
+        block = self._fit(rows)
+        grains, judged = self._screen(rows, block)
+        if judged.any():
+            access, agreed = self._entries(rows.take(judged))
+            self._judge(access, agreed)
+            self._cells.insert(access)
+            self._stamp(rows.take(~judged), block[~judged], grains[~judged])
+        else:
+            self._stamp(rows, block, grains)
+        self._remember(rows, block)
+
+    def copy(self, rows: Rows) -> None:
+        """Check the issue of ``cp.async`` writes and mark their bytes as in flight."""
+        block = self._fit(rows)
+        grains, judged = self._screen(rows, block)
+        if judged.any():
+            self._judge(*self._entries(rows.take(judged)))
+        self._fill(self._copier, rows, block, rows.on(_threads(rows)) + 1)
+        self._fill(self._copy_mark, rows, block, np.full(1, mark_of(rows.where, COPY), dtype=np.int32))
+        self._wrote[rows.on(grains)] = _PENDING
+
+    def complete(self, rows: Rows) -> None:
+        """Turn copies into writes that their threads make at ``rows.clock``."""
+        block = self._fit(rows)
+        first = rows.on(self._bases(block, self._unit) + rows.addresses // self._unit)
+        threads = rows.on(_threads(rows)) + 1
+        for unit in range(rows.width // self._unit):
+            # Where another thread's copy has run into this one, that one's mark stays.
+            mine = self._copier.take(first + unit) == threads
+            self._copier[first[mine] + unit] = 0
+        self._fill(self._wrote_unit, rows, block, rows.spread(self._interval[block].astype(np.int32)))
+        units = _GRAIN // self._unit
+        grains = first // units
+        busy = self._copier.reshape(-1, units)[grains].any(axis=1)
+        self._wrote[grains] = np.where(busy, _PENDING, self._wrote_unit.reshape(-1, units)[grains].max(axis=1))
+        hot = self._hot[block]
+        if hot.any():
+            self._cells.insert(self._entries(rows.take(hot))[0])
+        self._remember(rows, block)
+
+    def block_barrier(self, blocks: Ints) -> None:
+        """Begin a new interval of ``blocks``."""
+        self._interval[blocks] += 1
+        self._hot[blocks] = False
+        self._general[blocks] = False
+
+    def generalize(self, blocks: Ints) -> None:
+        """Prepare ``blocks`` for a barrier of some of their warps or lanes."""
+        blocks = blocks[~self._general[blocks]]
+        if blocks.size:
+            self._general[blocks] = True
+            self._heat(blocks)
+
+    def release(self, blocks: Ints) -> None:
+        """Free the rows of ``blocks``, which have ended."""
+        width = self._span // self._unit
+        for block in blocks[self._row[blocks] >= 0].tolist():
+            row = int(self._row[block])
+            self._cells.clear(row * width, (row + 1) * width)
+            self._copier[row * width : (row + 1) * width] = 0
+            self._wrote[row * self._span // _GRAIN : (row + 1) * self._span // _GRAIN] = 0
+            self._last[row] = self._interval[block]
+            self._free.append(row)
+        self.block_barrier(blocks)
+        self._row[blocks] = -1
+
+    def _fit(self, rows: Rows) -> Ints:
+        """Make the shadow fine and large enough for ``rows``; returns their blocks."""
+        block = rows.warp // self._clocks.warps_per_block
+        fresh = block[self._row[block] < 0]
+        if fresh.size:
+            fresh = np.unique(fresh)
+        span, unit, count = self._span, min(self._unit, rows.width), self._rows
+        while int(rows.addresses.max(initial=0)) + rows.width > span:
+            span *= 2
+        if fresh.size > len(self._free):
+            count = max(2 * count, count + int(fresh.size) - len(self._free))
+        if (span, unit, count) != (self._span, self._unit, self._rows) or not self._read.size:
+            self._resize(span, unit, count)
+        for owner in fresh.tolist():
+            row = self._free.pop()
+            self._row[owner] = row
+            self._interval[owner] = max(self._interval[owner], self._last[row] + 1)
+        return block
+
+    def _resize(self, span: int, unit: int, count: int) -> None:
+        """Lay all arrays out for ``count`` rows of ``span`` bytes in units of ``unit``."""
+        factor = self._unit // unit
+        old, new = (self._rows, self._span // _GRAIN), (count, span // _GRAIN)
+        self._read = resized(self._read, old, new)
+        self._wrote = resized(self._wrote, old, new)
+        old, new = (self._rows, self._span // self._unit), (count, span // unit)
+        self._wrote_unit = resized(self._wrote_unit, old, new, factor)
+        self._copier = resized(self._copier, old, new, factor)
+        self._copy_mark = resized(self._copy_mark, old, new, factor)
+        self._meet = np.zeros(new[0] * new[1], dtype=np.int32)
+        self._cells.resize(*new, factor)
+        self._last = np.concatenate([self._last, np.zeros(count - self._rows, dtype=np.int64)])
+        self._free += range(self._rows, count)
+        self._span, self._unit, self._rows = span, unit, count
+
+    def _screen(self, rows: Rows, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return each lane's index in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
+
+        Blocks in which ``rows`` overlaps other accesses become hot here.
+        """
+        grains = self._bases(block, _GRAIN) + (rows.addresses >> 4)
+        hot = self._hot[block]
+        if not hot.all():
+            met = self._meets(rows, block, grains)
+            if not rows.full:
+                met &= rows.active
+            touched = np.any(met, axis=1) & ~hot if met.any() else hot[:0]
+            if touched.any():
+                self._heat(np.unique(block[touched]))
+                hot = self._hot[block]
+        return grains, hot
+
+    def _meets(self, rows: Rows, block: Ints, grains: Ints) -> NDArray[np.bool_]:
+        """Return the flags of the lanes that may touch what this interval wrote, or write what it read."""
+        now = self._interval[block].astype(np.int32)[:, None]
+        if rows.kind in _READS:
+            over: NDArray[np.bool_] = self._wrote.take(grains) >= now
+            return over
+        met: NDArray[np.bool_] = self._read.take(grains) == now
+        first = self._bases(block, self._unit) + rows.addresses // self._unit
+        if rows.width == _GRAIN:
+            met |= self._wrote.take(grains) >= now
+        else:
+            for unit in range(rows.width // self._unit):
+                met |= (self._wrote_unit.take(first + unit) == now) | (self._copier.take(first + unit) != 0)
+        # Of the lanes that meet in one unit all but the last read another lane's name there.
+        places = rows.on(first)
+        names = np.arange(places.size, dtype=np.int32)
+        self._meet[places] = names
+        twice = self._meet.take(places) != names
+        if rows.full:
+            met |= twice.reshape(met.shape)
+        else:
+            met[rows.active] |= twice
+        return met
+
+    def _stamp(self, rows: Rows, block: Ints, grains: Ints) -> None:
+        """Note the accesses of blocks that are not hot."""
+        now = rows.spread(self._interval[block].astype(np.int32))
+        grains = rows.on(grains)
+        if rows.kind in _READS:
+            self._read[grains] = now
+        elif rows.width == _GRAIN:
+            self._wrote[grains] = now
+            self._fill(self._wrote_unit, rows, block, now)
+        else:
+            # A copy may be in flight elsewhere in the same 16 bytes.
+            self._wrote[grains] = np.maximum(self._wrote[grains], now)
+            self._fill(self._wrote_unit, rows, block, now)
+
+    def _fill(self, array: NDArray[S], rows: Rows, block: Ints, values: NDArray[S]) -> None:
+        """Set all units that the active lanes touch to the lane's value (one per active lane, or one for all)."""
+        if rows.width == _GRAIN:
+            grains = rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
+            array.reshape(-1, _GRAIN // self._unit)[grains] = values[:, None]
+            return
+        first = rows.on(self._bases(block, self._unit) + rows.addresses // self._unit)
+        for unit in range(rows.width // self._unit):
+            array[first + unit] = values
+
+    def _bases(self, block: Ints, grain: int) -> Ints:
+        """Return where each block's row begins in an array with one element per ``grain`` bytes: int64[n, 1]."""
+        bases: Ints = (self._row[block] * (self._span // grain))[:, None]
+        return bases
+
+    def _entries(self, rows: Rows) -> tuple[Access, NDArray[np.bool_]]:
+        """Return ``rows`` as entries for the cells, with each entry's ``agreed``.
+
+        The floor is today's, for logged accesses too: two lanes' accesses that it calls ordered are both ordered
+        before all that the warp does from now on, so either may represent the other.
+        """
+        block = rows.warp // self._clocks.warps_per_block
+        return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
+
+    def _judge(self, access: Access, agreed: NDArray[np.bool_]) -> None:
+        """Report the races of ``access`` with copies in flight, within itself and with what the cells remember."""
+        in_flight = np.flatnonzero(self._copier[access.cells])
+        if in_flight.size:
+            second = access.take(in_flight)
+            copier = self._copier[second.cells] - 1
+            own = copier == second.moment.warp * LANES + second.moment.lane
+            marks = self._copy_mark[second.cells]
+            for flag in (True, False):
+                for mark in np.unique(marks[own == flag]).tolist():
+                    i = int(np.flatnonzero((marks == mark) & (own == flag))[0])
+                    self._reports.add(int(copier[i]), mark >> 1, COPY, second, i)
+        if access.kind in (WRITE, COPY):
+            self._cells.check_together(access, agreed)
+        self._cells.check(access)
+
+    def _heat(self, blocks: Ints) -> None:
+        """Enter the interval's log of ``blocks`` into the cells, which check from now on."""
+        self._hot[blocks] = True
+        for rows in self._log.rows_of(blocks, self._interval):
+            self._cells.insert(self._entries(rows)[0])
+
+    def _remember(self, rows: Rows, block: Ints) -> None:
+        """Log ``rows``; a log too long is given up, its blocks being treated as general until their next barrier."""
+        kept = ~self._general[block]
+        if kept.any() and self._log.append(rows.take(kept), self._interval):
+            self.generalize(self._log.blocks(self._interval))
+            self._log.clear()
+
+
+def _threads(rows: Rows) -> Ints:
+    """Return the lanes' threads, numbered through all blocks: int64[n, 32]."""
+    threads: Ints = rows.warp[:, None] * LANES + np.arange(LANES)
+    return threads

@@ -1,0 +1,127 @@
+"""Counts of a run, by kernel and by source line, under the emulator's names and Nsight Compute's.
+
+The emulator counts what PTX decides: arithmetic of each class, memory requests, sectors, wavefronts, barriers. It does
+not count what ptxas decides (integer instructions of SASS) or what caches decide (hits, DRAM bytes).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+# Instructions of the tensor cores, which whole warps execute: floating point of 32 bits and less, integer, float64.
+MATRIX_CLASSES = ("hmma", "imma", "dmma")
+CLASSES = (
+    "ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd", "special", "integer", "convert", "memory",
+    "control", "other", *MATRIX_CLASSES,
+)  # fmt: skip
+
+# The classes that Nsight Compute has under the same name, prefixed smsp__sass_thread_inst_executed_op_.
+_THREAD_CLASSES = ("ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd")
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """Memory traffic of one source line. ``*_ideal`` is the fewest wavefronts that the accesses' widths allow.
+
+    ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those of which a lane
+    reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
+    ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
+    """
+
+    instructions: int = 0
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_load_bytes: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    global_store_bytes: int = 0
+    shared_load_requests: int = 0
+    shared_load_wavefronts: int = 0
+    shared_load_wavefronts_ideal: int = 0
+    shared_load_bytes: int = 0
+    shared_store_requests: int = 0
+    shared_store_wavefronts: int = 0
+    shared_store_wavefronts_ideal: int = 0
+    shared_store_bytes: int = 0
+    cp_async_requests: int = 0
+    cp_async_global_requests: int = 0
+    cp_async_sectors: int = 0
+    cp_async_shared_wavefronts: int = 0
+    cp_async_bytes: int = 0
+    atomics: int = 0
+    ldmatrix_requests: int = 0
+    stmatrix_requests: int = 0
+
+    @property
+    def bank_conflicts(self) -> int:
+        """Shared wavefronts beyond the ideal, loads and stores together."""
+        actual = self.shared_load_wavefronts + self.shared_store_wavefronts
+        return actual - self.shared_load_wavefronts_ideal - self.shared_store_wavefronts_ideal
+
+
+LINE_FIELDS = tuple(f.name for f in dataclasses.fields(LineCounts))
+
+
+@dataclass(frozen=True)
+class Counters(LineCounts):
+    """Counts of one launch.
+
+    ``ffma`` to ``other`` are thread instructions with a true predicate. Requests, wavefronts, ``barriers``
+    (``bar.sync`` and the like, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
+    thread operations. ``*_bytes`` are what the active threads asked for. ``hmma``, ``imma`` and ``dmma`` are
+    ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64; ``matrix_flops`` are
+    their multiplications and additions.
+    """
+
+    ffma: int = 0
+    fmul: int = 0
+    fadd: int = 0
+    dfma: int = 0
+    dmul: int = 0
+    dadd: int = 0
+    hfma: int = 0
+    hmul: int = 0
+    hadd: int = 0
+    special: int = 0
+    integer: int = 0
+    convert: int = 0
+    memory: int = 0
+    control: int = 0
+    other: int = 0
+    barriers: int = 0
+    hmma: int = 0
+    imma: int = 0
+    dmma: int = 0
+    matrix_flops: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return dataclasses.asdict(self)
+
+    def nsight_names(self) -> dict[str, int]:
+        """The counts that Nsight Compute also has, under its metric names (``.sum``)."""
+        thread = "smsp__sass_thread_inst_executed_op_{0}_pred_on"
+        return {
+            # The hardware counts what cp.async reads among the loads.
+            "l1tex__t_requests_pipe_lsu_mem_global_op_ld": self.global_load_requests + self.cp_async_global_requests,
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_ld": self.global_load_sectors + self.cp_async_sectors,
+            "l1tex__t_requests_pipe_lsu_mem_global_op_st": self.global_store_requests,
+            "l1tex__t_sectors_pipe_lsu_mem_global_op_st": self.global_store_sectors,
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld": self.shared_load_wavefronts,
+            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st": self.shared_store_wavefronts,
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld": (
+                self.shared_load_wavefronts - self.shared_load_wavefronts_ideal
+            ),
+            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st": (
+                self.shared_store_wavefronts - self.shared_store_wavefronts_ideal
+            ),
+            "smsp__inst_executed_op_global_ld": self.global_load_requests,
+            "smsp__inst_executed_op_global_st": self.global_store_requests,
+            "smsp__inst_executed_op_shared_ld": self.shared_load_requests - self.ldmatrix_requests,
+            "smsp__inst_executed_op_shared_st": self.shared_store_requests - self.stmatrix_requests,
+            "smsp__inst_executed_op_ldsm": self.ldmatrix_requests,
+            "smsp__inst_executed_op_ldgsts": self.cp_async_requests,
+            **{thread.format(name): getattr(self, name) for name in _THREAD_CLASSES},
+            **{f"sm__inst_executed_pipe_tensor_op_{name}": getattr(self, name) for name in MATRIX_CLASSES},
+        }

@@ -1,0 +1,94 @@
+"""Hazards: what the emulator finds wrong with a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.errors import MatmillError
+
+KINDS = (
+    "out-of-bounds",
+    "misaligned",
+    "read-only",
+    "uninitialised-shared",
+    "race",
+    "deadlock",
+    "divergent-barrier",
+    "missing-wait",
+    "early-launch",
+    "step-limit",
+    "trap",
+    "partial-warp",
+)
+# Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
+MOST_HAZARDS = 100
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
+
+    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "early-launch"
+    and "divergent-barrier" are collected.
+    """
+
+    kind: str
+    message: str
+    where: str
+    instruction: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.where}: {self.message}"
+
+
+class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
+    """A kernel did what would end it on a GPU; ``hazard`` says what and where."""
+
+    def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
+        self.hazard = hazard
+        super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
+
+
+_WANTED = {
+    "out-of-bounds": ("accesses inside the bound buffers", "Check the index arithmetic and the guards at the edges."),
+    "misaligned": ("addresses that are multiples of the width", "Use a narrower access or pad the leading dimension."),
+    "read-only": ("stores to writable buffers alone", 'Bind the buffer with access="rw", or store elsewhere.'),
+    "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
+    "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
+    "trap": ("no trap", "Read the assertion that the kernel made."),
+    "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
+}  # fmt: skip
+
+
+def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
+    """The error for a fatal hazard of ``kind`` at ``instruction``."""
+    wanted, fix = _WANTED[kind]
+    return KernelFault(Hazard(kind, message, instruction.location, instruction.text), wanted=wanted, fix=fix)
+
+
+class HazardLog:
+    """The hazards of a run that do not end it: one per kind and instruction (pair), at most ``MOST_HAZARDS``."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, object], Hazard] = {}
+
+    def add(self, kind: str, key: object, message: str, instruction: Instruction) -> None:
+        """Keep a hazard unless its kind and ``key`` are known already."""
+        if (kind, key) not in self._found and len(self._found) < MOST_HAZARDS:
+            self._found[kind, key] = Hazard(kind, message, instruction.location, instruction.text)
+
+    def has(self, kind: str, key: object) -> bool:
+        """Whether a hazard of this kind and key is known."""
+        return (kind, key) in self._found
+
+    def merge(self, other: HazardLog) -> None:
+        """Add what ``other`` found."""
+        for key, hazard in other._found.items():
+            if len(self._found) < MOST_HAZARDS:
+                self._found.setdefault(key, hazard)
+
+    def hazards(self) -> tuple[Hazard, ...]:
+        """All hazards, in the order in which they were found."""
+        return tuple(self._found.values())
