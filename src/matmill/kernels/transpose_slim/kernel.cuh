@@ -1,4 +1,4 @@
-// D = alpha * X + beta * Y where one side is short, the other long, and X's long runs are D's columns. A chunk is a
+// D = alpha * X + beta * Y where one side is short, the other long, and X is contiguous along D's columns. A chunk is a
 // piece of the long side; see transpose/chunk.cuh. A "row" below is one of the SHORT runs along the long side.
 //
 //                    tall: D has few columns                     wide: D has few rows

@@ -1,5 +1,5 @@
-// C tile BM x BN per block, WM x WN = 64 x 64 per warp, 16 x 8 per mma: every level loads its operands from the next
-// larger memory.
+// C tile BM x BN per block, WM x WN = 64 x 64 per warp, 16 x 8 per mma: each level keeps its operands in the next
+// smaller memory.
 //
 //   global ── 2 bytes per load ──▶ shared a[BM][BK], b[BK][BN] ── ldmatrix ──▶ registers ── mma ──▶ sums
 //
