@@ -5,8 +5,9 @@
 //
 //   per step: load both tiles │ barrier: tiles complete │ T FMAs │ barrier: tiles may be overwritten
 //
-// Tiles that extend beyond A or B are filled with zeros, so every thread reaches every barrier. The transfer's cost
-// depends on memory that is first read here: nothing if it was copied before, a page migration if it is managed memory.
+// Tiles that extend beyond A or B are filled with zeros, so every thread reaches every barrier.
+// The transfer's cost depends on memory that is first read here: nothing if it was copied before, a page migration if
+// it is managed memory.
 extern "C" __global__ void __launch_bounds__(Config::T* Config::T)
     product(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
             float alpha, float beta) {

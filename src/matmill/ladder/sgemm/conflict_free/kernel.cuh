@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__((Config::BM / Config::TM) * (Config
       float a[TM];
       float b[TN];
 #pragma unroll
-      for (int i = 0; i < TM; ++i) a[i] = As[y * TM + i][rotated(p, y & 1)];  // y is the row / 8
+      for (int i = 0; i < TM; ++i) a[i] = As[y * TM + i][rotated(p, y & 1)];  // y is the row's bits from 3 on
 #pragma unroll
       for (int j = 0; j < TN; ++j) b[j] = Bs[p][rotated(x * TN + j, x >> 2)];
 #pragma unroll

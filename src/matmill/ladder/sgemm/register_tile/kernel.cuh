@@ -5,10 +5,11 @@
 //
 //   per step: load both tiles │ barrier: tiles complete │ BK * 64 FMAs │ barrier: tiles may be overwritten
 //
-// Block: 16 x 16 threads for a 128 x 128 tile of C; thread (x, y) owns rows 8y … 8y + 7 and columns 8x … 8x + 7. Reads
-// of As: a warp reads two rows, 8 * 16 words apart, so both words are in one bank: 2 wavefronts. Reads of Bs: 16 words,
-// 8 apart, four each in banks j, j + 8, j + 16 and j + 24: 4 wavefronts. The minimum is one for either. Stores to both
-// tiles are runs of adjacent words, free of conflicts. C is written in words 32 bytes apart, each in its own sector.
+// Block: 16 x 16 threads for a 128 x 128 tile of C; thread (x, y) owns rows 8y … 8y + 7 and columns 8x … 8x + 7.
+// Reads of As: a warp reads two rows, 8 * 16 words apart, so both words are in one bank: 2 wavefronts. Reads of Bs: 16
+// words, 8 apart, four each in banks j, j + 8, j + 16 and j + 24: 4 wavefronts. The minimum is one for either. Stores
+// to both tiles are runs of adjacent words, free of conflicts. C is written in words 32 bytes apart, each in its own
+// sector.
 extern "C" __global__ void __launch_bounds__((Config::BM / Config::TM) * (Config::BN / Config::TN))
     register_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
                   float alpha, float beta) {
