@@ -220,15 +220,19 @@ def test_whichever_block_is_the_last_changes_no_bit() -> None:
 @pytest.mark.parametrize(
     ("header", "snippet", "instead"),
     [
-        ("last_block.cuh", "__syncthreads();  // what the block has written, its first thread now passes on", ""),
+        (
+            "last_block.cuh",
+            "__syncthreads();  // the block's writes become visible to thread 0, which releases them",
+            "",
+        ),
         ("atomic.cuh", "atom.acq_rel.gpu", "atom.relaxed.gpu"),
         ("atomic.cuh", "atom.acq_rel.gpu", "atom.acquire.gpu"),
         ("atomic.cuh", "atom.acq_rel.gpu", "atom.release.gpu"),
         ("atomic.cuh", "atom.acq_rel.gpu", "atom.acq_rel.cta"),
         (
             "last_block.cuh",
-            "ptx::count_up(counter, blocks - 1) == blocks - 1",
-            "ptx::count_up(counter, blocks - 1) == 1",
+            "ptx::atom_inc_acq_rel(counter, blocks - 1) == blocks - 1",
+            "ptx::atom_inc_acq_rel(counter, blocks - 1) == 1",
         ),
     ],
 )
@@ -303,9 +307,9 @@ def test_offsets_beyond_32_bits(subject: Picked, tmp_path: Path) -> None:
 
 
 PLANTED = [
-    (STAGED, "product.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "__syncthreads();"),
-    (STAGED, "product.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "ptx::cp_async_wait<0>();"),
-    (DIRECT, "tile_sum.cuh", "__syncthreads();", ""),
+    (STAGED, "inner/simt.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "__syncthreads();"),
+    (STAGED, "inner/simt.cuh", "ptx::cp_async_wait<STAGES - 2>();\n      __syncthreads();", "ptx::cp_async_wait<0>();"),
+    (DIRECT, "block_reduce.cuh", "__syncthreads();", ""),
 ]
 
 

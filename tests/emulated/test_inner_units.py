@@ -354,20 +354,20 @@ _BORDER = "if (threadIdx.x % 32 == 0) own_corner[i] = sum;\n    }\n    "
 _MANY, _ALL = Case(64, 64, 130), Case(128, 128, 130, "float16")
 _PLACED = "rows[row * PITCH + column] = sum; });\n      "
 PLANTED_ON_UNITS = [
-    (like(2, several=False), _LONG, "teams.cuh", _FIRST + "meet();", _FIRST),
-    (like(2, several=True), _LONG, "teams.cuh", _FIRST + "meet();", "meet();"),
-    (like(2, several=False), _LONG, "teams.cuh", _NEXT + "meet();", _NEXT),
-    (like(2, several=True), _LONG, "teams.cuh", _NEXT + "meet();", _NEXT),
-    (like(2, several=False), _LONG, "teams.cuh", _NEXT + "meet();", "meet();"),
-    (like(2, several=True), _LONG, "teams.cuh", _NEXT + "meet();", "meet();"),
+    (like(2, several=False), _LONG, "k_groups.cuh", _FIRST + "sync();", _FIRST),
+    (like(2, several=True), _LONG, "k_groups.cuh", _FIRST + "sync();", "sync();"),
+    (like(2, several=False), _LONG, "k_groups.cuh", _NEXT + "sync();", _NEXT),
+    (like(2, several=True), _LONG, "k_groups.cuh", _NEXT + "sync();", _NEXT),
+    (like(2, several=False), _LONG, "k_groups.cuh", _NEXT + "sync();", "sync();"),
+    (like(2, several=True), _LONG, "k_groups.cuh", _NEXT + "sync();", "sync();"),
     (
         like(4, several=True),
         replace(_LONG, dtype="float16"),
-        "units.cuh",
+        "inner/mma.cuh",
         "if constexpr (SUM_BYTES > 0) __syncthreads();",
         "",
     ),
-    (like(2, several=False), _LONG, "tile_sum.cuh", _AT_ONCE + "__syncthreads();", _AT_ONCE),
+    (like(2, several=False), _LONG, "block_reduce.cuh", _AT_ONCE + "__syncthreads();", _AT_ONCE),
     (like(4, several=False), _MANY, "packed_sums.cuh", _PLACED + "__syncthreads();", _PLACED),
     # Where one group of warps has all of D, nothing else holds up those that are done.
     (
@@ -377,8 +377,8 @@ PLANTED_ON_UNITS = [
         "__syncthreads();  // the stages",
         "// the stages",
     ),
-    (like(4, several=True), _BORDERED, "border.cuh", _BORDER + "__syncthreads();", _BORDER),
-    (like(4, several=True), _BORDERED, "border.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
+    (like(4, several=True), _BORDERED, "remainder.cuh", _BORDER + "__syncthreads();", _BORDER),
+    (like(4, several=True), _BORDERED, "remainder.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
 ]
 
 

@@ -103,7 +103,7 @@ def test_each_barrier_and_wait_of_the_pipeline_is_needed(snippet: str, index: in
     report = trial.main(without(whole, "", snippet, index, instead), late_copies=True)
     assert report.hazards
     assert {hazard.kind for hazard in report.hazards} <= {"race", "missing-wait"}
-    assert all("simt_gemm.cuh:" in hazard.where or "cp_async.cuh:" in hazard.where for hazard in report.hazards)
+    assert all("simt.cuh:" in hazard.where or "cp_async.cuh:" in hazard.where for hazard in report.hazards)
 
 
 @pytest.mark.parametrize("label", ["naive", "register-tile", "vectorized", "tuned"])

@@ -177,7 +177,7 @@ def test_vectors_of_y_that_stick_out_of_rows_are_loaded_whole_unless_others_writ
 def test_what_is_copied_has_to_arrive() -> None:
     places = (Placed(crossed=True, pad=1), None, ROWS)
     trial = copying(SumTrial((1, 64, 130), ELEMENTWISE["bfloat16"], places, (2.0, 0.0)))
-    source = without(trial.source(), "turn.cuh", "if constexpr (COPIES) ptx::cp_async_wait<0>();")
+    source = without(trial.source(), "tile.cuh", "if constexpr (COPIES) ptx::cp_async_wait<0>();")
     assert trial.run(source).hazards
 
 
@@ -246,5 +246,5 @@ def test_rows_of_any_pitch_are_stored_in_whole_vectors() -> None:
 
 def test_a_missing_barrier_is_found() -> None:
     trial = SumTrial((1, 64, 64), ELEMENTWISE["float32"], (ACROSS, ROWS, ROWS))
-    report = trial.run(without(trial.source(), "turn.cuh", "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();"))
+    report = trial.run(without(trial.source(), "tile.cuh", "if constexpr (Config::SHARED_BYTES > 0) __syncthreads();"))
     assert report.hazards

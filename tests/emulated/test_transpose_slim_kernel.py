@@ -241,12 +241,12 @@ def test_several_portions_ahead_of_few(long: int, blocks: int, y: Placed | None)
 @pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
 def test_a_missing_barrier_or_wait_is_found_where_several_portions_are_ahead(missing: str, index: int) -> None:
     trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
-    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
+    assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
     trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
-    trial.run(without(trial.source(), "portion.cuh", "part = following(part);"))
+    trial.run(without(trial.source(), "chunk.cuh", "buffer = next_buffer(buffer);"))
     assert trial.d.tobytes() != trial.expected().tobytes()
 
 
@@ -254,16 +254,16 @@ def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
     trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
-    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
+    assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
     trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)))
-    report = trial.run(without(trial.source(), "portion.cuh", "ptx::begin();"))
+    report = trial.run(without(trial.source(), "chunk.cuh", "ptx::wait_then_trigger();"))
     assert {hazard.kind for hazard in report.hazards} == {"early-launch"}
 
 
 def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
     trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    trial.run(without(trial.source(), "portion.cuh", "half = SHEET - half;"))
+    trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -120,7 +120,7 @@ def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n:
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
     trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
-    assert trial.run(without(trial.source(), "portion.cuh", missing, index)).hazards
+    assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
@@ -132,5 +132,5 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
 
 def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
     trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
-    trial.run(without(trial.source(), "portion.cuh", "half = SHEET - half;"))
+    trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -1,4 +1,4 @@
-"""How long a product takes on the inner kernel of ``include/matmill/inner/product.cuh``.
+"""How long a product takes on the inner kernel of ``include/matmill/inner/simt.cuh``.
 
 Four things happen at once, and the slowest decides: bytes arrive from memory, limited by bytes in flight over latency
 (Little's law) and by memory's bandwidth, with a smooth transition; instructions are issued; FMAs execute, padding
@@ -351,7 +351,7 @@ def _mma_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -
 
 
 def _code(config: Config, products: float) -> float:
-    """FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``product.cuh``."""
+    """FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``simt.cuh``."""
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)

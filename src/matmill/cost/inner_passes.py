@@ -1,6 +1,6 @@
 """Passes over the banks of shared memory for the inner kernel's reads of a stage, lane by lane.
 
-``include/matmill/inner/fragments.cuh`` and ``product.cuh`` say what each thread reads; ``matmill.emulator.memory.banks`` has
+``include/matmill/inner/fragments.cuh`` and ``simt.cuh`` say what each thread reads; ``matmill.emulator.memory.banks`` has
 the rule for the passes. The host chooses the pitches of stages by them, and the cost model counts them.
 """
 
@@ -82,7 +82,7 @@ def mma_tiles(config: Config, *, diagonal: bool) -> int:
 def on_diagonal(config: Config, made: Fragments) -> list[bool]:
     """For each warp of a group on tensor cores, whether it has half a tile, on a Gram matrix's diagonal.
 
-    Such warps are spread over the schedulers, to which warps are assigned round-robin (``tile_of`` in ``mma.cuh``).
+    Such warps are spread over the schedulers, to which warps are assigned round-robin (``MmaMainloop::tile_of``).
 
     >>> [int(there) for there in on_diagonal(Config.of(GRAM=1, DOWN=4, S=320), FRAGMENTS[4])]
     [1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
@@ -272,7 +272,7 @@ def _passes_of(lanes: tuple[tuple[int, int], ...], apart: tuple[int, int, int], 
 
 
 def tile_of(s: int, down: int, across: int, threads: int, gram: int) -> tuple[int, int]:
-    """Tile row and column of thread ``s`` of ``threads``, as in ``tile_of`` of product.cuh.
+    """Tile row and column of thread ``s`` of ``threads``, as ``SimtMainloop::tile_of`` in inner/simt.cuh has it.
 
     >>> [tile_of(s, 3, 3, 8, 1) for s in range(6)]
     [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]

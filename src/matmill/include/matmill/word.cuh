@@ -1,4 +1,4 @@
-// Loads and stores of several elements at once, by the words that the hardware moves.
+// Vector loads and stores: the unsigned type of each access width.
 #pragma once
 
 namespace matmill {
@@ -26,7 +26,7 @@ struct Word<16> {
   using Type = uint4;
 };
 
-// Copies COUNT elements, 1 to 16 bytes that both addresses are multiples of, in one access.
+// Copies COUNT elements, 1 to 16 bytes, in one access. Both addresses are multiples of that size.
 template <int COUNT, class T>
 __device__ __forceinline__ void copy(T* to, const T* from) {
   using Bits = typename Word<COUNT * sizeof(T)>::Type;

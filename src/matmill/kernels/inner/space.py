@@ -1,7 +1,7 @@
 """Tiles, loads and launches of the inner kernel worth considering for a problem, and what makes one legal.
 
 :func:`layouts` says what follows from a problem's strides alone. A configuration is a tile per thread, a way to read
-(direct or staged, see ``include/matmill/inner/product.cuh``) and a launch.
+(direct or staged, see ``include/matmill/inner/simt.cuh``) and a launch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-// Packed copies of A, B or both in the workspace; see repack.cuh. grid.x: the blocks of A's vectors, then those of B's; a
-// matrix that is not copied has none. `*_first` is where its copy begins, in elements.
+// Repacked copies of A, B or both in the workspace; see gemm/repack.cuh. grid.x: the blocks of A's vectors, then those
+// of B's; a matrix that is not copied has none. `*_first` is the offset of a copy, in elements.
 #include "matmill/gemm/repack.cuh"
-#include "matmill/ptx/order.cuh"
+#include "matmill/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS) repack(const __grid_constant__ Args args) {
-  matmill::ptx::begin();
+  matmill::ptx::wait_then_trigger();
   const int a_blocks = (args.a_vectors + Config::THREADS - 1) / Config::THREADS;
   const int block = blockIdx.x;
   if (block < a_blocks) {

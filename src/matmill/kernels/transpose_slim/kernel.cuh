@@ -1,140 +1,142 @@
-// D = alpha * X + beta * Y where one side is short, the other long, and D's columns lie along X's lines: blocks take
-// portions of the long side, see portion.cuh.
+// D = alpha * X + beta * Y where one side is short, the other long, and X is contiguous along D's columns. A chunk is a
+// piece of the long side; see transpose/chunk.cuh. A "row" below is one of the SHORT runs along the long side.
 //
 //                    tall: D has few columns                     wide: D has few rows
-//   X                N lines, one per column, M elements each    one run
-//   Y and D          one run                                     M lines, one per row, G * N elements each
+//   X                N rows, one per column, M elements each     one run
+//   Y and D          one run                                     M rows, one per row of D, G * N elements each
 //
-// A run is one piece of memory whatever the short side is: it is aligned if its operand starts on 16 bytes, and goes
-// element by element if not. Lines may start anywhere (APART). X is then loaded from the last multiple of 16 bytes on, a
-// vector more for each line, and gathered from behind what was not asked for. Of D a portion's part of each row is moved
-// to the left until it starts on 16 bytes, and X is loaded from V columns before. Neither depends on the portion, so both
-// are in the places worked out once.
+// A run is contiguous whatever the short side is. It is aligned if its operand starts on 16 bytes; otherwise it is
+// accessed element by element. Rows may start unaligned (UNALIGNED). Tall: X is loaded from the last 16-byte boundary
+// on, one more vector per row, and the gather skips the extra elements. Wide: a chunk's piece of each row of D is
+// shifted left to a 16-byte boundary, and X is loaded from V columns earlier. The shift does not depend on the chunk,
+// so the addresses that are computed once include it.
 #include "matmill/transpose/chunk.cuh"
 
 using matmill::Index;
 
-constexpr bool WIDE = Config::WIDE != 0, APART = Config::APART != 0;
+constexpr bool WIDE = Config::WIDE != 0, UNALIGNED = Config::APART != 0;
 constexpr int SHORT = WIDE ? Config::M : Config::N, LONG = WIDE ? Config::G * Config::N : Config::M;
-constexpr int ROOM = APART ? 16 / int(sizeof(Scalar)) : 0;  // elements of a line before those that a portion makes
-constexpr int LINE = WIDE ? Config::M : LONG + ROOM;        // of X in shared memory
-using Portion = matmill::Portion<Scalar, Config, LINE, APART ? SHORT : 0>;
-using Vector = Portion::Vector;
-constexpr int V = Portion::V, Y_WIDTH = Config::Y_WIDTH;
+constexpr int ROOM = UNALIGNED ? 16 / int(sizeof(Scalar)) : 0;  // extra elements of a row before a chunk's own
+constexpr int COLUMN_PITCH = WIDE ? Config::M : LONG + ROOM;    // of X in shared memory
+using Chunk = matmill::Chunk<Scalar, Config, COLUMN_PITCH, UNALIGNED ? SHORT : 0>;
+using Vector = Chunk::Vector;
+constexpr int V = Chunk::V, Y_WIDTH = Config::Y_WIDTH;
 
 struct Operands {
   const Scalar *X, *Y;
   Scalar* D;
   int length;  // of the long side
-  // From line to line of those operands that have lines.
+  // Between rows, of the operands that have rows.
   Index x_pitch, y_pitch, d_pitch;
-  bool aligned;  // the operand that is a run, D or X
+  bool aligned;  // of the operand that is a run: X (wide) or D (tall)
 
-  __device__ __forceinline__ void copy_x(unsigned char* part, Index portion) const {
-    const Scalar* const from = X + portion * (WIDE ? Portion::RUN : LONG);
-    const int left = WIDE ? of_run(portion) : of_line(portion), reach = WIDE ? Portion::RUN : LONG + ROOM;
-    const bool all = (!APART || portion > 0) && left >= reach;
+  __device__ __forceinline__ void copy_x(unsigned char* buffer, Index chunk) const {
+    const Scalar* const from = X + chunk * (WIDE ? Chunk::RUN : LONG);
+    const int left = WIDE ? run_left(chunk) : row_left(chunk), reach = WIDE ? Chunk::RUN : LONG + ROOM;
+    const bool all = (!UNALIGNED || chunk > 0) && left >= reach;
 #pragma unroll
-    for (int s = 0; s < Portion::Given::SLOTS; ++s) {
-      if (!Portion::Given::present(s)) continue;
-      const Spot spot = x_spot(Portion::Given::vector(s));
-      const Range range = all ? Range{0, V} : existing(spot, portion, left);
-      Portion::copied(part, Portion::Given::vector(s), from + spot.offset, range.begin, range.end, !WIDE || aligned);
+    for (int s = 0; s < Chunk::XSlots::SLOTS; ++s) {
+      if (!Chunk::XSlots::present(s)) continue;
+      const Position position = x_position(Chunk::XSlots::vector(s));
+      const Range range = all ? Range{0, V} : existing(position, chunk, left);
+      Chunk::copy_x_vector(buffer, Chunk::XSlots::vector(s), from + position.offset, range.begin, range.end,
+                           !WIDE || aligned);
     }
   }
 
-  __device__ __forceinline__ void fetch_y(Vector (&y)[Portion::Made::SLOTS], Index portion) const {
-    const Scalar* const from = Y + portion * (WIDE ? LONG : Portion::RUN);
+  __device__ __forceinline__ void fetch_y(Vector (&y)[Chunk::DSlots::SLOTS], Index chunk) const {
+    const Scalar* const from = Y + chunk * (WIDE ? LONG : Chunk::RUN);
 #pragma unroll
-    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
-      if (!Portion::Made::present(s)) continue;
-      const Spot spot = d_spot(Portion::Made::vector(s), y_pitch);
-      const Range range = made(spot, portion);
-      y[s] = Portion::template fetched<Y_WIDTH>(from + spot.offset, range.begin, range.end, WIDE || aligned);
+    for (int s = 0; s < Chunk::DSlots::SLOTS; ++s) {
+      if (!Chunk::DSlots::present(s)) continue;
+      const Position position = d_position(Chunk::DSlots::vector(s), y_pitch);
+      const Range range = existing_d(position, chunk);
+      y[s] = Chunk::template load_vector<Y_WIDTH>(from + position.offset, range.begin, range.end, WIDE || aligned);
     }
   }
 
-  __device__ __forceinline__ void copy_y(unsigned char* part, Index portion) const {
-    const Scalar* const from = Y + portion * (WIDE ? LONG : Portion::RUN);
+  __device__ __forceinline__ void copy_y(unsigned char* buffer, Index chunk) const {
+    const Scalar* const from = Y + chunk * (WIDE ? LONG : Chunk::RUN);
 #pragma unroll
-    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
-      if (!Portion::Made::present(s)) continue;
-      const Spot spot = d_spot(Portion::Made::vector(s), y_pitch);
-      const Range range = made(spot, portion);
-      Portion::parked(part, Portion::Made::vector(s), from + spot.offset, range.begin, range.end, WIDE || aligned);
+    for (int s = 0; s < Chunk::DSlots::SLOTS; ++s) {
+      if (!Chunk::DSlots::present(s)) continue;
+      const Position position = d_position(Chunk::DSlots::vector(s), y_pitch);
+      const Range range = existing_d(position, chunk);
+      Chunk::copy_y_vector(buffer, Chunk::DSlots::vector(s), from + position.offset, range.begin, range.end,
+                           WIDE || aligned);
     }
   }
 
-  __device__ __forceinline__ void store(const Vector& v, int s, Index portion) const {
-    Scalar* const to = D + portion * (WIDE ? LONG : Portion::RUN);
-    const Spot spot = d_spot(Portion::Made::vector(s), d_pitch);
-    const Range range = made(spot, portion);
-    Portion::stored(to + spot.offset, v, range.begin, range.end, WIDE || aligned);
+  __device__ __forceinline__ void store(const Vector& v, int s, Index chunk) const {
+    Scalar* const to = D + chunk * (WIDE ? LONG : Chunk::RUN);
+    const Position position = d_position(Chunk::DSlots::vector(s), d_pitch);
+    const Range range = existing_d(position, chunk);
+    Chunk::store_vector(to + position.offset, v, range.begin, range.end, WIDE || aligned);
   }
 
-  __device__ __forceinline__ int moved(int row, int column) const {
-    return !APART ? 0 : WIDE ? (ROOM - behind(row)) * SHORT : behind(column);
+  __device__ __forceinline__ int shift(int row, int column) const {
+    return !UNALIGNED ? 0 : WIDE ? (ROOM - misalignment(row)) * SHORT : misalignment(column);
   }
 
  private:
-  // Where a vector of a portion begins: elements from that of the portion, and from that of the line's part of it.
-  struct Spot {
+  // Where a vector of a chunk begins: its offset from the chunk's pointer, and its index in the chunk's piece of the
+  // row.
+  struct Position {
     Index offset;
-    int inside;
+    int index;
   };
-  __device__ __forceinline__ Spot x_spot(int vector) const {
+  __device__ __forceinline__ Position x_position(int vector) const {
     if constexpr (WIDE) {
-      const int inside = vector * V - ROOM * SHORT;
-      return {inside, inside};
+      const int index = vector * V - ROOM * SHORT;
+      return {index, index};
     } else {
-      const int line = vector / (LINE / V), inside = vector % (LINE / V) * V - behind(line);
-      return {line * x_pitch + inside, inside};
+      const int row = vector / (COLUMN_PITCH / V), index = vector % (COLUMN_PITCH / V) * V - misalignment(row);
+      return {row * x_pitch + index, index};
     }
   }
-  __device__ __forceinline__ Spot d_spot(int vector, Index pitch) const {
+  __device__ __forceinline__ Position d_position(int vector, Index pitch) const {
     const int at = vector * V;
     if constexpr (WIDE) {
-      constexpr int N = Portion::N, MATRIX = SHORT * N;
-      const int row = at % MATRIX / N, inside = at / MATRIX * N + at % N - behind(row);
-      return {row * pitch + inside, inside};
+      constexpr int N = Chunk::N, MATRIX = SHORT * N;
+      const int row = at % MATRIX / N, index = at / MATRIX * N + at % N - misalignment(row);
+      return {row * pitch + index, index};
     } else {
       return {at, at};
     }
   }
-  // Elements from the last multiple of V in memory to the start of a line.
-  __device__ __forceinline__ int behind(int line) const {
-    if constexpr (!APART) return 0;
-    const Scalar* const start = WIDE ? D + line * d_pitch : X + line * x_pitch;
+  // Elements from the last multiple of V in memory to the start of a row.
+  __device__ __forceinline__ int misalignment(int row) const {
+    if constexpr (!UNALIGNED) return 0;
+    const Scalar* const start = WIDE ? D + row * d_pitch : X + row * x_pitch;
     return unsigned(reinterpret_cast<unsigned long long>(start)) / sizeof(Scalar) % V;
   }
 
-  // Elements of a line, and of a run as far as a portion reaches, from where a portion begins.
-  __device__ __forceinline__ int of_line(Index portion) const { return length - int(portion * LONG); }
-  __device__ __forceinline__ int of_run(Index portion) const { return min(of_line(portion), LONG) * SHORT; }
+  // Elements of a row, or of a run, that exist from the start of a chunk on; of a run, within the chunk.
+  __device__ __forceinline__ int row_left(Index chunk) const { return length - int(chunk * LONG); }
+  __device__ __forceinline__ int run_left(Index chunk) const { return min(row_left(chunk), LONG) * SHORT; }
 
-  // Which elements of a vector exist where `left` do from the portion's part of its line on. No portion but the first
-  // lacks what is before that.
+  // Which elements of a vector exist where `left` elements exist from the chunk's piece of the row on. Only the first
+  // chunk lacks elements before that.
   struct Range {
     int begin, end;
   };
-  static __device__ __forceinline__ Range existing(const Spot& spot, Index portion, int left) {
-    return {portion > 0 ? 0 : -spot.inside, left - spot.inside};
+  static __device__ __forceinline__ Range existing(const Position& position, Index chunk, int left) {
+    return {chunk > 0 ? 0 : -position.index, left - position.index};
   }
-  // The same for a vector of Y or D; all exist in most portions.
-  __device__ __forceinline__ Range made(const Spot& spot, Index portion) const {
-    const bool all = (!WIDE || !APART || portion > 0) && of_line(portion) >= LONG;
-    return all ? Range{0, V} : existing(spot, portion, WIDE ? of_line(portion) : of_run(portion));
+  // The same for a vector of Y or D. In most chunks all exist.
+  __device__ __forceinline__ Range existing_d(const Position& position, Index chunk) const {
+    const bool all = (!WIDE || !UNALIGNED || chunk > 0) && row_left(chunk) >= LONG;
+    return all ? Range{0, V} : existing(position, chunk, WIDE ? row_left(chunk) : run_left(chunk));
   }
 };
 
-// D has `length` rows (tall) or columns (wide). Pitches are those of lines; a run's is of no interest. Y and D may be
-// the same memory.
+// D has `length` rows (tall) or columns (wide). Pitches are those of rows; a run has none. Y and D may alias.
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
     transpose_slim(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) unsigned char shared[];
   const bool aligned = matmill::on_vectors(WIDE ? args.X : args.D);
   const Operands operands{args.X, args.Y, args.D, args.length, args.x_pitch, args.y_pitch, args.d_pitch, aligned};
-  // Rows that are moved to the left end up to V - 1 columns further on.
-  const int reach = WIDE && APART ? V - 1 : 0;
-  Portion::make(shared, operands, (args.length + reach + LONG - 1) / LONG, args.alpha, args.beta);
+  // Rows that are shifted left end up to V - 1 columns later.
+  const int reach = WIDE && UNALIGNED ? V - 1 : 0;
+  Chunk::run(shared, operands, (args.length + reach + LONG - 1) / LONG, args.alpha, args.beta);
 }

@@ -1,12 +1,12 @@
-// D = alpha * X + beta * Y for many small packed matrices, X's transposed: whole runs of them are one block's work, a
-// portion; see portion.cuh. All operands' portions are runs of the same elements of memory.
+// D = alpha * X + beta * Y for many small packed matrices, X transposed. A chunk is a run of whole matrices; see
+// transpose/chunk.cuh. A chunk is the same run of elements in all operands.
 //
-// An operand that does not start on 16 bytes goes element by element.
+// An operand that does not start on 16 bytes is accessed element by element.
 #include "matmill/transpose/chunk.cuh"
 
 using matmill::Index;
-using Portion = matmill::Portion<Scalar, Config>;
-using Vector = Portion::Vector;
+using Chunk = matmill::Chunk<Scalar, Config>;
+using Vector = Chunk::Vector;
 
 struct Operands {
   const Scalar *X, *Y;
@@ -14,36 +14,36 @@ struct Operands {
   Index total;
   bool x_aligned, y_aligned, d_aligned;
 
-  __device__ __forceinline__ void copy_x(unsigned char* half, Index portion) const {
+  __device__ __forceinline__ void copy_x(unsigned char* buffer, Index chunk) const {
 #pragma unroll
-    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
-      if (!Portion::Made::present(s)) continue;
-      Portion::copied(half, Portion::Made::vector(s), X + portion * Portion::RUN + at(s), 0, left(portion) - at(s),
-                      x_aligned);
+    for (int s = 0; s < Chunk::DSlots::SLOTS; ++s) {
+      if (!Chunk::DSlots::present(s)) continue;
+      Chunk::copy_x_vector(buffer, Chunk::DSlots::vector(s), X + chunk * Chunk::RUN + at(s), 0, left(chunk) - at(s),
+                           x_aligned);
     }
   }
-  __device__ __forceinline__ void fetch_y(Vector (&y)[Portion::Made::SLOTS], Index portion) const {
+  __device__ __forceinline__ void fetch_y(Vector (&y)[Chunk::DSlots::SLOTS], Index chunk) const {
 #pragma unroll
-    for (int s = 0; s < Portion::Made::SLOTS; ++s) {
-      if (!Portion::Made::present(s)) continue;
-      y[s] = Portion::fetched(Y + portion * Portion::RUN + at(s), 0, left(portion) - at(s), y_aligned);
+    for (int s = 0; s < Chunk::DSlots::SLOTS; ++s) {
+      if (!Chunk::DSlots::present(s)) continue;
+      y[s] = Chunk::load_vector(Y + chunk * Chunk::RUN + at(s), 0, left(chunk) - at(s), y_aligned);
     }
   }
-  __device__ __forceinline__ void store(const Vector& v, int s, Index portion) const {
-    Portion::stored(D + portion * Portion::RUN + at(s), v, 0, left(portion) - at(s), d_aligned);
+  __device__ __forceinline__ void store(const Vector& v, int s, Index chunk) const {
+    Chunk::store_vector(D + chunk * Chunk::RUN + at(s), v, 0, left(chunk) - at(s), d_aligned);
   }
-  static __device__ __forceinline__ int moved(int, int) { return 0; }
+  static __device__ __forceinline__ int shift(int, int) { return 0; }
 
  private:
-  static __device__ __forceinline__ int at(int s) { return Portion::Made::vector(s) * Portion::V; }
-  // How many elements there are, as far as a portion reaches.
-  __device__ __forceinline__ int left(Index portion) const {
-    const Index rest = total - portion * Portion::RUN;
-    return int(rest < Portion::RUN ? rest : Portion::RUN);
+  static __device__ __forceinline__ int at(int s) { return Chunk::DSlots::vector(s) * Chunk::V; }
+  // Elements of a chunk that exist.
+  __device__ __forceinline__ int left(Index chunk) const {
+    const Index rest = total - chunk * Chunk::RUN;
+    return int(rest < Chunk::RUN ? rest : Chunk::RUN);
   }
 };
 
-// Y and D may be the same memory.
+// Y and D may alias.
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
     transpose_small(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -54,5 +54,5 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER
                           matmill::on_vectors(args.X),
                           matmill::on_vectors(args.Y),
                           matmill::on_vectors(args.D)};
-  Portion::make(shared, operands, (args.total + Portion::RUN - 1) / Portion::RUN, args.alpha, args.beta);
+  Chunk::run(shared, operands, (args.total + Chunk::RUN - 1) / Chunk::RUN, args.alpha, args.beta);
 }

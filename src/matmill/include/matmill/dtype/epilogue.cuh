@@ -1,4 +1,4 @@
-// What follows from the element type of a translation unit: the type of its sums, and how an output is made of one.
+// Types and the scalar epilogue that follow from the translation unit's element type Scalar.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
@@ -10,12 +10,12 @@ using Acc = Number::Acc;
 
 namespace matmill {
 
-// One output: a scaled product and beta times an element of C. `given()` reads that, and is not called for a beta of 0:
-// it may be NaN then, or not exist.
-template <class Given>
-__device__ __forceinline__ Scalar output_of(Acc alpha, Acc sum, Acc beta, Given given) {
+// alpha * sum + beta * (element of C). read_c() loads that element; it is not called where beta is 0, as C may then
+// hold NaN or not exist.
+template <class ReadC>
+__device__ __forceinline__ Scalar output_of(Acc alpha, Acc sum, Acc beta, ReadC read_c) {
   Acc d = alpha * sum;
-  if (beta != 0) d += beta * Number::up(given());
+  if (beta != 0) d += beta * Number::up(read_c());
   return Number::down(d);
 }
 

@@ -1,12 +1,12 @@
-// What a kernel needs to know of an element type: the type to sum in, and the way there and back.
+// Per element type: the accumulator type Acc, and the conversions up (to Acc) and down (from Acc).
 #pragma once
 
 #include "matmill/dtype/half.cuh"
 
 namespace matmill {
 
-// alpha * x + beta * y with the second product rounded and the first fused into the sum: spelled out, because the
-// compiler may fuse either.
+// alpha * x + beta * y, where beta * y is rounded and alpha * x is fused into the sum. Spelled out, because the
+// compiler may fuse either product.
 __device__ __forceinline__ float blend(float alpha, float x, float beta, float y) {
   return __fmaf_rn(alpha, x, __fmul_rn(beta, y));
 }
@@ -17,7 +17,7 @@ __device__ __forceinline__ unsigned blend(unsigned alpha, unsigned x, unsigned b
   return alpha * x + beta * y;
 }
 
-// float and double are summed in their own type.
+// float and double accumulate in their own type.
 template <class T>
 struct NumberOf {
   using Acc = T;
@@ -32,7 +32,7 @@ struct Narrow {
   static __device__ __forceinline__ T down(float x) { return T::rounded(x); }
 };
 
-// Integers wrap around, as unsigned arithmetic does by definition.
+// Integers wrap around: unsigned arithmetic defines that.
 template <class T>
 struct Wrapping {
   using Acc = unsigned;

@@ -1,4 +1,4 @@
-// W elements as one word, and alpha * x + beta * y on all of them: 16-bit numbers in pairs, bytes in fours.
+// W elements in one word, and alpha * x + beta * y on all of them: 16-bit elements in pairs, bytes in fours.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
@@ -19,16 +19,16 @@ struct Packed {
     return Number::down(blend(alpha, Number::up(x), beta, Number::up(y)));
   }
 
-  // The rows of W by W elements of which the columns are given.
-  static __device__ __forceinline__ void turn(Word (&rows)[1], const Word (&columns)[1]) { rows[0] = columns[0]; }
+  // Transposes W x W elements: columns in, rows out.
+  static __device__ __forceinline__ void transpose(Word (&rows)[1], const Word (&columns)[1]) { rows[0] = columns[0]; }
 };
 
 struct Pairs {
   using Word = unsigned;
 
-  // The word of the elements whose bits are given.
+  // Packs the low bits of each x into one word.
   static __device__ __forceinline__ Word joined(const unsigned (&x)[2]) { return __byte_perm(x[0], x[1], 0x5410); }
-  static __device__ __forceinline__ void turn(Word (&rows)[2], const Word (&columns)[2]) {
+  static __device__ __forceinline__ void transpose(Word (&rows)[2], const Word (&columns)[2]) {
     rows[0] = __byte_perm(columns[0], columns[1], 0x5410);
     rows[1] = __byte_perm(columns[0], columns[1], 0x7632);
   }
@@ -47,7 +47,7 @@ struct Packed<T, 2> : Pairs {
   }
 };
 
-// Bits, which are moved or made zero.
+// Raw 16-bit words: alpha is 0 or 1.
 template <>
 struct Packed<short, 2> : Pairs {
   static __device__ __forceinline__ Word scale(short alpha, Word x) {
@@ -55,8 +55,8 @@ struct Packed<short, 2> : Pairs {
   }
 };
 
-// Products of bytes have 16 bits: two of them fit in a word with nothing carried from one to the other, and so does the
-// sum of one and a byte.
+// A product of two bytes has 16 bits: two of them fit in a word without a carry between them, and so does a product
+// plus a byte.
 template <>
 struct Packed<signed char, 4> {
   using Word = unsigned;
@@ -78,7 +78,7 @@ struct Packed<signed char, 4> {
   static __device__ __forceinline__ Word joined(const unsigned (&x)[4]) {
     return __byte_perm(__byte_perm(x[0], x[1], 0x0040), __byte_perm(x[2], x[3], 0x0040), 0x5410);
   }
-  static __device__ __forceinline__ void turn(Word (&rows)[4], const Word (&columns)[4]) {
+  static __device__ __forceinline__ void transpose(Word (&rows)[4], const Word (&columns)[4]) {
     const unsigned low[2] = {__byte_perm(columns[0], columns[1], 0x5140), __byte_perm(columns[2], columns[3], 0x5140)};
     const unsigned high[2] = {__byte_perm(columns[0], columns[1], 0x7362), __byte_perm(columns[2], columns[3], 0x7362)};
     rows[0] = __byte_perm(low[0], low[1], 0x5410);

@@ -1,24 +1,25 @@
-// A matrix product on the tensor cores, D tile = sum over k of A tile * B tile, for 16-bit elements that lie any way.
+// The main loop of a matrix product on the tensor cores, for 16-bit elements in any layout: D tile = sum over k of A
+// tile * B tile.
 //
 //   global ── cp.async, STAGES deep ──▶ shared a, b, swizzled ── ldmatrix ──▶ fragments ── mma ──▶ sums
 //
 // Pipeline, per k-tile t of STEPS = BK / 16 steps (one barrier each; fragments of the next step are read while one
 // computes):
 //
-//   all warps   s = 0..        read fragments s+1 of tile t │ issue a share of the copies of tile t+STAGES-1 into the
-//                              stage that tile t-1 left │ multiply fragments s
-//               s = STEPS-1    finish this thread's copies that go through registers │ commit, wait until tile t+1 has
-//                              landed, barrier, read its fragments 0 │ multiply fragments STEPS-1
+//   all warps   s = 0..        read fragments s+1 of tile t │ issue some copies of tile t+STAGES-1 into the stage that
+//                              tile t-1 left │ mma fragments s
+//               s = STEPS-1    store this thread's copies that pass through registers │ commit, wait until tile t+1 has
+//                              landed, barrier, read its fragments 0 │ mma fragments STEPS-1
 //
-// Copies and ldmatrix wait in one queue: were all copies issued at s = 0, the next fragments would wait behind them.
+// cp.async and ldmatrix share one queue: if all copies were issued at s = 0, the next fragments would wait behind them.
 //
-// The barrier does two jobs: it publishes tile t+1 to all warps, and it proves that every warp has read the last
-// fragments of tile t, whose stage the next iteration's copies overwrite.
+// The barrier publishes tile t+1 to all warps. It also proves that every warp has read the last fragments of tile t,
+// whose stage the next iteration's copies overwrite.
 //
-// A tile lies in shared memory as its matrix does in global memory: rows along the contiguous dimension, whichever that
-// is. ldmatrix takes it as it lies or transposes 8x8 matrices on the way, so all four pairs of layouts cost the same.
-// Where rows are not aligned to 4 bytes, or there is no cp.async (sm_75), the elements go through registers: all loaded
-// at s = 0, so that they have time to arrive, and stored at s = STEPS-1.
+// A tile keeps its matrix's global layout: rows in shared memory run along the contiguous dimension. ldmatrix loads it
+// directly or transposes 8x8 matrices, so all four pairs of layouts cost the same. Where rows are not 4-byte aligned,
+// or there is no cp.async (sm_75), elements pass through registers: loads are issued at s = 0, so that they have time
+// to arrive, and stored at s = STEPS-1.
 #pragma once
 
 #include "matmill/gemm/raster.cuh"
@@ -28,34 +29,34 @@
 
 namespace matmill {
 
-// Copies one operand's tile into shared memory. "outer" runs along m (for A) or n (for B). A tile has rows of BK
-// elements for each of EXTENT outer indices (K_INNER), or of EXTENT elements for each of BK.
+// Copies one operand's tile to shared memory. "outer" runs along m (for A) or n (for B). A tile has EXTENT rows of BK
+// elements (K_INNER), or BK rows of EXTENT elements.
 template <class Scalar, int EXTENT, int BK, int THREADS, bool K_INNER, int VEC>
 struct MmaTileCopy {
   static constexpr int ROW = K_INNER ? BK : EXTENT, ROW_BYTES = ROW * 2, ROWS = K_INNER ? EXTENT : BK;
   static constexpr int BYTES = ROWS * ROW_BYTES;
-  static constexpr int V = 8, PIECES = ROW / V;  // pieces of 16 bytes
+  static constexpr int V = 8, PIECES = ROW / V;                             // pieces of 16 bytes
   static constexpr int ADVANCE = THREADS / PIECES, SLOTS = ROWS / ADVANCE;  // rows per pass of the block, and passes
   static_assert(PIECES * ADVANCE == THREADS && SLOTS * ADVANCE == ROWS, "passes of all threads must cover the tile");
-  static_assert(ADVANCE % 8 == 0, "every pass must meet the same swizzle");
+  static_assert(ADVANCE % 8 == 0, "every pass must have the same swizzle");
 #if __CUDA_ARCH__ >= 800
   static constexpr bool DIRECT = VEC > 1;
 #else
   static constexpr bool DIRECT = false;
 #endif
-  static constexpr int PARTS = V / VEC;                    // copies per piece
-  static constexpr int SHARES = DIRECT ? BK / 16 - 1 : 1;  // steps of k over which the copies of a tile are spread
+  static constexpr int COPIES = V / VEC;                       // copies per piece
+  static constexpr int COPY_STEPS = DIRECT ? BK / 16 - 1 : 1;  // steps over which a tile's copies are spread
 
   const Scalar* next;            // this thread's first element of the next tile
   long long row_stride, stride;  // from one row to the next, from one element of a row to the next
-  unsigned place;                // this thread's first piece in the tile, in bytes
-  int outer_left, k_left;        // extent of the matrix from this thread's first element on
+  unsigned offset;               // this thread's first piece in the tile, in bytes
+  int outer_left, k_left;        // extent of the matrix from this thread's first element
   uint4 held[DIRECT ? 1 : SLOTS];
 
   __device__ __forceinline__ MmaTileCopy(const Scalar* origin, long long outer_stride, long long k_stride,
                                          int outer_left, int k) {
     const unsigned piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES;
-    place = swizzled<ROW_BYTES>(row, piece);
+    offset = swizzled<ROW_BYTES>(row, piece);
     row_stride = K_INNER ? outer_stride : k_stride;
     stride = VEC > 1 ? 1 : K_INNER ? k_stride : outer_stride;
     next = origin + row * row_stride + piece * V * stride;
@@ -63,10 +64,10 @@ struct MmaTileCopy {
     k_left = k - int(K_INNER ? piece * V : row);
   }
 
-  // Starts a share of the copies of the next tile; shares come in turn, and the last moves on to the tile after it.
-  // tile is a shared-memory address. Past the matrix's end it is zeros.
-  __device__ __forceinline__ void issue(unsigned tile, int share) {
-    const int first = SLOTS * share / SHARES, end = SLOTS * (share + 1) / SHARES;
+  // Issues the copies of one of COPY_STEPS steps; the last step advances to the next tile. tile is a shared-memory
+  // address. Elements past the matrix's end become zeros.
+  __device__ __forceinline__ void issue(unsigned tile, int copy_step) {
+    const int first = SLOTS * copy_step / COPY_STEPS, end = SLOTS * (copy_step + 1) / COPY_STEPS;
     const Scalar* source = next + first * ADVANCE * row_stride;
     const int inner_left = K_INNER ? k_left : outer_left;
 #pragma unroll
@@ -74,12 +75,12 @@ struct MmaTileCopy {
       const bool inside = s * ADVANCE < (K_INNER ? outer_left : k_left);
       alignas(16) unsigned words[4] = {};
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p) {
-        // A part is copied whole or not at all: the extent is a multiple of it, or memory goes on with zeros.
+      for (int p = 0; p < COPIES; ++p) {
+        // Copied whole or not at all: the extent is a multiple of VEC, or zeros follow it in memory.
         const bool keep = inside && p * VEC < inner_left;
         const Scalar* from = source + p * VEC * stride;
         if constexpr (DIRECT) {
-          ptx::cp_async_or_zero<VEC * 2>(tile + place + s * ADVANCE * ROW_BYTES + p * VEC * 2, from, keep);
+          ptx::cp_async_zfill<VEC * 2>(tile + offset + s * ADVANCE * ROW_BYTES + p * VEC * 2, from, keep);
         } else if (keep) {
           if constexpr (VEC == 1) {
             words[p / 2] |= unsigned(from->bits) << p % 2 * 16;
@@ -91,32 +92,33 @@ struct MmaTileCopy {
       if constexpr (!DIRECT) held[s] = uint4{words[0], words[1], words[2], words[3]};
       source += ADVANCE * row_stride;
     }
-    if (share == SHARES - 1) {
+    if (copy_step == COPY_STEPS - 1) {
       next += BK * (K_INNER ? stride : row_stride);
       k_left -= BK;
     }
   }
 
-  // Puts into shared memory what issue() left in registers.
-  __device__ __forceinline__ void finish(unsigned char* tile) const {
+  // Stores what issue() left in registers to shared memory.
+  __device__ __forceinline__ void store_held(unsigned char* tile) const {
     if constexpr (!DIRECT) {
 #pragma unroll
-      for (int s = 0; s < SLOTS; ++s) *reinterpret_cast<uint4*>(tile + place + s * ADVANCE * ROW_BYTES) = held[s];
+      for (int s = 0; s < SLOTS; ++s) *reinterpret_cast<uint4*>(tile + offset + s * ADVANCE * ROW_BYTES) = held[s];
     }
   }
 };
 
-// Reads a warp's 16x16 matrices out of a tile. Addresses of a lane differ by constants, XORed or added: stepping along
-// a row changes bits of the piece's index that are 0 in the lane's first piece, stepping by 16 rows none that swizzle.
-// Tiles begin at multiples of 128 bytes, so the XOR reaches the lane's part alone: it is done once, before the loop.
+// Reads a warp's 16x16 matrices from a tile. A lane's addresses differ by constants, XORed or added: a step along a row
+// changes bits of the piece's index that are 0 in the lane's first piece, and a step of 16 rows changes no bit that the
+// swizzle uses. Tiles begin at multiples of 128 bytes, so the XOR affects the lane's offset alone, and is computed once
+// before the loop.
 template <bool K_INNER, int ROW_BYTES>
 struct MmaReader {
-  unsigned lane;  // of this lane's first row, in bytes from the tile's start
+  unsigned lane;  // of this lane's first row, in bytes from the tile
 
-  // first: the warp's first outer index. B wants both tiles of 8 columns in neighbouring registers, A both of 8 rows.
+  // first: the warp's first outer index. B needs its two n8 tiles in adjacent registers, A its two groups of 8 rows.
   __device__ __forceinline__ MmaReader(unsigned first, bool of_a) {
     const unsigned l = threadIdx.x % 32;
-    const bool halves_last = of_a == K_INNER;  // lanes 16-31 name the second piece, else the second eight rows
+    const bool halves_last = of_a == K_INNER;  // lanes 16-31 address the second piece, else rows 8-15
     const unsigned row = halves_last ? l % 16 : l % 8 + l / 16 * 8, piece = halves_last ? l / 16 : l / 8 % 2;
     lane = K_INNER ? swizzled<ROW_BYTES>(first + row, piece) : swizzled<ROW_BYTES>(row, first / 8 + piece);
   }
@@ -135,17 +137,18 @@ struct MmaGemm {
   static constexpr int WM = BM / Config::WARPS_M, WN = BN / WARPS_N;
   static constexpr bool A_K_INNER = Config::A_K_INNER != 0, B_K_INNER = Config::B_K_INNER != 0;
   static_assert(WM * Config::WARPS_M == BM && WN * WARPS_N == BN, "warp tiles must cover the block tile");
-  static_assert((WM & (WM - 1)) == 0 && (WN & (WN - 1)) == 0, "a warp's first piece has zeros where steps have bits");
-  static_assert(STEPS % 2 == 0, "fragments alternate between two sets of registers");
-  static_assert(STAGES >= 2, "a tile lands while another computes");
+  static_assert((WM & (WM - 1)) == 0 && (WN & (WN - 1)) == 0,
+                "XOR replaces addition: a warp's first piece has zeros where steps have ones");
+  static_assert(STEPS % 2 == 0, "fragments are double-buffered in registers");
+  static_assert(STAGES >= 2, "one stage computes while another is in flight");
 
   using CopyA = MmaTileCopy<Scalar, BM, BK, THREADS, A_K_INNER, Config::A_VEC>;
   using CopyB = MmaTileCopy<Scalar, BN, BK, THREADS, B_K_INNER, Config::B_VEC>;
   using Warp = WarpTile<Scalar, Config::ACC16 != 0, WM, WN>;
   static constexpr int STAGE = CopyA::BYTES + CopyB::BYTES;  // a stage holds A's tile, then B's
-  static constexpr int PITCH = WN + 8;                       // floats in a row of a warp's slab in the epilogue
-  static constexpr int SLAB = 16 * PITCH;
-  static constexpr int SHARED_BYTES = STAGES * STAGE > WARPS * SLAB * 4 ? STAGES * STAGE : WARPS * SLAB * 4;
+  static constexpr int PITCH = WN + 8;                       // floats per row of a warp's epilogue staging buffer
+  static constexpr int STAGING = 16 * PITCH;
+  static constexpr int SHARED_BYTES = STAGES * STAGE > WARPS * STAGING * 4 ? STAGES * STAGE : WARPS * STAGING * 4;
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
   Warp warp;
@@ -161,21 +164,21 @@ struct MmaGemm {
   __device__ __forceinline__ void run(unsigned char* shared, CopyA copy_a, CopyB copy_b, int k) {
     const int tiles = (k + BK - 1) / BK;
     const unsigned stages = ptx::shared_address(shared);
-    auto issue = [&](int stage, int share) {
-      if (share < CopyA::SHARES) copy_a.issue(stages + stage, share);
-      if (share < CopyB::SHARES) copy_b.issue(stages + stage + CopyA::BYTES, share);
+    auto issue = [&](int stage, int copy_step) {
+      if (copy_step < CopyA::COPY_STEPS) copy_a.issue(stages + stage, copy_step);
+      if (copy_step < CopyB::COPY_STEPS) copy_b.issue(stages + stage + CopyA::BYTES, copy_step);
     };
-    auto finish = [&](int stage) {
-      copy_a.finish(shared + stage);
-      copy_b.finish(shared + stage + CopyA::BYTES);
+    auto store_held = [&](int stage) {
+      copy_a.store_held(shared + stage);
+      copy_b.store_held(shared + stage + CopyA::BYTES);
     };
-    // Tiles past the end are all zeros: issuing them costs little and keeps the count of groups uniform.
+    // Tiles past the end are zero-filled. Issuing them costs little and keeps the number of groups constant.
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
 #pragma unroll
-      for (int share = 0; share < STEPS - 1; ++share) issue(s * STAGE, share);
+      for (int copy_step = 0; copy_step < STEPS - 1; ++copy_step) issue(s * STAGE, copy_step);
       ptx::cp_async_commit();
-      finish(s * STAGE);
+      store_held(s * STAGE);
     }
     ptx::cp_async_wait<STAGES - 2>();
     __syncthreads();
@@ -196,7 +199,7 @@ struct MmaGemm {
 #pragma unroll
       for (int s = 0; s < STEPS; ++s) {
         if (s == STEPS - 1) {
-          finish(writing);
+          store_held(writing);
           ptx::cp_async_commit();
           ptx::cp_async_wait<STAGES - 2>();
           __syncthreads();
@@ -211,21 +214,22 @@ struct MmaGemm {
     ptx::cp_async_wait<0>();
   }
 
-  // D = alpha * sums + beta * C where the tile lies inside m x n; strides and first elements are those of C and D.
+  // D = alpha * sums + beta * C where the tile is inside m x n. Strides and pointers are those of C and D.
   //
-  //   per 16 rows of the warp's tile: lanes write their sums to the warp's slab │ lanes read it along rows and write D
+  //   per 16 rows of the warp tile: lanes write sums to the warp's staging buffer │ lanes read its rows and write D
   //
-  // Lanes hold sums in pairs, eight rows of 16 bytes to a warp's store. Turned over in shared memory they leave as rows
-  // of up to 128 bytes, 16 per lane, and C comes the same way. Slabs belong to warps, so no barrier but the first.
+  // An mma leaves a lane pairs of sums: a direct store would write 16 bytes to each of eight rows. Staged in shared
+  // memory, a warp stores rows of up to 128 bytes, 16 bytes per lane, and reads C the same way. Each warp has its own
+  // buffer, so one barrier is enough.
   __device__ __forceinline__ void store(unsigned char* shared, const Scalar* C, long long c_row, long long c_col,
                                         Scalar* D, long long d_row, long long d_col, Origin origin, int m, int n,
                                         float alpha, float beta) const {
-    __syncthreads();  // the pipeline's stages become slabs
+    __syncthreads();  // the stages become staging buffers
     const unsigned lane = threadIdx.x % 32;
-    float* const slab = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * SLAB;
-    float2* const mine = reinterpret_cast<float2*>(slab) + lane / 4 * (PITCH / 2) + lane % 4;
+    float* const staging = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * STAGING;
+    float2* const own = reinterpret_cast<float2*>(staging) + lane / 4 * (PITCH / 2) + lane % 4;
     const int first_row = origin.row + row, first_column = origin.column + column;
-    // Whether C can be read as D is written: of its alignment only the address tells.
+    // Whether C allows 16-byte reads. The host passes no alignment for C.
     const bool c_wide = c_col == 1 && (c_row * 2 | reinterpret_cast<unsigned long long>(C)) % 16 == 0;
 #pragma unroll
     for (int i = 0; i < Warp::TM; ++i) {
@@ -234,8 +238,8 @@ struct MmaGemm {
       for (int j = 0; j < Warp::TN; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const ptx::Sums<Config::ACC16 != 0>& sums = warp.sums[i][j];
-          mine[(half * 8 * PITCH + j * 8) / 2] = float2{sums[half * 2], sums[half * 2 + 1]};
+          const ptx::Accumulator<Config::ACC16 != 0>& sums = warp.sums[i][j];
+          own[(half * 8 * PITCH + j * 8) / 2] = float2{sums[half * 2], sums[half * 2 + 1]};
         }
       }
       __syncwarp();
@@ -243,14 +247,14 @@ struct MmaGemm {
         constexpr int LANES = WN / 8;  // per row
 #pragma unroll
         for (int r = 0; r < 16; r += 32 / LANES) {
-          store_piece(slab, r + lane / LANES, lane % LANES * 8, C, c_row, c_col, c_wide, D, d_row,
-                      first_row + i * 16, first_column, m, n, alpha, beta);
+          store_vector(staging, r + lane / LANES, lane % LANES * 8, C, c_row, c_col, c_wide, D, d_row,
+                       first_row + i * 16, first_column, m, n, alpha, beta);
         }
       } else {
         for (int e = lane; e < 16 * WN; e += 32) {
           const int r = first_row + i * 16 + e / WN, c = first_column + e % WN;
           if (r < m && c < n) {
-            const float x = slab[e / WN * PITCH + e % WN];
+            const float x = staging[e / WN * PITCH + e % WN];
             D[r * d_row + c * d_col] =
                 Scalar::rounded(beta == 0.0f ? alpha * x : blend(alpha, x, beta, C[r * c_row + c * c_col].widened()));
           }
@@ -259,18 +263,18 @@ struct MmaGemm {
     }
   }
 
-  // Eight neighbouring outputs: row and column count from the slab's first.
-  static __device__ __forceinline__ void store_piece(const float* slab, int row, int column, const Scalar* C,
-                                                     long long c_row, long long c_col, bool c_wide, Scalar* D,
-                                                     long long d_row, int first_row, int first_column, int m, int n,
-                                                     float alpha, float beta) {
-    // Eight lanes read 16 bytes each in one pass, and their pieces lie 32 bytes apart: every other four lanes begin
-    // with the second half, so that the pass meets all banks.
-    const float* const from = &slab[row * PITCH + column];
-    const unsigned turned = threadIdx.x / 4 % 2;
-    const float4 one = *reinterpret_cast<const float4*>(from + turned * 4);
-    const float4 other = *reinterpret_cast<const float4*>(from + 4 - turned * 4);
-    const float4 low = turned ? other : one, high = turned ? one : other;
+  // Stores eight adjacent outputs. row and column are relative to the staging buffer.
+  static __device__ __forceinline__ void store_vector(const float* staging, int row, int column, const Scalar* C,
+                                                      long long c_row, long long c_col, bool c_wide, Scalar* D,
+                                                      long long d_row, int first_row, int first_column, int m, int n,
+                                                      float alpha, float beta) {
+    // Eight lanes read 16 bytes each per pass, 32 bytes apart. Every other four lanes read the second half first, so
+    // that a pass uses all banks.
+    const float* const from = &staging[row * PITCH + column];
+    const unsigned swapped = threadIdx.x / 4 % 2;
+    const float4 one = *reinterpret_cast<const float4*>(from + swapped * 4);
+    const float4 other = *reinterpret_cast<const float4*>(from + 4 - swapped * 4);
+    const float4 low = swapped ? other : one, high = swapped ? one : other;
     const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     const int r = first_row + row, c = first_column + column;
     if (r >= m || c >= n) return;  // n is a multiple of 8

@@ -1,22 +1,22 @@
-// The order in which blocks take the tiles of D.
+// Raster order: which tile of D a block computes.
 #pragma once
 
 namespace matmill {
 
-// The first row and column of a block's tile.
+// The first row and column of a block's tile of D.
 struct Origin {
   int row, column;
 };
 
-// Where a block's tile of D begins: tiles are walked in bands GROUP tiles high, so that the blocks that run at the same
-// time share rows of A and columns of B in L2.
+// Tiles are visited in groups of GROUP rows of tiles, column by column within a group: concurrent blocks share rows of
+// A and columns of B in L2.
 template <class Tile, int GROUP>
-__device__ __forceinline__ Origin tile_of(int index, int m, int n) {
+__device__ __forceinline__ Origin tile_origin(int index, int m, int n) {
   const int tiles_m = (m + Tile::BM - 1) / Tile::BM, tiles_n = (n + Tile::BN - 1) / Tile::BN;
-  const int band = index / (GROUP * tiles_n);
-  const int height = min(GROUP, tiles_m - band * GROUP);
-  const int within = index - band * GROUP * tiles_n;
-  return {(band * GROUP + within % height) * Tile::BM, within / height * Tile::BN};
+  const int group = index / (GROUP * tiles_n);
+  const int height = min(GROUP, tiles_m - group * GROUP);
+  const int within = index - group * GROUP * tiles_n;
+  return {(group * GROUP + within % height) * Tile::BM, within / height * Tile::BN};
 }
 
 }  // namespace matmill

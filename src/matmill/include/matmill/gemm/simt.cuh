@@ -1,4 +1,4 @@
-// The main loop of a matrix product on the plain FMA units: D tile = sum over k of A tile * B tile.
+// The main loop of a matrix product on the FMA units (SIMT): D tile = sum over k of A tile * B tile.
 //
 //   global ── cp.async, STAGES deep ──▶ shared a[BK][BM], b[BK][BN] ── 16-byte reads ──▶ registers ──▶ acc[TM][TN]
 //
@@ -8,19 +8,20 @@
 //               k = 0..BK-2  read fragment k+1 of tile t          │ FMA fragment k
 //               k = BK-1     wait until tile t+1 has landed, barrier, read its fragment 0 │ FMA fragment BK-1
 //
-// The barrier at k = BK-1 does two jobs: it publishes tile t+1 to all warps, and it proves that every warp has read
-// the last fragment of tile t, whose stage the next iteration's copies overwrite.
+// The barrier at k = BK-1 publishes tile t+1 to all warps. It also proves that every warp has read the last fragment of
+// tile t, whose stage the next iteration's copies overwrite.
 //
-// Both tiles lie k-major in shared memory whatever their layout in global memory, so the inner loop knows one layout
-// only. An operand that is contiguous along k is transposed on the way, one element per cp.async: a hundredth of
-// the FMAs' issue slots, for the freedom to take any strides and any alignment.
+// Both tiles are k-major in shared memory whatever their global layout, so the inner loop handles one layout. An
+// operand that is contiguous along k is transposed on the way, one element per cp.async. That costs 1% of the FMAs'
+// issue slots and allows any strides and any alignment.
 //
-// Warps split a block's tile into WARPS_M x WARPS_N warp tiles; in a warp, LANES_M x LANES_N lanes each own TM x TN
-// outputs in vectors of 16 bytes. Lanes are numbered so that lane ^ 1 shares a row of lanes and lane ^ 2 a column: on
-// either condition the hardware merges the quarter-warps of a 16-byte read in pairs, so that every fragment read takes
-// two passes over the banks. Numbered row by row, reads of B take four (matmill.emulator.banks has the rule).
-// With SLICES > 1, groups of warps share one tile of D and each takes its part of every k-tile: more warps per
-// tile where there are too few tiles to fill the GPU. Their sums meet in shared memory at the end.
+// WARPS_M x WARPS_N warp tiles cover the block tile. In a warp, each of LANES_M x LANES_N lanes computes TM x TN
+// outputs in vectors of 16 bytes. Lane ^ 1 shares a row of lanes and lane ^ 2 a column: on either condition the
+// hardware merges the quarter-warps of a 16-byte read in pairs, so every fragment read takes two passes over the banks.
+// With row-major lane numbers, reads of B take four (matmill.emulator.memory.banks has the rule).
+//
+// With SLICES > 1, groups of warps share one tile of D and each group takes its slice of every k-tile: more warps per
+// tile where there are too few tiles to fill the GPU. The slices are summed through shared memory at the end.
 #pragma once
 
 #include "matmill/ptx/cp_async.cuh"
@@ -33,14 +34,15 @@ struct Vec16 {
   static constexpr int SIZE = 16 / sizeof(Scalar);
 };
 
-// Copies one operand's BK x EXTENT tile into shared memory. EXTENT runs along m (for A) or n (for B), "outer" below.
+// Copies one operand's BK x EXTENT tile to shared memory. EXTENT runs along m (for A) or n (for B), called "outer"
+// below.
 template <class Scalar, int EXTENT, int BK, int THREADS, bool ALONG_K, int VEC>
 struct TileCopy {
   static_assert(!ALONG_K || VEC == 1, "a tile that is transposed on the way is copied element by element");
-  static constexpr int PITCH = EXTENT + Vec16<Scalar>::SIZE;  // padded: a transposing copy then spreads over the banks
+  static constexpr int PITCH = EXTENT + Vec16<Scalar>::SIZE;  // padding spreads a transposing copy over the banks
   static constexpr int ITEMS = EXTENT * BK / VEC;
   static constexpr int SLOTS = (ITEMS + THREADS - 1) / THREADS;
-  // Each pass of the block over the tile advances by whole rows of one dimension and stays put in the other.
+  // Each pass of all threads advances by ADVANCE along one dimension and covers the other.
   static constexpr int INNER = ALONG_K ? BK : EXTENT / VEC;
   static constexpr int ADVANCE = THREADS / INNER;
   static_assert(THREADS % INNER == 0, "a pass of all threads must cover whole rows of the tile");
@@ -49,14 +51,15 @@ struct TileCopy {
   const Scalar* next;      // this thread's first element of the next tile
   long long tile_stride;   // from one k-tile to the next, in elements
   long long slot_stride;   // from one pass to the next, in elements
-  unsigned place;          // this thread's first element in the tile, in bytes
-  int outer_left, k_left;  // extent of the matrix from this thread's first element on
+  unsigned offset;         // this thread's first element in the tile, in bytes
+  int outer_left, k_left;  // extent of the matrix from this thread's first element
 
-  __device__ __forceinline__ TileCopy(const Scalar* origin, long long outer_stride, long long k_stride, int outer_left, int k) {
+  __device__ __forceinline__ TileCopy(const Scalar* origin, long long outer_stride, long long k_stride, int outer_left,
+                                      int k) {
     const unsigned fast = threadIdx.x % INNER, slow = threadIdx.x / INNER;
     const int outer = ALONG_K ? slow : fast * VEC;
     const int inner_k = ALONG_K ? fast : slow;
-    place = (inner_k * PITCH + outer) * sizeof(Scalar);
+    offset = (inner_k * PITCH + outer) * sizeof(Scalar);
     this->outer_left = outer_left - outer;
     k_left = k - inner_k;
     next = origin + outer * outer_stride + inner_k * k_stride;
@@ -64,16 +67,16 @@ struct TileCopy {
     slot_stride = ADVANCE * (ALONG_K ? outer_stride : k_stride);
   }
 
-  // tile: a shared-memory address; as a pointer it would cost an address computation for every copy.
+  // tile is a shared-memory address: a pointer would cost an address computation per copy.
   __device__ __forceinline__ void issue(unsigned tile) {
     const Scalar* source = next;
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s) {
       const int o = ALONG_K ? s * ADVANCE : 0, kk = ALONG_K ? 0 : s * ADVANCE;
       if (ITEMS % THREADS == 0 || s + 1 < SLOTS || threadIdx.x < ITEMS - s * THREADS) {
-        // A 16-byte item is copied whole or not at all: VEC > 1 is chosen only where the extent is a multiple of it.
-        ptx::cp_async_or_zero<sizeof(Scalar) * VEC>(tile + place + (kk * PITCH + o) * sizeof(Scalar), source,
-                                                   o < outer_left && kk < k_left);
+        // An item is copied whole or not at all: the host picks VEC > 1 only where the extent is a multiple of it.
+        ptx::cp_async_zfill<sizeof(Scalar) * VEC>(tile + offset + (kk * PITCH + o) * sizeof(Scalar), source,
+                                                  o < outer_left && kk < k_left);
       }
       source += slot_stride;
     }
@@ -89,22 +92,22 @@ struct SimtGemm {
   static constexpr int STAGES = Config::STAGES;
   static constexpr int V = Vec16<Scalar>::SIZE;
   static constexpr int LANES_M = BM / (WARPS_M * TM), LANES_N = BN / (WARPS_N * TN);
-  static constexpr int GROUP_THREADS = WARPS_M * WARPS_N * 32;  // the threads of one slice
-  static constexpr int THREADS = GROUP_THREADS * SLICES;
+  static constexpr int SLICE_THREADS = WARPS_M * WARPS_N * 32;  // the threads of one slice
+  static constexpr int THREADS = SLICE_THREADS * SLICES;
   static constexpr int SLICE_K = BK / SLICES;
   static_assert(LANES_M * LANES_N == 32 && LANES_N >= 2 && LANES_M >= 2, "thread tiles must cover the warp tile");
   static_assert(LANES_M * WARPS_M * TM == BM && LANES_N * WARPS_N * TN == BN, "warp tiles must cover the block tile");
   static_assert(TM % V == 0 && TN % V == 0, "fragments are read 16 bytes at a time");
   static_assert(SLICE_K * SLICES == BK && SLICE_K % 2 == 0, "fragments alternate between two sets of registers");
-  static_assert(STAGES >= 2, "a tile lands while another computes");
+  static_assert(STAGES >= 2, "one stage computes while another is in flight");
 
   using CopyA = TileCopy<Scalar, BM, BK, THREADS, Config::A_ALONG_K != 0, Config::A_VEC>;
   using CopyB = TileCopy<Scalar, BN, BK, THREADS, Config::B_ALONG_K != 0, Config::B_VEC>;
   static constexpr int B_OFFSET = BK * CopyA::PITCH;  // a stage holds A's tile, then B's
   static constexpr int STAGE = B_OFFSET + BK * CopyB::PITCH;
   static constexpr int STAGE_BYTES = STAGE * int(sizeof(Scalar)), PIPELINE_BYTES = STAGES * STAGE_BYTES;
-  static constexpr int MERGE_BYTES = SLICES > 1 ? (SLICES - 1) * BM * BN * int(sizeof(Scalar)) : 0;
-  static constexpr int SHARED_BYTES = PIPELINE_BYTES > MERGE_BYTES ? PIPELINE_BYTES : MERGE_BYTES;
+  static constexpr int REDUCE_BYTES = SLICES > 1 ? (SLICES - 1) * BM * BN * int(sizeof(Scalar)) : 0;
+  static constexpr int SHARED_BYTES = PIPELINE_BYTES > REDUCE_BYTES ? PIPELINE_BYTES : REDUCE_BYTES;
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
   struct Fragment {
@@ -123,7 +126,7 @@ struct SimtGemm {
     column = (w % WARPS_N) * LANES_N * TN + lane_n * V;
   }
 
-  // The i-th row (j-th column) that this thread owns, relative to row (column).
+  // The thread's i-th row (j-th column), relative to row (column).
   static __device__ __forceinline__ constexpr int row_of(int i) { return i / V * (LANES_M * V) + i % V; }
   static __device__ __forceinline__ constexpr int column_of(int j) { return j / V * (LANES_N * V) + j % V; }
 
@@ -131,7 +134,8 @@ struct SimtGemm {
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
   }
 
-  // Fragment kk of this slice's part of a k-tile; a and b point at this thread's first row and column in the stage.
+  // Reads fragment kk of this slice's part of a k-tile. a and b point at this thread's first row and column in the
+  // stage.
   static __device__ __forceinline__ void read(Fragment& f, const Scalar* a, const Scalar* b, int kk) {
 #pragma unroll
     for (int i = 0; i < TM; i += V) read16(&f.a[i], &a[kk * CopyA::PITCH + row_of(i)]);
@@ -144,7 +148,7 @@ struct SimtGemm {
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
       for (int jj = 0; jj < TN; ++jj) {
-        // Back and forth along the rows: each step then shares one operand register with the step before it.
+        // Back and forth: consecutive FMAs share an operand register.
         const int j = i % 2 ? TN - 1 - jj : jj;
         acc[i][j] += f.a[i] * f.b[j];
       }
@@ -162,7 +166,7 @@ struct SimtGemm {
     const int tiles = (k + BK - 1) / BK;
     const unsigned stages = ptx::shared_address(shared);
 
-    // Tiles past the end are all zero fill: issuing them costs little and keeps the count of groups uniform.
+    // Tiles past the end are zero-filled. Issuing them costs little and keeps the number of groups constant.
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) issue(stages + s * STAGE_BYTES, copy_a, copy_b);
     ptx::cp_async_wait<STAGES - 2>();
@@ -193,19 +197,19 @@ struct SimtGemm {
       }
     }
     ptx::cp_async_wait<0>();
-    if constexpr (SLICES > 1) merge(shared);
+    if constexpr (SLICES > 1) reduce_slices(shared);
   }
 
-  // Sums the slices into slice 0, in slice order so that the result is the same every time.
-  __device__ __forceinline__ void merge(Scalar* shared) {
-    __syncthreads();  // the pipeline's stages become the merge buffer
-    const int thread = threadIdx.x % GROUP_THREADS;
+  // Adds the slices to slice 0, in slice order: the result is deterministic.
+  __device__ __forceinline__ void reduce_slices(Scalar* shared) {
+    __syncthreads();  // the stages become the reduction buffer
+    const int thread = threadIdx.x % SLICE_THREADS;
     if (slice > 0) {
-      Scalar* mine = shared + (slice - 1) * BM * BN;
+      Scalar* own = shared + (slice - 1) * BM * BN;
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) mine[(i * TN + j) * GROUP_THREADS + thread] = acc[i][j];
+        for (int j = 0; j < TN; ++j) own[(i * TN + j) * SLICE_THREADS + thread] = acc[i][j];
     }
     __syncthreads();
     if (slice > 0) return;
@@ -214,10 +218,10 @@ struct SimtGemm {
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) acc[i][j] += shared[(s - 1) * BM * BN + (i * TN + j) * GROUP_THREADS + thread];
+        for (int j = 0; j < TN; ++j) acc[i][j] += shared[(s - 1) * BM * BN + (i * TN + j) * SLICE_THREADS + thread];
   }
 
-  // D = alpha * acc + beta * C where the tile lies inside m x n. With slices, the first one holds the sums.
+  // D = alpha * acc + beta * C where the tile is inside m x n. Slice 0 holds the sums.
   template <int D_VEC>
   __device__ __forceinline__ void store(const Scalar* C, long long c_row, long long c_col, Scalar* D, long long d_row,
                                         long long d_col, Origin origin, int m, int n, Scalar alpha, Scalar beta) const {

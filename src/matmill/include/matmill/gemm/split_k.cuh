@@ -1,17 +1,17 @@
-// k split over blocks: which terms of it a block of grid.z sums.
+// Split-K: the terms of k that a block of grid.z sums.
 #pragma once
 
 namespace matmill {
 
-struct Part {
+struct KSlice {
   int first, terms;
 
-  // Whole k-tiles of BK to each part; the last ones may have fewer, or none.
+  // Slices are whole k-tiles of BK. The last slices may be shorter, or empty.
   template <int BK>
-  static __device__ __forceinline__ Part own(int k) {
-    const int share = ((k + BK - 1) / BK + gridDim.z - 1) / gridDim.z * BK;
-    const int first = int(min(static_cast<long long>(k), static_cast<long long>(blockIdx.z) * share));
-    return {first, min(share, k - first)};
+  static __device__ __forceinline__ KSlice of_block(int k) {
+    const int slice_k = ((k + BK - 1) / BK + gridDim.z - 1) / gridDim.z * BK;
+    const int first = int(min(static_cast<long long>(k), static_cast<long long>(blockIdx.z) * slice_k));
+    return {first, min(slice_k, k - first)};
   }
 };
 

@@ -1,4 +1,4 @@
-// A warp's WM x WN tile of sums in registers: multiplying into it, and storing it as it lies.
+// A warp's WM x WN tile of accumulators in registers: mma into it, and a direct store.
 #pragma once
 
 #include "matmill/dtype/number.cuh"
@@ -9,22 +9,22 @@ namespace matmill {
 template <class Scalar, bool ACC16, int WM, int WN>
 struct WarpTile {
   static constexpr int TM = WM / 16, TN = WN / 8;
-  static_assert(TM * 16 == WM && TN * 8 == WN && TN % 2 == 0, "ldmatrix brings two tiles of B at a time");
+  static_assert(TM * 16 == WM && TN * 8 == WN && TN % 2 == 0, "one ldmatrix.x4 loads two n8 tiles of B");
 
-  // 16 x 16 of A for each i; 16 x 16 of B, two tiles side by side, for each j.
+  // 16 x 16 of A for each i; 16 x 16 of B, two adjacent n8 tiles, for each j.
   struct Fragment {
     unsigned a[TM][4], b[TN / 2][4];
   };
 
-  ptx::Sums<ACC16> sums[TM][TN];
+  ptx::Accumulator<ACC16> sums[TM][TN];
 
   __device__ __forceinline__ void multiply(const Fragment& f) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll
       for (int jj = 0; jj < TN; ++jj) {
-        const int j = i % 2 ? TN - 1 - jj : jj;  // back and forth: neighbouring products share an operand
-        ptx::multiply_add<Scalar>(sums[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
+        const int j = i % 2 ? TN - 1 - jj : jj;  // back and forth: consecutive mma share an operand
+        ptx::mma_16x8x16<Scalar>(sums[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
       }
     }
   }
@@ -33,8 +33,8 @@ struct WarpTile {
     return Scalar::rounded(lower).bits | unsigned(Scalar::rounded(upper).bits) << 16;
   }
 
-  // D = alpha * sums + beta * C for packed matrices of n columns, of which this tile's first element is at `first`:
-  // the two neighbouring sums of a lane in one word, so that a warp writes 16 bytes to each of eight rows.
+  // D = alpha * sums + beta * C for packed matrices of n columns; the tile's first element is at `first`. A lane stores
+  // its two adjacent sums in one word, so a warp writes 16 bytes to each of eight rows.
   __device__ __forceinline__ void store_pairs(const Scalar* C, Scalar* D, size_t first, int n, float alpha,
                                               float beta) const {
     const unsigned lane = threadIdx.x % 32;

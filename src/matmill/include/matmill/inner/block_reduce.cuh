@@ -1,80 +1,82 @@
-// The sums of a block whose threads, S at a time, hold OUT outputs each of the same tile of D.
+// Block reduction: S consecutive threads hold OUT outputs each of a tile of D, and THREADS / S such groups hold the
+// same tile.
 //
-//   S | 16   acc[OUT] ─▶ shuffles: lanes that hold the same outputs add them and split them up ─▶ shared [warp][OUT / (32 / S)][lane]
-//            ─▶ barrier ─▶ one thread per output adds the warps in turn
-//   at once  acc[OUT] ─▶ shared [group][OUT][S] ─▶ barrier ─▶ one thread per output adds the groups in turn
-//   else     acc[OUT] ─▶ half of the groups of S threads hands its sums to the other half through shared, and so on
-//            ─▶ the first group holds them
+//   S | 16    acc[OUT] ─▶ shuffles: lanes that hold the same outputs add and divide them
+//             ─▶ shared [warp][OUT / (32 / S)][lane] ─▶ barrier ─▶ one thread per output adds the warps in order
+//   ONE_PASS  acc[OUT] ─▶ shared [group][OUT][S] ─▶ barrier ─▶ one thread per output adds the groups in order
+//   else      acc[OUT] ─▶ half of the groups pass their sums to the other half through shared memory, and so on
+//             ─▶ the first group holds them
 //
-// Splitting up takes OUT shuffles of one element instead of OUT * log2(32 / S). It is for an S that is a power of two; any
-// other S, and any number of groups, add at once where ROOM bytes of shared memory hold all sums, else by halves.
+// Dividing the outputs among lanes takes OUT shuffles instead of OUT * log2(32 / S), and needs an S that divides 16.
+// Any other S, with any number of groups, reduces in one pass where ROOM bytes of shared memory hold all sums, else by
+// halves.
 #pragma once
 
 namespace matmill {
 
 template <class Acc, int THREADS, int S, int OUT, int ROOM>
-struct TileSum {
+struct BlockReduce {
   static constexpr bool IN_WARP = 16 % S == 0;
-  static constexpr int ALIKE = IN_WARP ? 32 / S : 1;                      // lanes of a warp with the same outputs
-  static constexpr int SPLIT = (OUT + ALIKE - 1) / ALIKE * ALIKE;         // outputs, in whole shares
-  static constexpr int SHARE = SPLIT / ALIKE;                             // of one lane after the shuffles
+  static constexpr int SHARERS = IN_WARP ? 32 / S : 1;  // lanes of a warp that hold the same outputs
+  static constexpr int PADDED_OUT = (OUT + SHARERS - 1) / SHARERS * SHARERS;  // outputs, rounded up to whole lanes
+  static constexpr int PER_LANE = PADDED_OUT / SHARERS;  // outputs that a lane has after the shuffles
   static constexpr int WARPS = THREADS / 32, GROUPS = THREADS / S;
-  static constexpr bool AT_ONCE = GROUPS > 2 && GROUPS * S * OUT * int(sizeof(Acc)) <= ROOM;
-  static constexpr int ELEMENTS = IN_WARP ? WARPS * 32 * SHARE : (AT_ONCE ? GROUPS : GROUPS / 2) * S * OUT;
+  static constexpr bool ONE_PASS = GROUPS > 2 && GROUPS * S * OUT* int(sizeof(Acc)) <= ROOM;
+  static constexpr int ELEMENTS = IN_WARP ? WARPS * 32 * PER_LANE : (ONE_PASS ? GROUPS : GROUPS / 2) * S * OUT;
   static constexpr int BYTES = ELEMENTS * int(sizeof(Acc));
 
-  // Calls write(s, output, sum) once for every output of each of the S threads, from some thread. `shared` holds BYTES,
-  // and no thread may still be reading it.
+  // Calls write(s, output, sum) once per output of each of the S threads, from any thread. `shared` holds BYTES, and no
+  // thread may still be reading it.
   template <class Write>
   static __device__ __forceinline__ void run(Acc (&acc)[OUT], Acc* shared, Write write) {
     if constexpr (IN_WARP) {
-      across_lanes(acc, shared, write);
-    } else if constexpr (AT_ONCE) {
-      at_once(acc, shared, write);
+      reduce_in_warps(acc, shared, write);
+    } else if constexpr (ONE_PASS) {
+      reduce_in_one_pass(acc, shared, write);
     } else {
-      across_groups(acc, shared, write);
+      reduce_by_halves(acc, shared, write);
     }
   }
 
  private:
   template <class Write>
-  static __device__ __forceinline__ void across_lanes(Acc (&acc)[OUT], Acc* shared, Write write) {
+  static __device__ __forceinline__ void reduce_in_warps(Acc (&acc)[OUT], Acc* shared, Write write) {
     const int lane = threadIdx.x % 32;
-    Acc x[SPLIT];
+    Acc x[PADDED_OUT];
 #pragma unroll
-    for (int i = 0; i < SPLIT; ++i) x[i] = i < OUT ? acc[i < OUT ? i : 0] : Acc(0);
-    split<SPLIT / 2, 16>(x, lane);
-    // Lane by lane: neither the writes nor the reads below meet in a bank.
-    Acc* const mine = shared + threadIdx.x / 32 * (32 * SHARE) + lane;
+    for (int i = 0; i < PADDED_OUT; ++i) x[i] = i < OUT ? acc[i < OUT ? i : 0] : Acc(0);
+    butterfly<PADDED_OUT / 2, 16>(x, lane);
+    // Lane-major: neither these writes nor the reads below have bank conflicts.
+    Acc* const mine = shared + threadIdx.x / 32 * (32 * PER_LANE) + lane;
 #pragma unroll
-    for (int i = 0; i < SHARE; ++i) mine[i * 32] = x[i];
+    for (int i = 0; i < PER_LANE; ++i) mine[i * 32] = x[i];
     __syncthreads();
-    for (int at = threadIdx.x; at < 32 * SHARE; at += THREADS) {
+    for (int at = threadIdx.x; at < 32 * PER_LANE; at += THREADS) {
       Acc sum = 0;
 #pragma unroll
-      for (int warp = 0; warp < WARPS; ++warp) sum += shared[warp * (32 * SHARE) + at];
-      const int output = at % 32 / S * SHARE + at / 32;
-      if (SPLIT == OUT || output < OUT) write(at % S, output, sum);
+      for (int warp = 0; warp < WARPS; ++warp) sum += shared[warp * (32 * PER_LANE) + at];
+      const int output = at % 32 / S * PER_LANE + at / 32;
+      if (PADDED_OUT == OUT || output < OUT) write(at % S, output, sum);
     }
   }
 
-  // Two lanes APART hold the same outputs: one keeps the upper HALF of them, the other the lower. In the end lane l has
-  // share l / S.
-  template <int HALF, int APART>
-  static __device__ __forceinline__ void split(Acc (&x)[SPLIT], int lane) {
-    if constexpr (APART >= S) {
-      const bool upper = lane & APART;
+  // Two lanes at DISTANCE hold the same outputs: one keeps their upper HALF, the other the lower. At the end lane l has
+  // outputs l / S * PER_LANE and following.
+  template <int HALF, int DISTANCE>
+  static __device__ __forceinline__ void butterfly(Acc (&x)[PADDED_OUT], int lane) {
+    if constexpr (DISTANCE >= S) {
+      const bool upper = lane & DISTANCE;
 #pragma unroll
       for (int i = 0; i < HALF; ++i) {
         const Acc keep = upper ? x[i + HALF] : x[i], give = upper ? x[i] : x[i + HALF];
-        x[i] = keep + __shfl_xor_sync(0xffffffffu, give, APART);
+        x[i] = keep + __shfl_xor_sync(0xffffffffu, give, DISTANCE);
       }
-      split<HALF / 2, APART / 2>(x, lane);
+      butterfly<HALF / 2, DISTANCE / 2>(x, lane);
     }
   }
 
   template <class Write>
-  static __device__ __forceinline__ void at_once(const Acc (&acc)[OUT], Acc* shared, Write write) {
+  static __device__ __forceinline__ void reduce_in_one_pass(const Acc (&acc)[OUT], Acc* shared, Write write) {
     Acc* const mine = shared + threadIdx.x / S * (OUT * S) + threadIdx.x % S;
 #pragma unroll
     for (int i = 0; i < OUT; ++i) mine[i * S] = acc[i];
@@ -88,11 +90,11 @@ struct TileSum {
   }
 
   template <class Write>
-  static __device__ __forceinline__ void across_groups(Acc (&acc)[OUT], Acc* shared, Write write) {
+  static __device__ __forceinline__ void reduce_by_halves(Acc (&acc)[OUT], Acc* shared, Write write) {
     const int group = threadIdx.x / S, s = threadIdx.x % S;
 #pragma unroll
     for (int left = GROUPS; left > 1; left -= left / 2) {
-      const int half = left / 2, kept = left - half;  // the groups that hand over, and those that then hold sums
+      const int half = left / 2, kept = left - half;  // groups that pass their sums on, and groups that keep sums
       if (group >= kept && group < left) {
 #pragma unroll
         for (int i = 0; i < OUT; ++i) shared[(i * half + group - kept) * S + s] = acc[i];

@@ -5,10 +5,11 @@
 
 namespace matmill {
 
-// Where it begins, and its strides in elements: from one row of E or column of F to the next, and along k.
+// E or F: its first element, and its strides in elements. outer_stride goes from one row of E, or column of F, to the
+// next; k_stride goes along k.
 struct Matrix {
   const Scalar* first;
-  Index line_stride, k_stride;
+  Index outer_stride, k_stride;
 };
 
 }  // namespace matmill

@@ -1,7 +1,8 @@
-// V consecutive k of T lines (rows of E, columns of F) of one matrix, in registers, loaded as widely as its layout lets.
+// V consecutive k of T rows of E or columns of F, in registers, with loads as wide as the layout allows. "outer" counts
+// rows of E or columns of F.
 //
-//   ALONG_K  k is contiguous: T lines of V elements, V / WIDTH loads each
-//   PACKED   all lines of one k are neighbours and the k's too: V * T elements in one run, V * T / WIDTH loads
+//   ALONG_K  k is contiguous: T runs of V elements, V / WIDTH loads each
+//   PACKED   rows (columns) of one k are adjacent, and so are the k's: one run of V * T elements, V * T / WIDTH loads
 //   STRIDED  anything else: V * T loads of one element
 #pragma once
 
@@ -11,40 +12,40 @@ namespace matmill {
 
 enum { ALONG_K, PACKED, STRIDED, SHIFTED };
 
-// WIDTH elements from p in one load. Nothing is read twice: the hint keeps L2 for what is.
+// Loads WIDTH elements from p at once. Nothing is read twice: the streaming hint leaves L2 to other data.
 template <int WIDTH, class T>
 __device__ __forceinline__ void load(T* to, const T* p) {
   using Bits = typename Word<WIDTH * sizeof(T)>::Type;
   *reinterpret_cast<Bits*>(to) = __ldcs(reinterpret_cast<const Bits*>(p));
 }
 
-template <class T, int LINES, int V, int MODE, int WIDTH>
+template <class T, int OUTER, int V, int MODE, int WIDTH>
 struct Piece {
-  static_assert(V % WIDTH == 0 && sizeof(T) * WIDTH <= 16, "whole loads");
-  alignas(16) T x[LINES * V];
+  static_assert(V % WIDTH == 0 && sizeof(T) * WIDTH <= 16, "V is a multiple of the load width, at most 16 bytes");
+  alignas(16) T x[OUTER * V];
 
-  // From p, the first line at the first k. Lines beyond `last` repeat it: their sums go nowhere.
-  __device__ __forceinline__ void read(const T* p, long long line_stride, long long k_stride, int last) {
+  // Reads from p, the first outer index at the first k. Indices beyond `last` repeat it; their sums are discarded.
+  __device__ __forceinline__ void read(const T* p, long long outer_stride, long long k_stride, int last) {
     if constexpr (MODE == PACKED) {
 #pragma unroll
-      for (int i = 0; i < LINES * V; i += WIDTH) load<WIDTH>(&x[i], p + i);
+      for (int i = 0; i < OUTER * V; i += WIDTH) load<WIDTH>(&x[i], p + i);
     } else {
 #pragma unroll
-      for (int line = 0; line < LINES; ++line) {
-        const T* from = p + (line < last ? line : last) * line_stride;
+      for (int outer = 0; outer < OUTER; ++outer) {
+        const T* from = p + (outer < last ? outer : last) * outer_stride;
         if constexpr (MODE == ALONG_K) {
 #pragma unroll
-          for (int i = 0; i < V; i += WIDTH) load<WIDTH>(&x[line * V + i], from + i);
+          for (int i = 0; i < V; i += WIDTH) load<WIDTH>(&x[outer * V + i], from + i);
         } else {
 #pragma unroll
-          for (int i = 0; i < V; ++i) load<1>(&x[line * V + i], from + i * k_stride);
+          for (int i = 0; i < V; ++i) load<1>(&x[outer * V + i], from + i * k_stride);
         }
       }
     }
   }
 
-  __device__ __forceinline__ T at(int line, int i) const {
-    return MODE == PACKED ? x[i * LINES + line] : x[line * V + i];
+  __device__ __forceinline__ T at(int outer, int i) const {
+    return MODE == PACKED ? x[i * OUTER + outer] : x[outer * V + i];
   }
 };
 

@@ -1,10 +1,12 @@
-// The matrix units as a warp uses them: ldmatrix, and mma.sync on 16-bit elements, tf32 and float64.
-// PTX ISA, "Warp-level matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and
-// m16n8k8 need sm_75, m16n8k16, bfloat16, tf32 and float64 sm_80, m16n8k8 on float64 sm_90.
+// Tensor-core instructions of a warp: ldmatrix, and mma.sync on 16-bit elements, tf32 and float64. PTX ISA, "Warp-level
+// matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and m16n8k8 need sm_75;
+// m16n8k16, bfloat16, tf32 and float64 need sm_80; m16n8k8 on float64 needs sm_90.
 //
-// In a fragment, lane 4 g + t holds of A (16 x 16) the pairs of columns 2 t, 2 t + 1 in rows g, g + 8, and the same 8
-// columns on; of B (16 x 8) the rows 2 t, 2 t + 1 of column g, and the same 8 rows on; of the sums (16 x 8) columns
-// 2 t, 2 t + 1 of rows g and g + 8.
+// Fragments of m16n8k16 in lane 4 g + t:
+//
+//   A (16 x 16)    columns 2 t, 2 t + 1 of rows g and g + 8; then columns 2 t + 8, 2 t + 9 of the same rows
+//   B (16 x 8)     rows 2 t, 2 t + 1 of column g; then rows 2 t + 8, 2 t + 9
+//   C, D (16 x 8)  columns 2 t, 2 t + 1 of rows g and g + 8
 #pragma once
 
 #include "matmill/dtype/half.cuh"
@@ -12,8 +14,8 @@
 
 namespace matmill::ptx {
 
-// Four 8x8 matrices. Lane 8 i + r names row r (16 bytes in shared memory) of matrix i, which arrives in x[i]; with
-// TRANSPOSED the lanes get columns in place of rows.
+// Loads four 8x8 matrices. Lane 8 i + r gives the address of row r (16 bytes in shared memory) of matrix i, which
+// arrives in x[i]. With TRANSPOSED, lanes receive columns instead of rows.
 template <bool TRANSPOSED>
 __device__ __forceinline__ void ldmatrix(unsigned (&x)[4], unsigned address) {
   if constexpr (TRANSPOSED) {
@@ -29,73 +31,77 @@ __device__ __forceinline__ void ldmatrix(unsigned (&x)[4], unsigned address) {
   }
 }
 
-// The lane's four sums of a 16 x 8 tile: columns 2 t and 2 t + 1 of row g, then of row g + 8.
+// A lane's accumulators of a 16 x 8 tile: columns 2 t and 2 t + 1 of row g, then of row g + 8.
 template <bool ACC16>
-struct Sums;
+struct Accumulator;
 
 template <>
-struct Sums<false> {
+struct Accumulator<false> {
   float x[4] = {};
   __device__ __forceinline__ float operator[](int i) const { return x[i]; }
 };
 
 template <>
-struct Sums<true> {
-  unsigned x[2] = {};  // pairs of halves
+struct Accumulator<true> {
+  unsigned x[2] = {};  // pairs of float16
   __device__ __forceinline__ float operator[](int i) const {
     return i % 2 ? Half::upper(x[i / 2]) : Half::lower(x[i / 2]);
   }
 };
 
-__device__ __forceinline__ void mma_m16n8k8(Half, Sums<false>& c, unsigned a0, unsigned a1, unsigned b0) {
+__device__ __forceinline__ void mma_m16n8k8(Half, Accumulator<false>& c, unsigned a0, unsigned a1, unsigned b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
-__device__ __forceinline__ void mma_m16n8k8(Half, Sums<true>& c, unsigned a0, unsigned a1, unsigned b0) {
+__device__ __forceinline__ void mma_m16n8k8(Half, Accumulator<true>& c, unsigned a0, unsigned a1, unsigned b0) {
   asm("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3}, {%4}, {%0, %1};"
       : "+r"(c.x[0]), "+r"(c.x[1])
       : "r"(a0), "r"(a1), "r"(b0));
 }
 
-__device__ __forceinline__ void mma_m16n8k16(Half, Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k16(Half, Accumulator<false>& c, const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void mma_m16n8k16(Half, Sums<true>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k16(Half, Accumulator<true>& c, const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
       : "+r"(c.x[0]), "+r"(c.x[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void mma_m16n8k16(BFloat, Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_m16n8k16(BFloat, Accumulator<false>& c, const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// c += a * b for 8 x 4 and 4 x 8 numbers: lane 4 g + t holds row g and column t of A, row t and column g of B.
+// c += a * b, m8n8k4: lane 4 g + t holds element (g, t) of A and element (t, g) of B.
 __device__ __forceinline__ void mma_m8n8k4(double& c0, double& c1, double a, double b) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
       : "+d"(c0), "+d"(c1)
       : "d"(a), "d"(b));
 }
 
-// c += a * b for a 16 x 8 and an 8 x 8 tile of float32, of which the lower 13 bits count for nothing. Lane 4 g + t holds
-// of A columns t, t + 4 of rows g, g + 8 (rows first), of B rows t, t + 4 of column g.
-__device__ __forceinline__ void mma_m16n8k8_tf32(Sums<false>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+// c += a * b, m16n8k8 on float32 whose lower 13 bits are ignored. Lane 4 g + t holds columns t, t + 4 of rows g, g + 8
+// of A (rows first) and rows t, t + 4 of column g of B.
+__device__ __forceinline__ void mma_m16n8k8_tf32(Accumulator<false>& c, const unsigned (&a)[4], unsigned b0,
+                                                 unsigned b1) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same for float64, which loses no bits: four instructions from sm_80 on, one from sm_90 on.
+// The same for float64, at full precision: one instruction on sm_90, four m8n8k4 on sm_80.
 __device__ __forceinline__ void mma_m16n8k8(double (&c)[4], const double (&a)[4], double b0, double b1) {
 #if __CUDA_ARCH__ >= 900
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -109,10 +115,9 @@ __device__ __forceinline__ void mma_m16n8k8(double (&c)[4], const double (&a)[4]
 #endif
 }
 
-// c += a * b for a 16 x 16 and a 16 x 8 tile: one instruction from sm_80 on, on sm_75 one for each half of k. The
-// registers of the halves are those of the whole, so callers need not know.
+// c += a * b, 16 x 16 times 16 x 8: one m16n8k16 on sm_80, two m16n8k8 on sm_75. Both take the same registers.
 template <class Scalar, bool ACC16>
-__device__ __forceinline__ void multiply_add(Sums<ACC16>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_16x8x16(Accumulator<ACC16>& c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
   mma_m16n8k16(Scalar(), c, a, b0, b1);
 #else

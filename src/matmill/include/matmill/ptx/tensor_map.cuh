@@ -1,5 +1,5 @@
-// A tensor map as a kernel gets it: the host encodes it for each launch.
-// PTX ISA, "Tensors: Tensor-map"; CUDA driver API, "CUtensorMap".
+// A tensor map as a kernel parameter. The host encodes it for each launch. PTX ISA, "Tensors: Tensor-map"; CUDA driver
+// API, "CUtensorMap".
 #pragma once
 
 namespace matmill {

@@ -1,12 +1,12 @@
-// Lines of a matrix that start anywhere, in shared memory: copied by vectors of 16 bytes, read from any element on.
+// Unaligned rows in shared memory: copied by vectors of 16 bytes, read at any element. Rows may be a matrix's rows or
+// its columns.
 //
-//   global   ··|▒▒▒▒ line ▒▒▒▒▒|··        aligned vectors that hold a part of the line are copied as they lie
-//   shared   ··|▒▒▒▒ line ▒▒▒▒▒|··        as far behind a multiple of 16 bytes as in global memory
+//   global   ··|▒▒▒▒ row ▒▒▒▒▒|··         aligned vectors that hold a piece of the row are copied whole
+//   shared   ··|▒▒▒▒ row ▒▒▒▒▒|··         with the same misalignment to 16 bytes as in global memory
 //
-// A vector can only be copied to an address that is aligned as its own. So lines lie as far apart here as there, modulo
-// 16 bytes: whatever the pitch, what is a vector there is one here, and an element's address is still linear in its
-// line and its place. No register holds what is under way, and nothing is shifted: elements are read one by one anyway
-// where lines are turned.
+// cp.async needs the same alignment on both sides. So rows have the same pitch modulo 16 bytes here and there: whatever
+// the pitch, a global vector is a shared vector, and an element's address is linear in its row and its index. Data in
+// flight takes no registers, and nothing is shifted: a transpose reads single elements anyway.
 #pragma once
 
 #include "matmill/transpose/vector.cuh"
@@ -14,12 +14,12 @@
 
 namespace matmill {
 
-// What may be read: a matrix's own memory, and as much before and behind as the others of its batch are away.
+// Readable memory: a matrix's own, plus, once widened, that of the other matrices of its batch before and after it.
 struct Span {
   const unsigned char *begin, *end;
   long long to_first, to_last;
 
-  __device__ __forceinline__ bool holds(const unsigned char* low, const unsigned char* high) const {
+  __device__ __forceinline__ bool contains(const unsigned char* low, const unsigned char* high) const {
     return low >= begin && high <= end;
   }
   __device__ __forceinline__ void widen() {
@@ -28,82 +28,86 @@ struct Span {
   }
 };
 
-// LINES parts of lines with LENGTH elements each, copied by THREADS threads.
-template <class Scalar, int THREADS, int LINES, int LENGTH>
-struct Lines {
-  static constexpr int SIZE = sizeof(Scalar), LONG = LENGTH * SIZE, UNIT = 16, V = UNIT / SIZE;
-  // Vectors that hold a part, wherever it starts: as many as are a power of two, and those that are left.
-  static constexpr int CHUNKS = (LONG + UNIT - SIZE + UNIT - 1) / UNIT;
-  static constexpr int most_power(int most) { return most < 2 ? 1 : 2 * most_power(most / 2); }
-  static constexpr int FIRST = most_power(CHUNKS), REST = CHUNKS - FIRST;
-  static_assert(THREADS % FIRST == 0, "threads must cover lines");
-  // From line to line, besides what their pitch is modulo 16 bytes: no vector holds parts of two.
-  static constexpr int APART = (LONG + UNIT - 1) / UNIT * UNIT + UNIT;
-  static constexpr int BYTES = (LINES * (APART + UNIT - SIZE) + 2 * UNIT + UNIT - 1) / UNIT * UNIT;
+// ROWS pieces of rows, LENGTH elements each, copied by THREADS threads.
+template <class Scalar, int THREADS, int ROWS, int LENGTH>
+struct StagedRows {
+  static constexpr int SIZE = sizeof(Scalar), ROW_BYTES = LENGTH * SIZE, VECTOR_BYTES = 16, V = VECTOR_BYTES / SIZE;
+  // Vectors that contain a piece, wherever it starts: a power of two of them, and the rest.
+  static constexpr int VECTORS = (ROW_BYTES + VECTOR_BYTES - SIZE + VECTOR_BYTES - 1) / VECTOR_BYTES;
+  static constexpr int power_of_two(int most) { return most < 2 ? 1 : 2 * power_of_two(most / 2); }
+  static constexpr int POWER = power_of_two(VECTORS), REST = VECTORS - POWER;
+  static_assert(THREADS % POWER == 0, "threads must cover rows");
+  // The pitch, apart from its value modulo 16 bytes: no vector contains pieces of two rows.
+  static constexpr int MIN_PITCH = (ROW_BYTES + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES + VECTOR_BYTES;
+  static constexpr int BYTES =
+      (ROWS * (MIN_PITCH + VECTOR_BYTES - SIZE) + 2 * VECTOR_BYTES + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES;
 
-  // Where the lines are: `from` is the first one's part in global memory, `stride` bytes from one to the next; of the
-  // lines from `first` on `lines` exist, and of their elements, from `start` on, `length`. All of `span` may be
-  // read.
+  // The rows in global memory: `from` is the first one's piece, `stride` the bytes between rows. `rows` rows exist from
+  // row 0 on, where the first piece is row `first`; `length` elements of each exist, where the piece begins at element
+  // `start`. All of `span` is readable.
   template <class Stride>
   struct Source {
     const unsigned char* from;
     Span span;
     Stride stride;
-    int first, lines, start, length;
+    int first, rows, start, length;
   };
 
-  unsigned origin, pitch;  // the first line's part, as an address in shared memory, and bytes from line to line
+  unsigned origin, pitch;  // shared-memory address of the first row's piece; bytes between rows
 
-  // `shared` holds BYTES, aligned to 16. Whoever calls closes the group of copies, and waits for it. Through L1: where a
-  // line's part ends, another request asks for the rest of a sector (2 to 4% of the time of sums with odd pitches).
+  // `shared` holds BYTES, aligned to 16. The caller commits the group of copies and waits for it. Copies go through L1:
+  // where a row's piece ends, another request reads the rest of a sector (2 to 4% of the time of transpose-adds with
+  // odd pitches).
   template <class Stride, class Times>
   __device__ __forceinline__ void fetch(unsigned char* shared, Source<Stride> source, Times times) {
-    origin = ptx::shared_address(shared) + past(source.from);
-    pitch = APART + unsigned(source.stride) % UNIT;
-    // Of nearly all blocks all vectors may be read that hold something of a line's part. They lie between the first
-    // multiple of UNIT and the last one that such elements touch.
+    origin = ptx::shared_address(shared) + misalignment(source.from);
+    pitch = MIN_PITCH + unsigned(source.stride) % VECTOR_BYTES;
+    // Nearly all blocks may read every vector that contains elements of their pieces: those from `low` to `high`,
+    // rounded outwards to vectors.
     const auto one = times(max(0, -source.first), source.stride);
-    const auto other = times(min(LINES, source.lines - source.first) - 1, source.stride);
+    const auto other = times(min(ROWS, source.rows - source.first) - 1, source.stride);
     const unsigned char* const low = source.from + min(one, other) + max(0, -source.start) * SIZE;
     const unsigned char* const high = source.from + max(one, other) + min(LENGTH, source.length - source.start) * SIZE;
-    const auto ends = [&] { return source.span.holds(low - past(low), high + (UNIT - past(high)) % UNIT); };
+    const auto ends = [&] {
+      return source.span.contains(low - misalignment(low), high + (VECTOR_BYTES - misalignment(high)) % VECTOR_BYTES);
+    };
     bool readable = ends();
-    if (!readable) {  // a block at the start or the end of its matrix
+    if (!readable) {  // a block at the start or end of its matrix
       source.span.widen();
       readable = ends();
     }
     if (readable) {
-      whole<FIRST, 0>(source, times);
-      if constexpr (REST > 0) whole<REST, FIRST>(source, times);
+      copy_full<POWER, 0>(source, times);
+      if constexpr (REST > 0) copy_full<REST, POWER>(source, times);
     } else {
 #pragma unroll 1
-      for (int item = threadIdx.x; item < LINES * CHUNKS; item += THREADS) {
-        single(source, item / CHUNKS, item % CHUNKS, times);
+      for (int item = threadIdx.x; item < ROWS * VECTORS; item += THREADS) {
+        copy_edge(source, item / VECTORS, item % VECTORS, times);
       }
     }
   }
 
-  // The vector of elements of V lines side by side.
-  __device__ __forceinline__ Vector<Scalar, V> across(int line, int element) const {
-    const unsigned from = address(line) + element * SIZE;
+  // The vector of one element of each of V adjacent rows.
+  __device__ __forceinline__ Vector<Scalar, V> across_rows(int row, int element) const {
+    const unsigned from = address(row) + element * SIZE;
     return Vector<Scalar, V>::gathered([&](int i) { return *in_shared<Scalar>(from + i * pitch); });
   }
 
-  // The vector of elements of one line from any one on, by words.
-  __device__ __forceinline__ Vector<Scalar, V> along(int line, int element) const {
-    using Made = Vector<Scalar, V>;
-    const unsigned at = address(line) + element * SIZE;
+  // The vector of V elements of one row from any element on, read by words.
+  __device__ __forceinline__ Vector<Scalar, V> along_row(int row, int element) const {
+    using Result = Vector<Scalar, V>;
+    const unsigned at = address(row) + element * SIZE;
     if constexpr (SIZE >= 4) {
-      return Made::gathered([&](int i) { return in_shared<Scalar>(at)[i]; });
+      return Result::gathered([&](int i) { return in_shared<Scalar>(at)[i]; });
     } else {
       const unsigned inside = at % 4;
       const unsigned* const from = in_shared<unsigned>(at - inside);
-      Made v;
+      Result v;
       unsigned word = from[0];
 #pragma unroll
-      for (int j = 0; j < Made::WORDS; ++j) {
-        // The last word is another one only if the vector reaches into it.
-        const unsigned next = from[j + 1 < Made::WORDS || inside != 0 ? j + 1 : j];
+      for (int j = 0; j < Result::WORDS; ++j) {
+        // One more word, if the vector extends into it.
+        const unsigned next = from[j + 1 < Result::WORDS || inside != 0 ? j + 1 : j];
         v.words[j] = __funnelshift_r(word, next, inside * 8);
         word = next;
       }
@@ -116,49 +120,52 @@ struct Lines {
   static __device__ __forceinline__ T* in_shared(unsigned address) {
     return static_cast<T*>(__cvta_shared_to_generic(address));
   }
-  static __device__ __forceinline__ unsigned past(const unsigned char* address) {
-    return unsigned(reinterpret_cast<unsigned long long>(address)) % UNIT;
+  static __device__ __forceinline__ unsigned misalignment(const unsigned char* address) {
+    return unsigned(reinterpret_cast<unsigned long long>(address)) % VECTOR_BYTES;
   }
-  __device__ __forceinline__ unsigned address(int line) const { return origin + line * pitch; }
+  __device__ __forceinline__ unsigned address(int row) const { return origin + row * pitch; }
 
-  // Copies COUNT vectors of each line, from vector CHUNK on, where all may be read; those of no line are 0.
-  template <int COUNT, int CHUNK, class Stride, class Times>
-  __device__ __forceinline__ void whole(const Source<Stride>& source, Times times) const {
-    constexpr int PASS = THREADS / COUNT, ROUNDS = (LINES + PASS - 1) / PASS;  // lines at a time
-    const int line = threadIdx.x / COUNT, before = (CHUNK + threadIdx.x % COUNT) * UNIT;
-    const unsigned above = source.first + line, most = source.length + V - 1;
-    const int last = source.start + before / SIZE + V - 1;  // of the elements of a vector that starts where the line does
-    const unsigned char* from = source.from + times(line, source.stride) + before;
-    unsigned to = address(line);
+  // Copies COUNT vectors of each row, after the first SKIPPED, where all are readable. Vectors of rows that do not
+  // exist become zeros.
+  template <int COUNT, int SKIPPED, class Stride, class Times>
+  __device__ __forceinline__ void copy_full(const Source<Stride>& source, Times times) const {
+    constexpr int PASS = THREADS / COUNT, ROUNDS = (ROWS + PASS - 1) / PASS;  // rows per pass
+    const int row = threadIdx.x / COUNT, offset = (SKIPPED + threadIdx.x % COUNT) * VECTOR_BYTES;
+    const unsigned index = source.first + row, most = source.length + V - 1;
+    const int last = source.start + offset / SIZE + V - 1;  // last element of a vector, if it starts where the row does
+    const unsigned char* from = source.from + times(row, source.stride) + offset;
+    unsigned to = address(row);
 #pragma unroll
     for (int s = 0; s < ROUNDS; ++s) {
-      const unsigned behind = to % UNIT;
-      const bool dealt = (THREADS % COUNT == 0 || line < PASS) && (s + 1 < ROUNDS || line + s * PASS < LINES);
-      // Vectors behind a power of two of them may hold nothing of the line's part, or something of the next one.
-      const bool held = CHUNK == 0 || before - int(behind) < LONG;
-      const bool exists = above + s * PASS < unsigned(source.lines) && unsigned(last - behind / SIZE) < most;
-      if (dealt && held) ptx::cp_async_part<UNIT>(to - behind + before, from - behind, exists ? UNIT : 0);
+      const unsigned lead = to % VECTOR_BYTES;
+      const bool assigned = (THREADS % COUNT == 0 || row < PASS) && (s + 1 < ROUNDS || row + s * PASS < ROWS);
+      // Vectors after the power of two may hold nothing of this row, or a piece of the next row.
+      const bool held = SKIPPED == 0 || offset - int(lead) < ROW_BYTES;
+      const bool exists = index + s * PASS < unsigned(source.rows) && unsigned(last - lead / SIZE) < most;
+      if (assigned && held)
+        ptx::cp_async_src_size<VECTOR_BYTES>(to - lead + offset, from - lead, exists ? VECTOR_BYTES : 0);
       from += times(PASS, source.stride);
       to += PASS * pitch;
     }
   }
 
-  // Copies one vector of a line; what does not exist is 0.
+  // Copies one vector of a row; elements that do not exist become zeros.
   template <class Stride, class Times>
-  __device__ __forceinline__ void single(const Source<Stride>& source, int line, int chunk, Times times) const {
-    const unsigned at = address(line), behind = at % UNIT;
-    const int before = chunk * UNIT - int(behind), element = source.start + before / SIZE;  // its first, in the line
-    if (before >= LONG) return;
-    const unsigned char* const from = source.from + times(line, source.stride) + before;
-    const bool exists = unsigned(source.first + line) < unsigned(source.lines);
-    if (exists && element < source.length && element + V > 0 && source.span.holds(from, from + UNIT)) {
-      ptx::cp_async<UNIT>(at + before, from);
+  __device__ __forceinline__ void copy_edge(const Source<Stride>& source, int row, int vector, Times times) const {
+    const unsigned at = address(row), lead = at % VECTOR_BYTES;
+    const int offset = vector * VECTOR_BYTES - int(lead);
+    const int element = source.start + offset / SIZE;  // the vector's first
+    if (offset >= ROW_BYTES) return;
+    const unsigned char* const from = source.from + times(row, source.stride) + offset;
+    const bool exists = unsigned(source.first + row) < unsigned(source.rows);
+    if (exists && element < source.length && element + V > 0 && source.span.contains(from, from + VECTOR_BYTES)) {
+      ptx::cp_async<VECTOR_BYTES>(at + offset, from);
       return;
     }
 #pragma unroll 1
     for (int i = 0; i < V; ++i) {
       const bool present = exists && element + i >= 0 && element + i < source.length;
-      in_shared<Scalar>(at + before)[i] = present ? reinterpret_cast<const Scalar*>(from)[i] : Scalar{};
+      in_shared<Scalar>(at + offset)[i] = present ? reinterpret_cast<const Scalar*>(from)[i] : Scalar{};
     }
   }
 };

@@ -1,4 +1,4 @@
-// V elements in the words that carry them, which one instruction loads or stores.
+// V elements in words that one instruction loads or stores.
 #pragma once
 
 #include "matmill/dtype/packed.cuh"
@@ -8,7 +8,7 @@ namespace matmill {
 template <class Scalar, int V>
 struct alignas(V * sizeof(Scalar)) Vector {
   static constexpr int SIZE = sizeof(Scalar);
-  static constexpr int W = SIZE < 4 && V * SIZE >= 4 ? 4 / SIZE : 1, WORDS = V / W;  // elements of a word; words
+  static constexpr int W = SIZE < 4 && V * SIZE >= 4 ? 4 / SIZE : 1, WORDS = V / W;  // elements per word; words
   using Packed = matmill::Packed<Scalar, W>;
   using Word = typename Packed::Word;
   using Acc = typename NumberOf<Scalar>::Acc;
@@ -16,7 +16,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
   Word words[WORDS];
 
   __device__ __forceinline__ void load(const Scalar* from) { copy<WORDS>(words, reinterpret_cast<const Word*>(from)); }
-  // As above, WIDTH elements at a time, on which `from` is aligned.
+  // The same, WIDTH elements per load; `from` is aligned to that.
   template <int WIDTH>
   __device__ __forceinline__ void load_by(const Scalar* from) {
     if constexpr (WIDTH == V) {
@@ -26,25 +26,26 @@ struct alignas(V * sizeof(Scalar)) Vector {
       for (int i = 0; i < V; i += WIDTH) copy<WIDTH>(reinterpret_cast<Scalar*>(words) + i, from + i);
     }
   }
-  // Into global memory; KEPT as the one instruction that it is. Where edges store the same first element, the compiler
-  // would else store 8 bytes and twice 4 of two numbers of 8, and may take any four words one by one.
-  // PTX ISA, "Data Movement and Conversion Instructions: st".
-  template <bool KEPT = SIZE == 8 && WORDS == 2>
+  // Stores to global memory, with ONE_INSTRUCTION as inline PTX. Where edges store the same first element, the compiler
+  // would else split a pair of 8-byte elements into three stores, and may store any four words one by one. PTX ISA,
+  // "Data Movement and Conversion Instructions: st".
+  template <bool ONE_INSTRUCTION = SIZE == 8 && WORDS == 2>
   __device__ __forceinline__ void store(Scalar* to) const {
-    if constexpr (KEPT && SIZE == 8) {
+    if constexpr (ONE_INSTRUCTION && SIZE == 8) {
       asm volatile("st.global.v2.b64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)), "l"(long_bits(words[0])),
                    "l"(long_bits(words[1]))
                    : "memory");
-    } else if constexpr (KEPT) {
+    } else if constexpr (ONE_INSTRUCTION) {
       asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
-                   "r"(word_bits(words[0])), "r"(word_bits(words[1])), "r"(word_bits(words[2])), "r"(word_bits(words[3]))
+                   "r"(word_bits(words[0])), "r"(word_bits(words[1])), "r"(word_bits(words[2])),
+                   "r"(word_bits(words[3]))
                    : "memory");
     } else {
       copy<WORDS>(reinterpret_cast<Word*>(to), words);
     }
   }
-  // Every element one place down, and `next` into the last. Vectors that stick out of a matrix are put together and
-  // taken apart by loops of this, four loads at a time: unrolled as a whole, they would be most of the code.
+  // Shifts every element down by one and puts `next` last. Loops of this, four loads at a time, assemble and take apart
+  // vectors that extend beyond a matrix. Fully unrolled, they would be most of the code.
   __device__ __forceinline__ void push(Scalar next) {
 #pragma unroll
     for (int j = 0; j < WORDS; ++j) {
@@ -56,7 +57,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
       }
     }
   }
-  // Element i, which is a constant.
+  // Element i, a compile-time constant.
   __device__ __forceinline__ Scalar element(int i) const {
     if constexpr (W == 1) {
       return words[i];
@@ -88,8 +89,7 @@ struct alignas(V * sizeof(Scalar)) Vector {
 #pragma unroll
     for (int j = 0; j < WORDS; ++j) words[j] = Packed::scale(alpha, words[j]);
   }
-  // alpha times this plus beta times `added`, of which the second product is rounded before they are added; the first
-  // one where they are SWAPPED.
+  // alpha * this + beta * added. The product with beta is rounded before the addition; SWAPPED: the one with alpha.
   template <bool SWAPPED = false>
   __device__ __forceinline__ void blend(Acc alpha, Acc beta, const Vector& added) {
 #pragma unroll

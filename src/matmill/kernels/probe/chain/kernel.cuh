@@ -1,12 +1,12 @@
-// How long one instruction takes: LENGTH of them per trip, each waiting for the one before, and the cycles of all trips.
+// Latency of one instruction: LENGTH of them per trip, each dependent on the one before, and the cycles of all trips.
 //
 //   clock64 ──▶ trips x ( x = op(x, operand), LENGTH times ) ──▶ clock64
 //
-// One warp alone, so that nothing competes with it. The host compiles two lengths and takes the difference of their
-// cycles for the same number of trips: the loop's own instructions and the reading of the clock are in both.
+// One warp runs alone. The host compiles two lengths and subtracts their cycles for the same number of trips: the
+// loop's own instructions and the clock reads cancel.
 //
-// Nothing can be folded, since both values are known at run time only and float arithmetic may not be regrouped.
-// The number of trips is a run-time value too, so the loop stays a loop, and the assembler moves no loop past a clock.
+// Nothing can be folded: both values are run-time values, and float arithmetic may not be reassociated. The number of
+// trips is a run-time value too, so the loop stays a loop, and the assembler moves no loop past a clock read.
 
 struct Add {
   static __device__ __forceinline__ Scalar apply(Scalar x, Scalar operand) { return x + operand; }
@@ -18,8 +18,8 @@ struct MultiplyAdd {
   static __device__ __forceinline__ Scalar apply(Scalar x, Scalar operand) { return fma(x, operand, operand); }
 };
 
-// values: 32 starts and 32 operands, one per lane, because what all lanes share stays in a uniform register, and that is
-// another instruction. result: the cycles, then the last value of each lane.
+// values: 32 starts and 32 operands, one per lane: a value that all lanes share would be in a uniform register, which
+// is another instruction. result: the cycles, then the last value of each lane.
 template <class Op>
 __device__ __forceinline__ void chain(const Scalar* values, long long* result, int trips) {
   Scalar x = values[threadIdx.x];

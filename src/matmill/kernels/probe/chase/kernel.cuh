@@ -1,21 +1,22 @@
-// How long one load takes: each load's value is the address of the next, so that no two are ever under way at once.
+// Latency of one load by pointer chasing: each load's value is the address of the next, so one load is in flight at a
+// time.
 //
-//   ring of addresses, one per line, in random order:  p ──▶ *p ──▶ **p ──▶ …    one lane, LENGTH loads per trip
+//   ring of addresses, one per cache line, in random order:  p ──▶ *p ──▶ **p ──▶ …    one lane, LENGTH loads per trip
 //
-// How large the ring is decides where the loads are served: far more than L2, within L2, within L1, or shared memory.
-// The first `warm` loads are not timed; they bring the lines into the cache that is measured. The loop's own
-// instructions run while a load is under way; what is left of them cancels in the difference of two lengths.
+// The ring's size decides what serves the loads: DRAM (far more than L2), L2, L1 or shared memory. The first `warm`
+// loads are not timed; they fill the measured cache. The loop's own instructions run while a load is in flight; their
+// rest cancels in the difference of two lengths.
 //
-// The loads are written as PTX because a pointer read from memory is generic to the compiler, and a generic load
-// looks its memory up first. Whole addresses are stored, so that nothing but the load stands between two steps.
+// The loads are PTX, because a pointer that is loaded from memory is generic to the compiler, and a generic load
+// resolves its state space first. The ring holds whole addresses, so that only the load is between two steps.
 
-// PTX ISA, "Data Movement and Conversion Instructions: ld". Through L1, as is the default.
+// PTX ISA, "Data Movement and Conversion Instructions: ld". Cached in L1, the default.
 __device__ __forceinline__ unsigned long long load_global(unsigned long long p) {
   asm volatile("ld.global.u64 %0, [%1];" : "=l"(p) : "l"(p) : "memory");
   return p;
 }
 
-// PTX ISA, "ld" with .cg: cached in L2 alone.
+// PTX ISA, "ld" with .cg: cached in L2 only.
 __device__ __forceinline__ unsigned long long load_l2(unsigned long long p) {
   asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(p) : "l"(p) : "memory");
   return p;
@@ -32,7 +33,7 @@ __device__ __forceinline__ unsigned long long step(unsigned long long p) {
   return Config::BYPASS_L1 ? load_l2(p) : load_global(p);
 }
 
-// result: cycles of all trips, then where the chase ended, in bytes from the ring's first byte, as `start` is.
+// result: cycles of all trips, then where the chase ended. That and `start` are in bytes from the ring's first byte.
 extern "C" __global__ void __launch_bounds__(1)
     chase_global(const unsigned long long* ring, long long* result, long long start, int warm, int trips) {
   const unsigned long long base = __cvta_generic_to_global(ring);

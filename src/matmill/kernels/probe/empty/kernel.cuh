@@ -1,2 +1,2 @@
-// Nothing: what is left of a launch when the kernel takes no time.
+// An empty kernel: the cost of a launch alone.
 extern "C" __global__ void empty() {}

@@ -1,14 +1,13 @@
-// How many multiply-adds the GPU makes when nothing but arithmetic is asked of it.
+// FMA throughput of the GPU, with nothing but arithmetic.
 //
-//   fma_chains  CHAINS chains per thread, x[i] = x[i] * a + b: two of three operands are the same in every instruction
-//   fma_outer   TM x TN sums per thread, acc[i][j] += a[i] * b[j], as in the inner loop of a product: operands differ
+//   fma_chains  CHAINS chains per thread, x[i] = x[i] * a + b: every instruction shares two of three operands
+//   fma_outer   TM x TN sums per thread, acc[i][j] += a[i] * b[j], as in a product's inner loop: operands differ
 //
-// LENGTH rounds of these per trip. The host compiles two lengths and divides the multiply-adds that one has more by the
-// time that it takes more, so that the loop's own instructions cancel, and launch and last blocks too.
+// LENGTH rounds of these per trip. The host compiles two lengths and divides the difference of FMAs by the difference
+// of times: the loop's own instructions, launch and last blocks cancel.
 //
-// values: 32 of a and 32 of b, one per lane, because what all lanes share stays in a uniform register, and that is another
-// instruction. fma() is spelt out: a * b alone does not change from round to round, and the compiler would take it out
-// of the loop.
+// values: 32 of a and 32 of b, one per lane: a value that all lanes share would be in a uniform register, which is
+// another instruction. fma() is explicit: a * b alone is loop-invariant, and the compiler would hoist it.
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS)
     fma_chains(const Scalar* values, Scalar* result, int trips) {

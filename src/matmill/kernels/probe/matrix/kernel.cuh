@@ -1,19 +1,19 @@
-// How many multiply-adds the matrix units make through mma.sync, with nothing but registers behind them.
+// FMA throughput of the tensor cores through mma.sync, from registers alone.
 //
-//   per warp   fragments a, b (all elements alike)   acc[t] = a * b + acc[t] for TILES tiles, LENGTH rounds per trip
+//   per warp   fragments a, b (all elements equal)   acc[t] = a * b + acc[t] for TILES tiles, LENGTH rounds per trip
 //
-// INPUT is the type of a and b and K their inner size; sums are float32, or float64 where a and b are. The TILES sums do
-// not depend on each other, so that one instruction need not wait for the one before. As in `fma`, the host compiles
-// two lengths and takes the difference.
+// INPUT is the type of a and b and K their inner size; sums are float32, or float64 for float64 inputs. The TILES
+// accumulators are independent, so that no mma waits for the one before. As in `fma`, the host compiles two lengths and
+// takes the difference.
 //
-// Hopper's matrix units are made for wgmma, which reads shared memory: mma.sync does not reach their peak.
+// Hopper's tensor cores are built for wgmma, which reads shared memory: mma.sync does not reach their peak.
 
 enum { FLOAT16, BFLOAT16, TF32, FLOAT64 };
 
-// The assembly is volatile: all tiles hold the same numbers, and the compiler would make one of them.
+// The asm is volatile: all tiles hold the same numbers, and the compiler would merge them.
 //
-// One instruction: registers per lane of a (A), b (B) and the sums (C). Element types of 32 bits or less travel as words.
-// PTX ISA, "Matrix multiply-accumulate operation using mma instruction", sections "Matrix fragments for mma.…".
+// One instruction: registers per lane of a (A), b (B) and the sums (C). Elements of 32 bits or less are packed in
+// words. PTX ISA, "Matrix multiply-accumulate operation using mma instruction", sections "Matrix fragments for mma.…".
 template <int INPUT, int K>
 struct Mma;
 
@@ -100,8 +100,8 @@ struct Mma<FLOAT64, 16> {  // m16n8k16, sm_90
 
 using Unit = Mma<Config::INPUT, Config::K>;
 
-// words: what every register of a holds, and of b. They are read anew for each register: were they known to be equal,
-// the assembler would keep one and copy it inside the loop.
+// words: the value of every register of a, then of b. Each register reads it anew: if they were known to be equal, the
+// assembler would keep one and copy it inside the loop.
 extern "C" __global__ void __launch_bounds__(Config::THREADS)
     matrix(const volatile Unit::Word* words, Unit::Sum* result, int trips) {
   Unit::Word a[Unit::A];

@@ -1,11 +1,11 @@
-// How fast a multiprocessor reads its shared memory: 16 bytes per lane, a warp's 512 bytes without a gap.
+// How fast an SM reads its shared memory: 16 bytes per lane, 512 contiguous bytes per warp.
 //
 //   shared pattern[ROWS][THREADS] ──▶ LENGTH loads per trip and thread, summed
 //
-// Such a load takes four wavefronts of 128 bytes, as few as there can be, so no bank is asked twice in one. A thread
-// goes through its ROWS vectors, THREADS apart, over and over. Shared memory does not change meanwhile, which tempts the
-// compiler to load each vector once: `asm volatile` keeps NVRTC from that, and `ld.volatile` the assembler, which made
-// 4 loads of 32 without it (NVRTC 13.5, 2026-11-20).
+// Such a load takes four wavefronts of 128 bytes, the minimum: no bank conflicts. A thread cycles through its ROWS
+// vectors, THREADS apart. Shared memory does not change meanwhile, so the compiler could load each vector once: `asm
+// volatile` keeps NVRTC from that, and `ld.volatile` the assembler, which left 4 loads of 32 without it (NVRTC 13.5,
+// 2026-11-20).
 
 // PTX ISA, "Data Movement and Conversion Instructions: ld", with .volatile.
 __device__ __forceinline__ uint4 load_shared(unsigned address) {

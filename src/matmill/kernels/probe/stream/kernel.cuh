@@ -1,18 +1,18 @@
-// How fast bytes move between the multiprocessors and memory: every access 16 bytes, a warp's accesses neighbours.
+// Bandwidth between the SMs and memory: 16 bytes per access, a warp's accesses adjacent.
 //
 //   stream_read   global ──▶ registers, summed     `passes` times over: with a buffer within L2, L2's own rate
 //   stream_copy   global ──▶ registers ──▶ global
 //   stream_write  registers ──▶ global
 //
-// Threads of the whole grid take every (grid's threads)-th vector, DEPTH of them at a time, so that DEPTH accesses of a
-// thread are under way at once. Sums are stored, or the compiler would leave the loads out. BYPASS_L1 = 1 asks for data
-// from L2 alone (ld.global.cg): the L1 caches of all multiprocessors together may hold what one L2 holds.
+// A grid-stride loop; each thread has DEPTH accesses in flight. Sums are stored, or the compiler would remove the
+// loads. BYPASS_L1 = 1 loads through L2 only (ld.global.cg): the L1 caches of all SMs together may hold what one L2
+// holds.
 
 __device__ __forceinline__ uint4 load(const uint4* p) { return Config::BYPASS_L1 ? __ldcg(p) : *p; }
 
 __device__ __forceinline__ unsigned sum(uint4 v) { return v.x + v.y + v.z + v.w; }
 
-// The vectors from the thread's own first one on, `stride` apart: whole groups of DEPTH, then what is left.
+// A thread's vectors, `stride` apart: whole groups of DEPTH, then the rest.
 template <class Group, class Single>
 __device__ __forceinline__ void each(long long vectors, Group group, Single single) {
   const long long stride = (long long)gridDim.x * Config::THREADS;

@@ -1,4 +1,4 @@
-// Sums set to zero, before a kernel that adds to them atomically.
+// Zeroes sums before a kernel that adds to them atomically.
 #include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS) clear(const __grid_constant__ Args args) {

@@ -2,8 +2,8 @@
 //
 //   step t   barrier │ start loading tile t+1 into registers │ multiply tile t │ registers into the other buffer
 //
-// The one barrier does two jobs: it publishes tile t, and it proves that all have finished with tile t-1, whose buffer
-// is written next.
+// The one barrier publishes tile t. It also proves that all threads have finished tile t-1, whose buffer is written
+// next.
 #include "matmill/gemm/next_tiles.cuh"
 #include "matmill/gemm/swizzle.cuh"
 #include "matmill/gemm/warp_tile.cuh"
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   unsigned char* const b = a + BM * A_ROW;  // [2 stages][BK][BN]
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
-  // This lane's row of the warp's first matrices; all others by XOR and addition of constants.
+  // This lane's row of the warp's first matrices; the others differ by an XOR and an addition of constants.
   const unsigned a_lane = matmill::ptx::shared_address(a) + matmill::swizzled<A_ROW>(row + lane % 16, lane / 16);
   const unsigned b_lane = matmill::ptx::shared_address(b) + matmill::swizzled<B_ROW>(lane % 16, column / V + lane / 16);
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;

@@ -1,9 +1,9 @@
-// As `any_size`, with sums turned over in shared memory before they leave: see MmaGemm::store.
+// As `any_size`, with sums staged in shared memory before they are stored: see MmaGemm::store.
 //
-//   16 x WN sums of a warp ── 8-byte stores ──▶ slab[16][WN + 8] in float32 ── rows ──▶ D, 16 bytes per lane
+//   16 x WN sums of a warp ── 8-byte stores ──▶ staging[16][WN + 8] in float32 ── rows ──▶ D, 16 bytes per lane
 //
-// A warp's store then fills whole rows of 128 bytes, 4 requests for 16 rows of 64 columns instead of 32 of single
-// elements, and C is read the same way. Where D's rows are not aligned, lanes write neighbouring elements.
+// A warp's store then fills whole rows of 128 bytes: 4 requests for 16 rows of 64 columns, instead of 32 of single
+// elements. C is read the same way. Where D's rows are not aligned, lanes write adjacent elements.
 #include "matmill/gemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;

@@ -1,13 +1,13 @@
-// C tile BM x BN per block, WM x WN = 64 x 64 per warp, 16 x 8 per instruction: every level takes its factors from the
-// next smaller memory.
+// C tile BM x BN per block, WM x WN = 64 x 64 per warp, 16 x 8 per mma: each level keeps its operands in the next
+// smaller memory.
 //
 //   global ── 2 bytes per load ──▶ shared a[BM][BK], b[BK][BN] ── ldmatrix ──▶ registers ── mma ──▶ sums
 //
 //   per step: copy both tiles │ barrier: tiles complete │ BK / 16 times: read fragments, multiply │ barrier: tiles free
 //
-// ldmatrix x4, as every rung uses it: lanes 0-15 name rows of the left 8 columns, lanes 16-31 those of the right 8.
-// Rows of a are 128 bytes long and rows of b 256, so the eight rows of each 8x8 matrix lie in the same four banks:
-// 8 wavefronts where 1 would do.
+// ldmatrix.x4, as in every rung: lanes 0-15 address rows of the left 8 columns, lanes 16-31 those of the right 8. Rows
+// of a are 128 bytes long and rows of b 256, so the eight rows of each 8x8 matrix are in the same four banks: 8
+// wavefronts instead of 1.
 #include "matmill/gemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;

@@ -1,4 +1,4 @@
-// As `double_buffer`, with cp.async in place of registers, and STAGES tiles under way.
+// As `double_buffer`, with cp.async in place of registers, and STAGES tiles in flight.
 //
 //   step t   wait until tile t has landed │ barrier │ start copying tile t+STAGES-1 │ multiply tile t
 //
@@ -23,12 +23,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const unsigned b_first = a_first + BM * A_ROW;                  // [STAGES][BK][BN]
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
-  // This lane's row of the warp's first matrices; all others by XOR and addition of constants.
+  // This lane's row of the warp's first matrices; the others differ by an XOR and an addition of constants.
   const unsigned a_lane = a_first + matmill::swizzled<A_ROW>(row + lane % 16, lane / 16);
   const unsigned b_lane = b_first + matmill::swizzled<B_ROW>(lane % 16, column / V + lane / 16);
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
-  // This thread's first vectors; its others lie a pass of all threads further down.
+  // This thread's first vectors; each further one is A_PASS or B_PASS rows below.
   constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
   const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
   const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];
@@ -38,18 +38,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int s = 0; s < BM / A_PASS; ++s, from += size_t(A_PASS) * k) {
         const int i = (s * THREADS + thread) * V;
-        matmill::ptx::cp_async_or_zero<16>(a_first + stage + matmill::swizzled<A_ROW>(i / BK, i % BK / V), from, true);
+        matmill::ptx::cp_async_zfill<16>(a_first + stage + matmill::swizzled<A_ROW>(i / BK, i % BK / V), from, true);
       }
       from = b_from;
 #pragma unroll
       for (int s = 0; s < BK / B_PASS; ++s, from += size_t(B_PASS) * n) {
         const int i = (s * THREADS + thread) * V;
-        matmill::ptx::cp_async_or_zero<16>(b_first + stage + matmill::swizzled<B_ROW>(i / BN, i % BN / V), from, true);
+        matmill::ptx::cp_async_zfill<16>(b_first + stage + matmill::swizzled<B_ROW>(i / BN, i % BN / V), from, true);
       }
       a_from += BK;
       b_from += size_t(BK) * n;
     }
-    matmill::ptx::cp_async_commit();  // past the end an empty group, so that counting groups counts tiles
+    matmill::ptx::cp_async_commit();  // an empty group past the end: groups count tiles
   };
 
   Tile tile;

@@ -1,9 +1,9 @@
-// As `swizzled`, with the next step's tiles on their way to registers while this one's are multiplied.
+// As `swizzled`, with register prefetch: the next step's tiles load while this step's are multiplied.
 //
 //   step t   barrier: tile t complete │ start loading tile t+1 into registers │ multiply tile t
 //            barrier: tile t free     │ registers into shared memory
 //
-// It is cp.async made by hand, at the price of registers: 12 vectors of 16 bytes per thread.
+// This does by hand what cp.async does, and costs registers: 12 vectors of 16 bytes per thread.
 #include "matmill/gemm/next_tiles.cuh"
 #include "matmill/gemm/swizzle.cuh"
 #include "matmill/gemm/warp_tile.cuh"

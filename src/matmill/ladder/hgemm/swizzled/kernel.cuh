@@ -1,9 +1,9 @@
-// As `vectorized`, with the 16-byte pieces of every row of the shared tiles in another order.
+// As `vectorized`, with swizzled shared tiles: the 16-byte pieces of every row are permuted.
 //
-//   piece p of row r lies at p ^ (r % 8)     (a: CuTe's Swizzle<3, 3, 3> in elements; b, with longer rows: <3, 3, 4>)
+//   piece p of row r is stored at p ^ (r % 8)  (a: CuTe's Swizzle<3, 3, 3> in elements; b, with longer rows: <3, 3, 4>)
 //
-// Eight rows of one 8x8 matrix then lie in eight different groups of four banks: 1 wavefront. Stores go to the same
-// rows as before, in another order, and stay free of conflicts. No padding, so tiles keep their size.
+// The eight rows of an 8x8 matrix are then in eight different groups of four banks: 1 wavefront. Stores go to the same
+// rows as before, permuted, and remain free of conflicts. Without padding, tiles keep their size.
 #include "matmill/gemm/swizzle.cuh"
 #include "matmill/gemm/warp_tile.cuh"
 #include "matmill/word.cuh"
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
-  // This thread's first vectors; its others lie a pass of all threads further down.
+  // This thread's first vectors; each further one is A_PASS or B_PASS rows below.
   constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
   const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
   const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];

@@ -3,10 +3,10 @@
 //   C tile 256 x 256 with k 32 instead of 256 x 128 with k 64: as much shared memory, 128 FLOP per byte copied, not 85
 //   warp tile 128 x 64 in place of 64 x 64: 43 FLOP per byte read from shared memory, not 32
 //
-// Swizzling XORs a piece's index with bits of its row. Stepping along the row XORs the index too (the bits that change
-// are 0 in the lane's first piece), stepping down by 16 rows changes none of the row's bits that count. So all
-// addresses of a lane are its first one, XORed with a constant or plus a constant: base ^ (step * 32), + i * 16 rows.
-// Rows of a are now 64 bytes long, two of them to a pass over the banks: CuTe's Swizzle<2, 3, 3>.
+// The swizzle XORs a piece's index with bits of its row. A step along the row also XORs the index (the bits that change
+// are 0 in the lane's first piece); a step of 16 rows changes none of the row bits that the swizzle uses. So every
+// address of a lane is its first one, XORed with a constant and plus a constant: base ^ (step * 32), + i * 16 rows.
+// Rows of a are now 64 bytes long, two of them per pass over the banks: CuTe's Swizzle<2, 3, 3>.
 #include "matmill/gemm/next_tiles.cuh"
 #include "matmill/gemm/swizzle.cuh"
 #include "matmill/gemm/warp_tile.cuh"
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   unsigned char* const b = a + BM * A_ROW;  // [BK][BN]
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
-  // This lane's row of the warp's first matrices; all others by XOR and addition of constants.
+  // This lane's row of the warp's first matrices; the others differ by an XOR and an addition of constants.
   const unsigned a_lane = matmill::ptx::shared_address(a) + matmill::swizzled<A_ROW>(row + lane % 16, lane / 16);
   const unsigned b_lane = matmill::ptx::shared_address(b) + matmill::swizzled<B_ROW>(lane % 16, column / V + lane / 16);
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;

@@ -2,8 +2,8 @@
 //
 //   global ── 16 bytes per load ──▶ shared a[BM][BK], b[BK][BN] ── ldmatrix ──▶ registers ── mma ──▶ sums
 //
-// The loop has as many rounds as the compiler can count, so it is unrolled: all loads of a step are issued before the
-// first is stored. Stores fill whole rows of banks; reads still take 8 wavefronts per 8x8 matrix.
+// The loop has a constant trip count, so it is unrolled: all loads of a step are issued before the first store. Stores
+// fill whole rows of banks; reads still take 8 wavefronts per 8x8 matrix.
 #include "matmill/gemm/warp_tile.cuh"
 #include "matmill/word.cuh"
 
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const int row = warp / Config::WARPS_N * WM, column = warp % Config::WARPS_N * WN;
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
-  // This thread's first vectors; its others lie a pass of all threads further down.
+  // This thread's first vectors; each further one is A_PASS or B_PASS rows below.
   constexpr int A_PASS = THREADS * V / BK, B_PASS = THREADS * V / BN;  // rows
   const Scalar* a_from = &A[(row0 + thread * V / BK) * k + thread * V % BK];
   const Scalar* b_from = &B[size_t(thread * V / BN) * n + column0 + thread * V % BN];

@@ -5,8 +5,8 @@
 //
 //   per output: store the share │ barrier │ log2(BS) steps of the tree, a barrier after each │ thread 0 adds
 //
-// 2 elements per multiply-add come from global memory, and neighbouring lanes read L elements apart: each in a sector
-// of its own. The next output's shares need no barrier before them: thread 0 alone reads shares[0] after the last one.
+// 2 elements per FMA come from global memory, and adjacent lanes read L elements apart: each in its own sector. The
+// next output's shares need no barrier before them: only thread 0 reads shares[0] after the last one.
 #include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS)

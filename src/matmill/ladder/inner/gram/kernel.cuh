@@ -4,10 +4,10 @@
 //   acc ──▶ shuffles, shared ──▶ global partials[block][output] ──▶ second launch: adds in fixed order, mirrors ──▶ D
 //
 //   B = ⌈M / T⌉ rows of tiles; B = 1: a thread has all rows of its k's and sums the T (T + 1) / 2 outputs of a triangle
-//                              B > 1: tile s of the triangle (I <= J) is thread t % S = s, of S = the power of two that
-//                                     B (B + 1) / 2 fits in; the threads beyond it have no tile and load nothing
+//                              B > 1: thread t has tile t % S = s of the triangle (I <= J); S is the first power of
+//                                     two that is at least B (B + 1) / 2; other threads have no tile and load nothing
 //
-// One element per (M + 1) / 2 multiply-adds comes from global memory, and half the multiply-adds of a general product.
+// (M + 1) / 2 FMAs per element from global memory, and half the FMAs of a general product.
 #include "matmill/inner/block_sum.cuh"
 #include "matmill/dtype/epilogue.cuh"
 #include "matmill/inner/piece.cuh"
@@ -19,7 +19,7 @@ constexpr int OUT = TRIANGLE ? T * (T + 1) / 2 : T * T;
 static_assert(B * (B + 1) / 2 <= S, "a thread for every tile");
 using Piece = matmill::Piece<Scalar, T, V, matmill::ALONG_K, Config::E_WIDTH>;
 
-// Where the sum of row i and column j >= i of a tile lies: row by row.
+// The index of the sum of row i and column j >= i of a tile: row by row.
 __device__ __forceinline__ constexpr int place(int i, int j) {
   return TRIANGLE ? i * T - i * (i - 1) / 2 + j - i : i * T + j;
 }
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(BS, 1)
     if constexpr (!TRIANGLE) j.read(columns + piece * V, e_row, 1, last_column);
     sums.add(i, TRIANGLE ? i : j);
   }
-  // Along the last k % V terms a thread without a tile starts behind the end as well.
+  // A thread without a tile starts beyond the last k % V terms as well.
   for (Index at = I < B ? pieces * V + first : k; at < k; at += STEP) {
     sums.add([&](int i) { return Number::up(rows[min(i, last_row) * e_row + at]); },
              [&](int j) { return Number::up(columns[min(j, last_column) * e_row + at]); });

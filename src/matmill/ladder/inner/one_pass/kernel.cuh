@@ -4,8 +4,8 @@
 //
 //   thread t of block b: outputs of tile t % S; k's from b BS / S + t / S in steps of GS BS / S
 //
-// (TM + TN) / (TM TN) elements per multiply-add come from global memory, instead of 2. Threads that share a k are
-// neighbouring lanes, so that DRAM sees E and F once.
+// (TM + TN) / (TM TN) elements per FMA come from global memory, instead of 2. Threads that share a k are adjacent
+// lanes, so that DRAM sees E and F once.
 #include "matmill/inner/block_sum.cuh"
 #include "matmill/dtype/epilogue.cuh"
 
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(Config::BS, 1)
   Acc acc[TM * TN] = {};
   for (Index at = Index(blockIdx.x) * (BS / S) + threadIdx.x / S; at < k; at += STEP) {
     Acc e[TM], f[TN];
-    // Lines beyond the last repeat it; their sums go nowhere.
+    // Rows and columns beyond the last repeat it; their sums are discarded.
 #pragma unroll
     for (int i = 0; i < TM; ++i) e[i] = Number::up(E[min(row0 + i, M - 1) * e_row + at * e_k]);
 #pragma unroll

@@ -1,12 +1,12 @@
 // Each of the m x n outputs, one after the other, is an inner product of length k by all GS x BS threads of the grid.
 //
-//   global E[row][i], F[i][column] ──▶ share (thread t: i = t, t + GS BS, t + 2 GS BS, …: neighbours read neighbours)
+//   global E[row][i], F[i][column] ──▶ share (thread t: i = t, t + GS BS, t + 2 GS BS, …: coalesced)
 //   share ──▶ shared shares[BS] ──▶ tree ──▶ shares[0] ──▶ one atomic add per block ──▶ global sums[row][column]
 //
 //   per output: store the share │ barrier │ log2(BS) steps of the tree, a barrier after each │ thread 0 adds
 //
-// 2 elements per multiply-add come from global memory: E is read n times and F m times. Along k a warp reads whole
-// sectors; of a row-major F it reads one element in n.
+// 2 elements per FMA come from global memory: E is read n times and F m times. Along k a warp reads whole sectors; of a
+// row-major F it reads one element in n.
 #include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS)

@@ -1,9 +1,9 @@
-// The one pass of include/matmill/inner/lane_product.cuh; each block writes its sums to places of its own.
+// The one pass of include/matmill/inner/lane_product.cuh; each block writes its sums to its own part of a buffer.
 //
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
 //   global partials[block][output] ──▶ second launch: 16 threads per output add them in fixed order ──▶ D
 //
-// No atomics, so nothing depends on the order in which blocks finish: the same inputs give the same bits.
+// No atomics, so the order in which blocks finish has no effect: the same inputs give the same bits.
 #include "matmill/inner/block_sum.cuh"
 #include "matmill/inner/lane_product.cuh"
 

@@ -3,7 +3,7 @@
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
 //   one atomic add per output and block
 //
-// (TM + TN) / (TM TN V) loads per multiply-add, V times fewer than one_pass.
+// (TM + TN) / (TM TN V) loads per FMA, V times fewer than one_pass.
 #include "matmill/inner/block_sum.cuh"
 #include "matmill/inner/lane_product.cuh"
 

@@ -2,8 +2,8 @@
 //
 //   index ──▶ 32-bit hash ──▶ 24 bits ──▶ X[index] in [-1, 1)
 //
-// A warp stores 32 neighbouring words: 4 sectors, one request, nothing read. Every step is exact in float32, so the
-// host gets the same numbers bit for bit (`filled` beside the descriptors). Beyond 2^32 elements values repeat.
+// A warp stores 32 adjacent words: 4 sectors, one request, nothing read. Every step is exact in float32, so the host
+// gets the same numbers bit for bit (`filled` beside the descriptors). Beyond 2^32 elements values repeat.
 extern "C" __global__ void __launch_bounds__(Config::THREADS)
     fill(float* __restrict__ X, long long elements, unsigned seed) {
   const long long index = (long long)blockIdx.x * Config::THREADS + threadIdx.x;

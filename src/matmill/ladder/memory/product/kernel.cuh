@@ -1,13 +1,13 @@
 // The tiled product that all transfer rungs time: T x T threads, one element of C per thread, any shape.
 //
 //   global A[row][s + x] ──▶ shared As[y][x] ──▶ (one word per row of the tile) ──┐
-//   global B[s + y][column] ──▶ shared Bs[y][x] ──▶ (neighbouring words) ─────────┴──▶ acc ──▶ global C
+//   global B[s + y][column] ──▶ shared Bs[y][x] ──▶ (adjacent words) ─────────────┴──▶ acc ──▶ global C
 //
-//   per step: load both tiles │ barrier: tiles complete │ T multiply-adds │ barrier: tiles may be overwritten
+//   per step: load both tiles │ barrier: tiles complete │ T FMAs │ barrier: tiles may be overwritten
 //
-// Tiles that stick out of A or B are filled up with zeros, so every thread takes part in every barrier. Memory that is
-// read here for the first time decides what the transfer costs: nothing if it was copied before, a page migration if
-// the memory is managed.
+// Tiles that extend beyond A or B are filled with zeros, so every thread reaches every barrier.
+// The transfer's cost depends on memory that is first read here: nothing if it was copied before, a page migration if
+// it is managed memory.
 extern "C" __global__ void __launch_bounds__(Config::T* Config::T)
     product(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
             float alpha, float beta) {

@@ -1,10 +1,10 @@
-// As `vectorized`, with the copies taken out of the arithmetic's way.
+// As `vectorized`, with cp.async: copies overlap the arithmetic.
 //
 //   step t   all threads: wait for this thread's copies of tile t; barrier; start copying tile t+1 into the other
 //            buffer; compute tile t
 //
-// The one barrier per step does two jobs: it publishes tile t, and it proves that all have finished with tile t-1,
-// whose buffer the next copies overwrite.
+// The one barrier per step publishes tile t. It also proves that all threads have finished tile t-1, whose buffer the
+// next copies overwrite.
 #include "matmill/ptx/cp_async.cuh"
 
 struct alignas(16) Vector {
@@ -15,22 +15,22 @@ extern "C" __global__ void __launch_bounds__(256)
     async_copy(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
                float alpha, float beta) {
   constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK, TM = Config::TM, TN = Config::TN;
-  // Padded by four words: the 8 k x 4 rows that a warp copies then fall into 32 different banks.
+  // Four words of padding: the 8 k x 4 rows that a warp copies are in 32 different banks.
   __shared__ __align__(16) float a[2][BK][BM + 4];
   __shared__ __align__(16) float b[2][BK][BN];
 
   const int thread = threadIdx.y * 16 + threadIdx.x;
-  const int a_k = thread % 8, a_row = thread / 8;           // this thread's first word of the A tile; more 32 rows on
+  const int a_k = thread % 8, a_row = thread / 8;           // the first word of the A tile to copy; others 32 rows apart
   const int b_k = thread / 32, b_column = thread % 32 * 4;  // this thread's vector of the B tile
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
   auto copy = [&](int k0, int buffer) {
 #pragma unroll
     for (int i = 0; i < BM; i += 32) {
-      matmill::ptx::cp_async_or_zero<4>(matmill::ptx::shared_address(&a[buffer][a_k][a_row + i]),
+      matmill::ptx::cp_async_zfill<4>(matmill::ptx::shared_address(&a[buffer][a_k][a_row + i]),
                                         &A[(row0 + a_row + i) * k + k0 + a_k], true);
     }
-    matmill::ptx::cp_async_or_zero<16>(matmill::ptx::shared_address(&b[buffer][b_k][b_column]),
+    matmill::ptx::cp_async_zfill<16>(matmill::ptx::shared_address(&b[buffer][b_k][b_column]),
                                        &B[size_t(k0 + b_k) * n + column0 + b_column], true);
     matmill::ptx::cp_async_commit();
   };

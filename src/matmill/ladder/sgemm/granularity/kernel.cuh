@@ -1,12 +1,12 @@
-// G neighbouring B x B tiles of C per block: one tile of A serves G tiles of B (Kirk & Hwu's "thread granularity").
+// G adjacent B x B tiles of C per block: one tile of A serves G tiles of B (Kirk & Hwu's "thread granularity").
 //
 //   global A ──▶ shared As[B][B] ──────▶ a, read once per step i ──┐
 //   global B ──▶ shared Bs[G][B][B] ──▶ G words ───────────────────┴──▶ acc[G] ──▶ global C
 //
-//   per step: load 1 + G tiles │ barrier: tiles complete │ B * G multiply-adds │ barrier: tiles may be overwritten
+//   per step: load 1 + G tiles │ barrier: tiles complete │ B * G FMAs │ barrier: tiles may be overwritten
 //
-// Thread (x, y) of B x B owns C[y][x + B * g] of the block's B x (B * G) tile, so all accesses to global memory are as
-// wide as in one tile. A warp reads two rows of As, 16 words apart, and 16 neighbouring words of Bs: no conflicts.
+// Thread (x, y) of B x B owns C[y][x + B * g] of the block's B x (B * G) tile, so global accesses are as wide as for
+// one tile. A warp reads two rows of As, 16 words apart, and 16 adjacent words of Bs: no conflicts.
 extern "C" __global__ void __launch_bounds__(Config::B* Config::B)
     granularity(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
                 float alpha, float beta) {

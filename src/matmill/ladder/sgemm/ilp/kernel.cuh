@@ -4,14 +4,14 @@
 //   global A ──▶ shared As[B][B] ──▶ GRAIN words, H rows apart ──┐
 //   global B ──▶ shared Bs[B][B] ──▶ b, read once per step i ────┴──▶ acc[GRAIN] ──▶ global C
 //
-//   per step: load both tiles │ barrier: tiles complete │ B * GRAIN multiply-adds │ barrier: tiles may be overwritten
+//   per step: load both tiles │ barrier: tiles complete │ B * GRAIN FMAs │ barrier: tiles may be overwritten
 //
 // Block: B x H threads with H = B / GRAIN; thread (x, y) owns rows y, y + H, y + 2H, … of the B x B tile, so that at
-// every access a warp still covers 32 neighbouring columns of one row. Reads of As are one word per warp, reads of Bs
-// 32 neighbouring words: no conflicts.
+// every access a warp still covers 32 adjacent columns of one row. Reads of As are one word per warp, reads of Bs
+// 32 adjacent words: no conflicts.
 //
-// The bound of one block per SM tells the assembler not to buy occupancy with spills: without it GRAIN = 16 spilled 36
-// bytes even so (sm_100a, NVRTC 13.5, 2026-11-20).
+// The launch bound of one block per SM keeps the assembler from spilling for occupancy. Without it GRAIN = 16 spilled
+// 36 bytes (sm_100a, NVRTC 13.5, 2026-11-20).
 extern "C" __global__ void __launch_bounds__(Config::B* Config::B / Config::GRAIN, 1)
     ilp(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
         float alpha, float beta) {
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(Config::B* Config::B / Config::GRAI
       Bs[y + H * g][x] = B[size_t(s + y + H * g) * n + column];
     }
     __syncthreads();
-    // Four steps at a time, so that the compiler reads four words of As at once; more of them only cost registers.
+    // Unrolled by four: the compiler reads four words of As at once. More only costs registers.
 #pragma unroll 4
     for (int i = 0; i < T; ++i) {
       const float b = Bs[i][x];

@@ -1,9 +1,9 @@
-// One thread per element of C; a warp covers 32 neighbouring columns of one row.
+// One thread per element of C; a warp covers 32 adjacent columns of one row.
 //
 //   global A[row][k] (one word for the whole warp) ──┐
-//   global B[k][column] (32 neighbouring words) ─────┴──▶ acc ──▶ global C
+//   global B[k][column] (32 adjacent words) ─────────┴──▶ acc ──▶ global C
 //
-// Per multiply-add: one 1-sector request for A, one 4-sector request for B.
+// Per FMA: one 1-sector request for A, one 4-sector request for B.
 extern "C" __global__ void __launch_bounds__(Config::BM* Config::BN)
     naive(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
           float alpha, float beta) {

@@ -3,13 +3,13 @@
 //   global ──▶ shared As[BM][BK] ──▶ a[TM], one column of A ──┐
 //   global ──▶ shared Bs[BK][BN] ──▶ b[TN], one row of B ─────┴──▶ acc[TM][TN] ──▶ global C
 //
-//   per step: load both tiles │ barrier: tiles complete │ BK * 64 multiply-adds │ barrier: tiles may be overwritten
+//   per step: load both tiles │ barrier: tiles complete │ BK * 64 FMAs │ barrier: tiles may be overwritten
 //
 // Block: 16 x 16 threads for a 128 x 128 tile of C; thread (x, y) owns rows 8y … 8y + 7 and columns 8x … 8x + 7.
-// Reads of As: a warp wants two rows, 8 * 16 words apart, so both words lie in one bank: 2 wavefronts. Reads of Bs: 16
-// words, 8 apart, so they meet four by four in banks j, j + 8, j + 16 and j + 24: 4 wavefronts. One would do for
-// either. Stores into both tiles are runs of neighbouring words, without conflicts. C is written in words 32 bytes
-// apart, each in its own sector.
+// Reads of As: a warp reads two rows, 8 * 16 words apart, so both words are in one bank: 2 wavefronts. Reads of Bs: 16
+// words, 8 apart, four each in banks j, j + 8, j + 16 and j + 24: 4 wavefronts. The minimum is one for either. Stores
+// to both tiles are runs of adjacent words, free of conflicts. C is written in words 32 bytes apart, each in its own
+// sector.
 extern "C" __global__ void __launch_bounds__((Config::BM / Config::TM) * (Config::BN / Config::TN))
     register_tile(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
                   float alpha, float beta) {
@@ -27,8 +27,8 @@ extern "C" __global__ void __launch_bounds__((Config::BM / Config::TM) * (Config
   const size_t block_row = size_t(blockIdx.y) * BM;
   const size_t block_column = size_t(blockIdx.x) * BN;
 
-  // volatile, because the compiler would otherwise fuse neighbouring reads into 16-byte ones. That is an idea of its
-  // own, with conflicts of its own; here every read is one word, as in the source.
+  // volatile, because the compiler would otherwise fuse adjacent reads into 16-byte ones. That is another idea, with
+  // its own conflicts; here every read is one word, as in the source.
   const volatile float* a_words = &As[y * TM][0];
   const volatile float* b_words = &Bs[0][x * TN];
 

@@ -1,12 +1,12 @@
 // B x B threads, one element of C per thread, B x B tiles of both inputs staged in shared memory.
 //
 //   global A[row][s + x] ──▶ shared As[y][x] ──▶ (one word per row of the tile) ──┐
-//   global B[s + y][column] ──▶ shared Bs[y][x] ──▶ (neighbouring words) ─────────┴──▶ acc ──▶ global C
+//   global B[s + y][column] ──▶ shared Bs[y][x] ──▶ (adjacent words) ─────────────┴──▶ acc ──▶ global C
 //
-//   per step: load both tiles │ barrier: tiles complete │ B multiply-adds │ barrier: tiles may be overwritten
+//   per step: load both tiles │ barrier: tiles complete │ B FMAs │ barrier: tiles may be overwritten
 //
-// Every word of a tile is read from global memory once and used B times. No shared access conflicts: a warp reads
-// 32 / B rows of As, whose words lie B apart in B x 32 / B = 32 different banks, and a run of neighbouring words of Bs.
+// Every word of a tile is read from global memory once and used B times. Shared accesses are free of conflicts: a warp
+// reads 32 / B rows of As, whose words, B apart, are in different banks, and a run of adjacent words of Bs.
 extern "C" __global__ void __launch_bounds__(Config::B* Config::B)
     shared(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
            float alpha, float beta) {

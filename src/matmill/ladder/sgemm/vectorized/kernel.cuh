@@ -3,8 +3,8 @@
 //   global ── 16-byte loads ──▶ registers ──▶ shared a[BK][BM] (transposed), b[BK][BN]
 //          ── 16-byte reads ──▶ registers a[8], b[8] ──▶ acc[8][8] ── 16-byte stores ──▶ global C
 //
-// The four words that a thread transposes go to four rows of `a`, whose padding of four words puts the two halves of
-// a warp 16 banks apart: no conflicts. A warp reads 2 distinct vectors of A and 16 of B per step.
+// The four words that a thread transposes go to four rows of `a`. Four words of padding put the two halves of a warp
+// 16 banks apart: no conflicts. A warp reads 2 distinct vectors of A and 16 of B per step.
 struct alignas(16) Vector {
   float x[4];
 };

@@ -4,13 +4,13 @@
 //   global A[row][s + i] (a different row for every lane) ──▶ a ──────────┐
 //   global B ──▶ shared Bs[BK][BN + 1] ──▶ one word for the whole block ──┴──▶ acc[BN] ──▶ global C
 //
-//   per step: load B's tile │ barrier: tile complete │ BK * BN multiply-adds │ barrier: tile may be overwritten
+//   per step: load B's tile │ barrier: tile complete │ BK * BN FMAs │ barrier: tile may be overwritten
 //
 // Block: TX x TY = 64 x 4 threads for a 256 x 64 tile of C; k advances by 64. A request for A touches 32 sectors, one
-// per row, and the next seven steps find their words in the same sectors as long as L1 holds them (256 rows x 32
-// bytes). Reads of Bs are one word per warp. With row-major A the padding of Bs' rows buys nothing, since no two lanes
-// ever want different words, and it keeps the compiler from fetching four columns at once: every multiply-add pays one
-// shared read. C is written a word per row at a time, 32 sectors per request, but once only.
+// per row. The next seven steps hit the same sectors as long as L1 holds them (256 rows x 32 bytes). Reads of Bs are
+// one word per warp. With row-major A the padding of Bs' rows has no use, since no two lanes ever read different words.
+// It also keeps the compiler from reading four columns at once: every FMA pays one shared read. C is written a word per
+// row at a time, 32 sectors per request, but only once.
 extern "C" __global__ void __launch_bounds__(Config::TX* Config::TY)
     volkov(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
            float alpha, float beta) {

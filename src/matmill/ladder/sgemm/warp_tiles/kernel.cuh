@@ -23,19 +23,19 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const unsigned lane_m = lane / 2 % 4, lane_n = lane % 2 + lane / 8 * 2;
   const unsigned row = warp / 4 * 64 + lane_m * 4, column = warp % 4 * 64 + lane_n * 4;
-  const unsigned a_k = thread % 8, a_row = thread / 8;           // first word of A to copy; more 32 rows on
-  const unsigned b_k = thread / 64, b_column = thread % 64 * 4;  // first vector of B to copy; another 4 k on
+  const unsigned a_k = thread % 8, a_row = thread / 8;           // first word of A to copy; others 32 rows apart
+  const unsigned b_k = thread / 64, b_column = thread % 64 * 4;  // first vector of B to copy; another 4 k below
   const size_t row0 = size_t(blockIdx.y) * BM, column0 = size_t(blockIdx.x) * BN;
 
   auto copy = [&](int k0, int buffer) {
 #pragma unroll
     for (int i = 0; i < BM; i += 32) {
-      matmill::ptx::cp_async_or_zero<4>(matmill::ptx::shared_address(&a[buffer][a_k][a_row + i]),
+      matmill::ptx::cp_async_zfill<4>(matmill::ptx::shared_address(&a[buffer][a_k][a_row + i]),
                                         &A[(row0 + a_row + i) * k + k0 + a_k], true);
     }
 #pragma unroll
     for (int i = 0; i < BK; i += 4) {
-      matmill::ptx::cp_async_or_zero<16>(matmill::ptx::shared_address(&b[buffer][b_k + i][b_column]),
+      matmill::ptx::cp_async_zfill<16>(matmill::ptx::shared_address(&b[buffer][b_k + i][b_column]),
                                          &B[size_t(k0 + b_k + i) * n + column0 + b_column], true);
     }
     matmill::ptx::cp_async_commit();

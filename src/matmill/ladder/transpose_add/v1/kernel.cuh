@@ -1,7 +1,7 @@
 // D = alpha * X + beta * Y where X's columns are contiguous and Y's and D's rows are.
 //
 //   X ── one 16-byte vector per thread, 32 of them down each of 32 columns ──▶ shared tile[32][32 V + V] ── barrier ──▶
-//   each thread V elements of D, one by one: a warp reads across the tile, 32 columns apart, and Y, and stores D
+//   each thread V elements of D, one by one: a warp reads a row of the tile, and of Y, and stores a row of D
 #include "matmill/dtype/number.cuh"
 #include "matmill/word.cuh"
 

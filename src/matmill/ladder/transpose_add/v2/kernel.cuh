@@ -1,4 +1,4 @@
-// As v1 with 64 columns to a block: a lane takes two neighbouring elements of a row of Y and D, a warp 64 of them.
+// As v1 with 64 columns to a block: a lane takes two adjacent elements of a row of Y and D, a warp 64.
 //
 //   X ── two 16-byte vectors per thread ──▶ shared tile[64][32 V + V] ── barrier ──▶ each thread V pairs of D
 #include "matmill/dtype/number.cuh"

@@ -1,10 +1,10 @@
-// The tile of turn.cuh, with vectors as wide as every line's alignment allows.
+// The tile of transpose/tile.cuh, with vectors as wide as the alignment of all rows and columns allows.
 #include "matmill/transpose/tile.cuh"
 
-using Turn = matmill::Turn<Scalar, Config>;
+using Tile = matmill::TransposeTile<Scalar, Config>;
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
     wide(const __grid_constant__ Args args) {
   extern __shared__ __align__(16) unsigned char shared[];
-  Turn::run(shared, args);
+  Tile::run(shared, args);
 }
