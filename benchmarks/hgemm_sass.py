@@ -95,7 +95,7 @@ def table(arch: Arch, tool: str) -> list[str]:
     n = _EXTENT
     packed, transposed = (n, 1), (1, n)
     for shape, a, b in product(shapes(arch), (packed, transposed), (packed, transposed)):
-        config = with_vector_widths(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(GS=1)
+        config = with_vector_widths(shape, Gemm(n, n, n, F16, a_strides=a, b_strides=b)).launched(SPLIT_K=1)
         binary, found = compiled(HGEMM.with_config(config), F16, arch.target, tool)
         lines.append(row(config, binary.resources, opcodes(main_loop(found)), arch))
     return lines

@@ -134,7 +134,7 @@ def emulated(kernel: Kernel[Gemm], problem: Gemm, ptx: str, k: int) -> Counters:
         memory.bind("D", np.zeros((problem.m, problem.n), problem.dtype.numpy), access="rw"),
         workspace=memory.bind("workspace", None, access="rw"),
     )
-    alone = kernel.with_config(kernel.config.launched(GS=1))
+    alone = kernel.with_config(kernel.config.launched(SPLIT_K=1))
     return run(ptx, alone.launches(short, operands)[0], memory).counters
 
 
@@ -157,7 +157,7 @@ def row(problem: Gemm, label: str, arch: Arch, tool: str) -> list[str]:
     clocks = seconds * HZ * arch.sms  # of an SM, per k
     slower = 2 if problem.dtype.name == "float64" else 1
 
-    resident = min(config["BLOCKS_PER_SM"], ceil_div(config["GS"], arch.sms))
+    resident = min(config["BLOCKS_PER_SM"], ceil_div(config["SPLIT_K"], arch.sms))
     resident = min(resident, arch.resident(config["BS"], binary.resources.registers, config["SHARED_BYTES"])[0])
     flight = (max(1, config["STAGES"] - 1)) * one.terms * k_bytes * resident
 

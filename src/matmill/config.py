@@ -13,8 +13,8 @@ class Config:
     ``constants`` are compiled in. ``launch`` are those that only the host needs, such as the size of the grid: kernels
     that differ in them alone share one binary.
 
-    >>> tile = Config.of(BM=128, BN=64).launched(GS=264)
-    >>> tile["BM"], tile.replace(BN=128)["BN"], tile["GS"]
+    >>> tile = Config.of(BM=128, BN=64).launched(SPLIT_K=264)
+    >>> tile["BM"], tile.replace(BN=128)["BN"], tile["SPLIT_K"]
     (128, 128, 264)
     >>> print(tile.cxx())
     struct Config {

@@ -123,7 +123,7 @@ def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
         choice = real(problem, on)
         if choice.kernel.entry != "inner":
             return choice
-        return replace(choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(GS=3, LAST=last)))
+        return replace(choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(SPLIT_K=3, LAST=last)))
 
     monkeypatch.setattr(plan, "choose", chosen)
 

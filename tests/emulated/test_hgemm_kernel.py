@@ -106,7 +106,7 @@ class Product:
             a_align=a.align(self.a), b_align=b.align(self.b), d_align=d.align(self.d), has_c=c is not None,
         )  # fmt: skip
         config = with_vector_widths(config, self.problem, pads)
-        self.kernel = HGEMM.with_config(config.launched(GS=parts, PAD_A=int("A" in pads), PAD_B=int("B" in pads)))
+        self.kernel = HGEMM.with_config(config.launched(SPLIT_K=parts, PAD_A=int("A" in pads), PAD_B=int("B" in pads)))
 
     def run(self, schedule: int = 0) -> list[Report]:
         """Runs the kernel, what packs matrices before it and what adds the parts of k after it."""
@@ -274,9 +274,9 @@ def test_padding_is_refused_where_it_takes_too_much_memory_or_finds_nothing() ->
         assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})
     empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
     assert not any(config["PAD_A"] or config["PAD_B"] for config in space(empty, h200))
-    asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(GS=1, PAD_A=1, PAD_B=0))
+    asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(SPLIT_K=1, PAD_A=1, PAD_B=0))
     assert asked.why_not(empty, h200) == "k = 0 leaves nothing to repack"
-    direct = HGEMM.with_config(with_vector_widths(SMALL, odd, "A").launched(GS=1, PAD_A=0, PAD_B=0))
+    direct = HGEMM.with_config(with_vector_widths(SMALL, odd, "A").launched(SPLIT_K=1, PAD_A=0, PAD_B=0))
     assert direct.why_not(odd, h200) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
 
 
@@ -436,7 +436,7 @@ def test_a_padded_gram_matrix_is_packed_once_and_symmetric_to_the_bit(*, turned:
     assert (emulated(column, column.T) == column * column.T).all()
     problem = Gemm(130, 130, 131, ALL["float16"], a_align=2, b_align=2, gram=True)
     config = padded_alone(problem, ARCHES["h200"])[0]
-    assert HGEMM.with_config(config.launched(GS=1)).workspace(problem) == -(-130 * 136 * 2 // 256) * 256
+    assert HGEMM.with_config(config.launched(SPLIT_K=1)).workspace(problem) == -(-130 * 136 * 2 // 256) * 256
 
 
 @settings(max_examples=8, deadline=None)

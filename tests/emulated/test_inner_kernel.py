@@ -39,7 +39,7 @@ class Chosen:
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
         """The model's choice."""
         kernel = choose_from(_OURS, problem, arch).kernel
-        return kernel if self.blocks is None else kernel.with_config(kernel.config.launched(GS=self.blocks))
+        return kernel if self.blocks is None else kernel.with_config(kernel.config.launched(SPLIT_K=self.blocks))
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def test_every_way_to_read_is_right(data: st.DataObject) -> None:
 
 
 MANY = Case(6, 10, 3000, "float32", "row", alpha=0.5, beta=-1.5)
-DIRECT = Picked(lambda config: config["BK"] == 0 and config["GS"] > 4)
-STAGED = Picked(lambda config: config["BK"] > 0 and config["GS"] > 4)
+DIRECT = Picked(lambda config: config["BK"] == 0 and config["SPLIT_K"] > 4)
+STAGED = Picked(lambda config: config["BK"] > 0 and config["SPLIT_K"] > 4)
 
 
 @pytest.mark.parametrize("subject", [DIRECT, STAGED], ids=["direct", "staged"])
@@ -130,7 +130,9 @@ LONG = [
 @pytest.mark.parametrize("case", LONG, ids=str)
 @pytest.mark.parametrize("stages", [3, 4])
 def test_blocks_with_many_stages(case: Case, stages: int) -> None:
-    few = Picked(lambda config: config["STAGES"] == stages and config["BK"] in {64, 128, 256} and config["GS"] == 1)
+    few = Picked(
+        lambda config: config["STAGES"] == stages and config["BK"] in {64, 128, 256} and config["SPLIT_K"] == 1
+    )
     trial = Trial(few, case)
     assert not hazards(trial)
     assert trial.excess() <= 1
@@ -138,7 +140,9 @@ def test_blocks_with_many_stages(case: Case, stages: int) -> None:
 
 @pytest.mark.parametrize("m", [5, 9, 24])
 def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
-    odd = Picked(lambda config: config["DOWN"] in {3, 5, 7, 10} and config["BK"] in {0, 32} and config["GS"] > 1, 2 * m)
+    odd = Picked(
+        lambda config: config["DOWN"] in {3, 5, 7, 10} and config["BK"] in {0, 32} and config["SPLIT_K"] > 1, 2 * m
+    )
     trial = Trial(odd, Case(m, m, 700, "float32", "gram"))
     assert trial.kernel.config["S"] < trial.kernel.config["DOWN"] ** 2
     assert not hazards(trial)
@@ -150,7 +154,7 @@ def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
     "case", [Case(16, 16, 512, "float32", "row"), Case(12, 12, 1025, "float16"), Case(48, 48, 256)]
 )
 def test_the_host_knows_which_banks_meet(case: Case) -> None:
-    plain = Picked(lambda config: config["BK"] in {64, 256} and config["GS"] == 1 and not config["UNITS"])
+    plain = Picked(lambda config: config["BK"] in {64, 256} and config["SPLIT_K"] == 1 and not config["UNITS"])
     trial = Trial(plain, case)
     config = trial.kernel.config
     passed = 0.0  # of a warp per k of each of its groups of threads
@@ -163,7 +167,9 @@ def test_the_host_knows_which_banks_meet(case: Case) -> None:
 
 
 def test_a_long_chain_of_additions_does_not_swallow_its_terms() -> None:
-    direct = Picked(lambda config: config["BK"] == 0 and config["U"] == 8 and config["BS"] == 128 and config["GS"] == 1)
+    direct = Picked(
+        lambda config: config["BK"] == 0 and config["U"] == 8 and config["BS"] == 128 and config["SPLIT_K"] == 1
+    )
     trial = Trial(direct, Case(1, 1, 128 * 4 * 8 * 4, "float32", "column"))
     trial.a[...], trial.b[...] = 1, 1
     trial.a[0, 0] = 2**24  # to which a thread could add ones for ever
@@ -194,7 +200,7 @@ ADDED = [
 
 def by_last(*, staged: bool) -> Picked:
     """A configuration whose last block adds the partial sums of four blocks and more."""
-    return Picked(lambda config: bool(config["LAST"]) and config["GS"] >= 4 and bool(config["BK"]) == staged)
+    return Picked(lambda config: bool(config["LAST"]) and config["SPLIT_K"] >= 4 and bool(config["BK"]) == staged)
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])

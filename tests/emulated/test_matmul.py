@@ -195,7 +195,7 @@ def test_few_tiles_and_a_long_k_are_split_over_blocks(dtype: str, n: int, k: int
     a, b, c = _random(3, 133, k, dtype=dtype), _random(4, k, n, dtype=dtype), _random(5, 133, n, dtype=dtype)
     kernel = choose(Gemm(133, n, k, ALL[dtype], has_c=True), arch.get(arch.DEFAULT)).kernel
     assert (kernel.entry, kernel.config["D_VEC"]) == ("gemm", vector)
-    assert kernel.config["GS"] > 1
+    assert kernel.config["SPLIT_K"] > 1
     found = _emulate(a, b, c=c, alpha=-1.5, beta=0.5)
     assert check(found, a, b, c, alpha=-1.5, beta=0.5).ok
     # The parts are added in fixed order, and in the same for (i, j) and (j, i).

@@ -183,8 +183,8 @@ def test_few_tiles_and_a_long_k_are_split() -> None:
     for m, n, k in ((16, 4096, 4096), (200, 200, 100_000), (128, 128, 10**6)):
         config = choose(Gemm(m, n, k, dtype=ALL["float16"]), h200).kernel.config
         tiles = -(-m // config["BM"]) * -(-n // config["BN"])
-        assert h200.sms / 2 < tiles * config["GS"] <= h200.sms * config["BLOCKS_PER_SM"]
-    assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["GS"] == 1
+        assert h200.sms / 2 < tiles * config["SPLIT_K"] <= h200.sms * config["BLOCKS_PER_SM"]
+    assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["SPLIT_K"] == 1
 
 
 def test_bfloat16_without_tensor_cores_is_refused_in_words() -> None:

@@ -239,7 +239,7 @@ def test_gemm_json_is_the_model_and_the_choice(
     for row in found["rows"]:
         assert row["ruled_out"] is None
         assert row["seconds"] == row["launch"] + max(row["compute"], row["memory"]) + row["second"]
-        assert bool(row["second"]) == (row["config"]["GS"] > 1)
+        assert bool(row["second"]) == (row["config"]["SPLIT_K"] > 1)
         assert row["seconds"] >= choice.predicted_seconds
         assert row["bound"] == max(("compute", "memory"), key=lambda term: row[term])
 

@@ -149,8 +149,8 @@ def test_repacking_costs_what_is_copied() -> None:
 def test_parts_of_k_cost_a_second_launch() -> None:
     problem = Gemm(128, 128, 65536, F16)
     configs = [config for config in space(problem, H200) if config["BM"] == config["BN"] == 64]
-    whole, *others = sorted(configs, key=lambda config: config["GS"])
-    assert whole["GS"] == 1
+    whole, *others = sorted(configs, key=lambda config: config["SPLIT_K"])
+    assert whole["SPLIT_K"] == 1
     assert cost.explain(problem, whole, H200).second == 0
     assert others
     for config in others:

@@ -95,7 +95,7 @@ def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> No
     assert predicted == sorted(predicted)
     assert predicted[0] == min(cost.predict(problem, config, H200) for config in space(problem, H200))
     assert predicted[-1] <= 5 * predicted[0]
-    assert not any(config["GS"] == 1 for config in everything)
+    assert not any(config["SPLIT_K"] == 1 for config in everything)
     some = configs(candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 1))
     assert some[:10] == everything[:10]
     assert len(some) == 10 + round(0.25 * (len(everything) - 10))
@@ -284,7 +284,7 @@ def test_every_configuration_s_time_stands_beside_it(gpu: SearchGPU, tmp_path: P
     (back,) = read([path])
     assert back.problem == problem
     assert back.configs == tuple(configs(found))
-    assert back.seconds == pytest.approx([1e-3 + (config["GS"] - 1) / 1e6 for config in configs(found)])
+    assert back.seconds == pytest.approx([1e-3 + (config["SPLIT_K"] - 1) / 1e6 for config in configs(found)])
     assert (back.part, back.exhaustive) == ("judge", False)
     assert back.library == pytest.approx(1e-3 + (gpu.blocks - 1) / 1e6, rel=0.5)
     assert set(gpu.names) == {"inner"}  # few partial sums, which the last block adds

@@ -131,7 +131,7 @@ def test_the_last_block_takes_more_steps_with_fewer_threads(
     threads: int, blocks_per_sm: int, gs: int, steps: int
 ) -> None:
     problem = inner_product(16, 16, 10**6)  # 64 vectors of sums, so 2 or 4 threads for each
-    config = space(problem, H200)[0].replace(BS=threads, BLOCKS_PER_SM=blocks_per_sm).launched(GS=gs)
+    config = space(problem, H200)[0].replace(BS=threads, BLOCKS_PER_SM=blocks_per_sm).launched(SPLIT_K=gs)
     assert cost.demand(problem, config, H200).last_block_steps == steps
 
 

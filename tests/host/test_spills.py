@@ -116,6 +116,6 @@ def test_no_tile_of_16_bit_products_spills(
     arch = get(name)
     problem = Gemm(1024, 1024, 1024, F16, a_strides=a[0], b_strides=b[0], a_align=a[1], b_align=b[1])
     for config in hgemm_space(problem, arch):
-        if config["GS"] == 1:  # one binary serves all
+        if config["SPLIT_K"] == 1:  # one binary serves all
             made = resources(generate(HGEMM.with_config(config), F16), arch.target)
             assert made.spill_stores == 0, str(config)

@@ -112,8 +112,8 @@ RETIRED = (
     Retired("sheet", r"(?-i:\bSheets?\b)", "shared-memory tile"),
     # Names in CUDA C++ and in configurations.
     Retired(
-        "TRANSPOSE_ADD_KERNELS",
-        r"(?-i:\bTRANSPOSE_ADD_KERNELS\b)|\b(?:choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b",
+        "SUMS",
+        r"(?-i:\bSUMS\b)|\b(?:choose|lower|transposed)_sums?\b|\bsum_(?:shape|trial)\b",
         "transpose_add",
         suffixes=PYTHON,
     ),
@@ -232,7 +232,7 @@ NOT_YET: tuple[str, ...] = (
     "turns over",
     "band",
     "sheet",
-    "TRANSPOSE_ADD_KERNELS",
+    "SUMS",
     "sum modules",
     "UNITS",
     "GS",

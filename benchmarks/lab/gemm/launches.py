@@ -74,7 +74,7 @@ def production(arch: Arch) -> Iterator[Product]:
             for config in entry.space(problem, arch):
                 kernel = entry.kernel.with_config(config)
                 if kernel.why_not(problem, arch) is None:
-                    shape = f"{config['BM']}x{config['BN']}x{config['BK']} {config['GS']}"
+                    shape = f"{config['BM']}x{config['BN']}x{config['BK']} {config['SPLIT_K']}"
                     name = f"{kernel.entry} {shape} {'NT'[a_transposed]}{'NT'[b_transposed]}"
                     yield Product(name, kernel, problem, ARITHMETIC)
 

@@ -35,7 +35,7 @@ def production(arch: Arch) -> Iterator[Product]:
         problem = gram_of(plain) if layout == GRAM else plain
         kinds: dict[tuple[str, bool], Kernel[Gemm]] = {}
         for config in space(problem, arch):
-            kind, kernel = (_way(config), config["GS"] > 1), INNER.with_config(config)
+            kind, kernel = (_way(config), config["SPLIT_K"] > 1), INNER.with_config(config)
             if kind not in kinds and kernel.why_not(problem, arch) is None:
                 kinds[kind] = kernel
         for (way, several), kernel in kinds.items():

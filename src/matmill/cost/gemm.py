@@ -69,7 +69,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
-    slices = dict(config.launch).get("GS", 1)  # rungs of the ladder have one
+    slices = dict(config.launch).get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm = ceil_div(tiles(problem, config) * problem.batch * slices, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
     rounds = ceil_div(per_sm, resident)

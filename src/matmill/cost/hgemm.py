@@ -180,7 +180,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
     >>> from matmill.dtypes import F16
     >>> from matmill.tiling.mma import space
     >>> problem, h200 = Gemm(8192, 8192, 8192, F16), get("h200")
-    >>> found = {(c["BM"], c["BN"]): predict(problem, c.launched(GS=1), h200) for c in space(problem, h200)}
+    >>> found = {(c["BM"], c["BN"]): predict(problem, c.launched(SPLIT_K=1), h200) for c in space(problem, h200)}
     >>> min(found, key=found.get)
     (128, 256)
     """
@@ -224,7 +224,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    bm, bn, bk, slices = config["BM"], config["BN"], config["BK"], config["GS"]
+    bm, bn, bk, slices = config["BM"], config["BN"], config["BK"], config["SPLIT_K"]
     per_sm = ceil_div(tiles(problem, config) * problem.batch * slices, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
 

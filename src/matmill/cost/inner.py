@@ -251,7 +251,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["GS"]
+    staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
     chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
     blocks = gs * problem.batch
     slots = arch.sms * config["BLOCKS_PER_SM"]
@@ -367,7 +367,7 @@ def _last_block_steps(problem: Gemm, config: Config) -> int:
     bs = config["BS"]
     vectors, lanes = last_block(config, problem.dtype.accumulator.itemsize)
     ways = bs // lanes
-    return ceil_div(vectors, bs) * ceil_div(config["GS"], ways * at_once(ways, bs, config["BLOCKS_PER_SM"]))
+    return ceil_div(vectors, bs) * ceil_div(config["SPLIT_K"], ways * at_once(ways, bs, config["BLOCKS_PER_SM"]))
 
 
 def _scatter(problem: Gemm, config: Config) -> float:

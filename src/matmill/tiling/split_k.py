@@ -43,7 +43,7 @@ def counter(operands: GemmOperands) -> Pointer:
 def padded_bytes(problem: Gemm, config: Config) -> int:
     """:func:`partials_bytes` where each block's sums are padded for one block to add, as the header says."""
     own = ceil_div(problem.m * problem.n * problem.dtype.accumulator.itemsize, _VECTOR) * _VECTOR
-    return config["GS"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
+    return config["SPLIT_K"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
 
 
 def sums_bytes(problem: Gemm, _config: Config) -> int:
@@ -53,7 +53,7 @@ def sums_bytes(problem: Gemm, _config: Config) -> int:
 
 def partials_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of one sum per output and block."""
-    return config["GS"] * sums_bytes(problem, config)
+    return config["SPLIT_K"] * sums_bytes(problem, config)
 
 
 def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
@@ -71,14 +71,14 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
 
 def why_not_split(problem: Gemm, config: Config) -> str | None:
     """Why the partial sums of one product are too many for the launch that adds them, or None."""
-    if config["GS"] > 1 and problem.m * problem.n >= 2**31:
+    if config["SPLIT_K"] > 1 and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
     return None
 
 
 def split_bytes(problem: Gemm, config: Config) -> int:
     """:func:`partials_bytes`, or none where k is whole: the one block of a tile then makes D itself."""
-    return 0 if config["GS"] == 1 else partials_bytes(problem, config)
+    return 0 if config["SPLIT_K"] == 1 else partials_bytes(problem, config)
 
 
 #: C and D of a kernel that makes outputs of sums: pointers, strides in elements, and the scalars, as wide as the sums.
@@ -148,19 +148,17 @@ def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
 
 
 def _slices(config: Config) -> int:
-    return config["GS"]
+    return config["SPLIT_K"]
 
 
-#: After atomic adds, after one partial sum per slice, and after those of the upper triangle alone.
+#: After atomic adds, which leave one sum per output.
 REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
-REDUCE_PARTIALS = splitk_reduce(_slices)
-REDUCE_TRIANGLE = splitk_reduce(_slices, mirrored=True)
 
 
 def _ways(problem: Gemm, config: Config) -> int:
     """Threads that add the partial sums of one output, 0 where k is whole."""
-    if config["GS"] <= _FEW:
-        return 1 if config["GS"] > 1 else 0
+    if config["SPLIT_K"] <= _FEW:
+        return 1 if config["SPLIT_K"] > 1 else 0
     return 4 if problem.batch * problem.m * problem.n >= _MANY else 16
 
 

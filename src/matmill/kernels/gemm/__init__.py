@@ -1,7 +1,7 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
 The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
-has too few tiles to occupy the GPU and k is long, split-K gives each tile to GS blocks, and a second launch adds their
+has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their
 partial sums in fixed order.
 """
 
@@ -27,7 +27,7 @@ _NARROWEST = 96
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: the tile shapes, without and (for few tiles) with split-K."""
     return tuple(
-        config.launched(GS=slices)
+        config.launched(SPLIT_K=slices)
         for config in shapes(problem, arch)
         for slices in splits(
             tiles(problem, config) * problem.batch,
@@ -45,7 +45,7 @@ def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), problem.batch, config["GS"]),
+        grid=(tiles(problem, config), problem.batch, config["SPLIT_K"]),
         block=(threads(config), 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
     )
@@ -62,7 +62,7 @@ def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
 GEMM: Kernel[Gemm] = Kernel(
     entry="gemm",
     package=__name__,
-    config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(GS=1),
+    config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(SPLIT_K=1),
     geometry=_geometry,
     arguments=_arguments,
     legality=_why_not,

@@ -43,7 +43,7 @@ def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm
 
     The workspace among the operands is that of the partial sums, or None.
     """
-    sums = operands.workspace if config["GS"] > 1 else None
+    sums = operands.workspace if config["SPLIT_K"] > 1 else None
     copies = repacked(config)
     if not copies:
         return problem, replace(operands, workspace=sums)

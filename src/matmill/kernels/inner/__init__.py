@@ -1,6 +1,6 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over GS blocks. Of more than one, the last block to finish (LAST = 1) or
+E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to finish (LAST = 1) or
 a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["INNER", "piece", "space", "total"]
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(config["GS"], problem.batch, 1),
+        grid=(config["SPLIT_K"], problem.batch, 1),
         block=(config["BS"], 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
         resident=config["BLOCKS_PER_SM"],
@@ -82,7 +82,7 @@ _PARAMETERS = Parameters.of(
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of the partial sums; a single block writes D itself."""
-    if config["GS"] == 1:
+    if config["SPLIT_K"] == 1:
         return 0
     return padded_bytes(problem, config) if config["LAST"] else partials_bytes(problem, config)
 
@@ -117,11 +117,11 @@ INNER: Kernel[Gemm] = Kernel(
         F_GROUP=1,
         F_PITCH=0,
         SHARED_BYTES=1024,
-    ).launched(GS=98, LAST=0),
+    ).launched(SPLIT_K=98, LAST=0),
     geometry=_geometry,
     arguments=_arguments,
     legality=why_not,
-    after=(splitk_reduce(lambda config: config["GS"], needed=lambda _problem, config: config["GS"] > 1),),
+    after=(splitk_reduce(lambda config: config["SPLIT_K"], needed=lambda _problem, config: config["SPLIT_K"] > 1),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST"] == 1,
     pdl=True,

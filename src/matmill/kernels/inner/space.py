@@ -84,8 +84,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     found: dict[Config, None] = {}
     for config in _configs(problem, arch):
         for gs in _grids(problem, config, arch):
-            for last in _adders(problem, config.launched(GS=gs)):
-                found[config.launched(GS=gs, LAST=last)] = None
+            for last in _adders(problem, config.launched(SPLIT_K=gs)):
+                found[config.launched(SPLIT_K=gs, LAST=last)] = None
     return tuple(found)
 
 
@@ -289,7 +289,7 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
 def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
     """What may add the partial sums: the last block (1) or a second launch (0)."""
     sums = padded_bytes(problem, config)
-    if config["GS"] == 1 or sums > MOST_ADDED_BY_ONE:
+    if config["SPLIT_K"] == 1 or sums > MOST_ADDED_BY_ONE:
         return (0,)
     return (1,) if sums <= _SOON_ADDED else (1, 0)
 
@@ -341,6 +341,6 @@ def _why_not_launch(problem: Gemm, config: Config) -> str | None:
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:
             return f"{name} = {config[name]}, and the device needs {needed[name]}"
-    if config["LAST"] and not (config["GS"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
-        return f"LAST = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of GS = {config['GS']} blocks"
-    return None if config["GS"] >= 1 else f"GS = {config['GS']} blocks"
+    if config["LAST"] and not (config["SPLIT_K"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
+        return f"LAST = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of SPLIT_K = {config['SPLIT_K']} blocks"
+    return None if config["SPLIT_K"] >= 1 else f"SPLIT_K = {config['SPLIT_K']} blocks"

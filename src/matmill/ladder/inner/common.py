@@ -23,11 +23,26 @@ from matmill.dtypes import ALL
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
 from matmill.problem import Gemm
-from matmill.tiling.split_k import CLEAR, REDUCE_TOTALS, sums_bytes, workspace
+from matmill.tiling.split_k import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes, workspace
 
 VECTOR_BYTES = 16
 STATIC_SHARED = 48 * 1024
 _LARGEST = 2**31 - 1
+
+
+def slices(config: Config) -> int:
+    """Blocks that k is split over: the source calls them GS, and the threads of a block BS."""
+    return config["GS"]
+
+
+def partials_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of one sum per output and block."""
+    return slices(config) * sums_bytes(problem, config)
+
+
+#: After one partial sum per block, and after those on and above the diagonal alone.
+REDUCE_PARTIALS = splitk_reduce(slices)
+REDUCE_TRIANGLE = splitk_reduce(slices, mirrored=True)
 
 
 def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:

@@ -7,11 +7,13 @@ from matmill.config import Config
 from matmill.kernel import GemmOperands, Kernel, Rung, ceil_div
 from matmill.ladder.documents import OURS
 from matmill.ladder.inner.common import (
+    REDUCE_TRIANGLE,
     STATIC_SHARED,
     block_sum_bytes,
     blocks,
     fixed_size_arguments,
     gs_blocks,
+    partials_bytes,
     shares_a_block,
     takes,
     threads,
@@ -20,7 +22,6 @@ from matmill.ladder.inner.common import (
 from matmill.ladder.inner.vectors import contiguous_e, per_sm, rounds, vector
 from matmill.launch import Argument
 from matmill.problem import Gemm
-from matmill.tiling.split_k import REDUCE_TRIANGLE, partials_bytes
 
 #: Registers of sums in a triangle that one thread keeps, and the rows of a tile where that is too few: the first
 #: whose sums fit in shared memory.

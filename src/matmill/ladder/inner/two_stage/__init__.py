@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from matmill.kernel import Kernel, Rung
 from matmill.ladder.documents import OURS
-from matmill.ladder.inner.common import fixed_size_arguments, gs_blocks
+from matmill.ladder.inner.common import REDUCE_PARTIALS, fixed_size_arguments, gs_blocks, partials_bytes
 from matmill.ladder.inner.vectors import DEFAULT, tune, wide_loads
 from matmill.problem import Gemm
-from matmill.tiling.split_k import REDUCE_PARTIALS, partials_bytes
 
 TWO_STAGE: Rung[Gemm] = Rung(
     name="two-stage",
