@@ -36,7 +36,7 @@ from matmill.registry import Production
 
 
 def _plain(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    return tuple(config for config in space(problem, arch) if not config["UNITS"])
+    return tuple(config for config in space(problem, arch) if not config["MMA"])
 
 
 CANDIDATES = [Production(INNER, _plain, cost.explain)]

@@ -83,7 +83,7 @@ def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) ->
 def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     draw = data.draw
     case = draw(cases((1, 24), (1, 700), ["float32", "float64", "float16", "bfloat16"]))
-    subject = Picked(lambda config: not config["UNITS"], draw(st.integers(0, 5000)))
+    subject = Picked(lambda config: not config["MMA"], draw(st.integers(0, 5000)))
     trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 4, 8])))
     assert not hazards(trial, schedule=draw(st.integers(0, 3)))
     assert trial.excess() <= 1
@@ -154,7 +154,7 @@ def test_gram_matrices_in_triangles_of_tiles(m: int) -> None:
     "case", [Case(16, 16, 512, "float32", "row"), Case(12, 12, 1025, "float16"), Case(48, 48, 256)]
 )
 def test_the_host_knows_which_banks_meet(case: Case) -> None:
-    plain = Picked(lambda config: config["BK"] in {64, 256} and config["SPLIT_K"] == 1 and not config["UNITS"])
+    plain = Picked(lambda config: config["BK"] in {64, 256} and config["SPLIT_K"] == 1 and not config["MMA"])
     trial = Trial(plain, case)
     config = trial.kernel.config
     passed = 0.0  # of a warp per k of each of its groups of threads

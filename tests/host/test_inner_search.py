@@ -116,11 +116,11 @@ def test_products_that_tensor_cores_can_multiply_are_searched_among_those_config
     some = configs(candidates(todo[0], H200, 1))
     assert some[:10] == everything[:10]
     assert len(some) > 10
-    assert all(config["UNITS"] for config in some[10:])
-    others = sum(config["UNITS"] for config in everything[10:])
+    assert all(config["MMA"] for config in some[10:])
+    others = sum(config["MMA"] for config in everything[10:])
     assert len(some) == 10 + round(todo[0].share * others) < 10 + others
     mixed = configs(candidates(Task(wide, "fit", exhaustive=False, share=todo[0].share), H200, 1))
-    assert not all(config["UNITS"] for config in mixed[10:])
+    assert not all(config["MMA"] for config in mixed[10:])
 
 
 # Rounds

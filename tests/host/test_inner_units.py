@@ -24,7 +24,7 @@ K = 10**6
 
 
 def on_tensor_cores(problem: Gemm, arch: str = "h200") -> list[Config]:
-    return [config for config in space(problem, get(arch)) if config["UNITS"]]
+    return [config for config in space(problem, get(arch)) if config["MMA"]]
 
 
 def fits(config: Config, problem: Gemm, arch: str = "h200") -> bool:
@@ -172,7 +172,7 @@ def test_schedulers_share_out_the_quicker_tiles_of_a_gram_matrix(down: int) -> N
 @pytest.mark.parametrize(("m", "wide"), [(3, False), (96, True), (128, True)])
 def test_the_model_takes_them_for_wide_products(m: int, wide: bool, layout: str) -> None:
     ours = [Production(INNER, space, cost.explain)]
-    assert choose_from(ours, inner_product(m, m, K, layout=layout), H200).kernel.config["UNITS"] == wide
+    assert choose_from(ours, inner_product(m, m, K, layout=layout), H200).kernel.config["MMA"] == wide
 
 
 COLUMN = inner_product(64, 64, K, layout="column")
@@ -226,7 +226,7 @@ def test_every_tile_of_plain_fmas_belongs_to_a_thread(down: int, across: int) ->
 
 
 def test_a_block_of_plain_fmas_is_one_k_group_with_a_sum_for_each_output() -> None:
-    config = next(config for config in space(inner_product(24, 24, K), H200) if config["BK"] and not config["UNITS"])
+    config = next(config for config in space(inner_product(24, 24, K), H200) if config["BK"] and not config["MMA"])
     assert k_groups(config) == k_groups(config.replace(U=4)) == 1
     assert groups(config) == config["BS"] // config["S"]
     assert outputs_of(config) == config["TM"] * config["TN"]

@@ -53,7 +53,7 @@ def test_inner_products_of_16_bits_and_an_odd_k_do_not_spill(m: int, layout: str
     problem = inner_product(m, m, 10**6 + 1, HALF, layout)
     for asked in (problem, gram_of(problem)):
         kernel = choose_from(_INNER, asked, H200).kernel
-        assert kernel.config["UNITS"] == 1
+        assert kernel.config["MMA"] == 1
         assert resources(generate(kernel, HALF), H200.target).spill_stores == 0, str(kernel.config)
 
 

@@ -44,7 +44,7 @@ def production(arch: Arch) -> Iterator[Product]:
 
 
 def _way(config: Config) -> str:
-    if config["UNITS"]:
+    if config["MMA"]:
         return "mma, k-groups" if config["U"] > 1 else "mma"
     return "staged" if config["BK"] else "direct"
 

@@ -89,7 +89,7 @@ def tasks(fit: Sequence[Gemm], judge: Sequence[Gemm]) -> list[Task]:
 
 def mma_tasks(fit: Sequence[Gemm], judge: Sequence[Gemm], arch: Arch) -> list[Task]:
     """:func:`tasks` of the products alone that tensor cores can multiply, of the fit grid mostly by those."""
-    found = [task for task in tasks(fit, judge) if any(config["UNITS"] for config in space(task.problem, arch))]
+    found = [task for task in tasks(fit, judge) if any(config["MMA"] for config in space(task.problem, arch))]
     return [
         replace(task, exhaustive=False, share=_MMA_SHARE, mma=True) if task.part == "fit" else task for task in found
     ]
@@ -122,7 +122,7 @@ def candidates(task: Task, arch: Arch, seed: int) -> list[Candidate]:
     hopeful = [one for one in legal if one.predicted <= _HOPELESS * legal[0].predicted]
     if task.exhaustive:
         return hopeful
-    others = [one for one in hopeful[_BEST:] if one.kernel.config["UNITS"] or not task.mma]
+    others = [one for one in hopeful[_BEST:] if one.kernel.config["MMA"] or not task.mma]
     draw = random.Random(f"{seed} {task.key}")  # noqa: S311 — which configurations, not a secret
     return hopeful[:_BEST] + draw.sample(others, round(task.share * len(others)))
 

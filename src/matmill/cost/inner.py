@@ -264,7 +264,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     size = problem.dtype.itemsize
     row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
     in_flight = max(1, min(chunks, config["STAGES"] - 1 if staged else config["U"]))  # k may be 0
-    mma = config["UNITS"] == 1
+    mma = config["MMA"] == 1
     one_triangle = triangle(config)
     tm, tn = config["TM"], 0.0 if one_triangle else float(config["TN"])
     products = config["TM"] * (config["TM"] + 1) / 2 if one_triangle else config["TM"] * config["TN"]
@@ -319,7 +319,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         sums=outputs_of(config) * bs / _LANES,
         second_launch=float(second_launch),
         last_block=float(last_block_adds),
-        mma=float(config["UNITS"]),
+        mma=float(config["MMA"]),
         float64=float(problem.dtype.name == "float64"),
         last=1 / max(1, ceil_div(ceil_div(problem.k, chunk), gs)),
         direct=float(not staged),
@@ -355,7 +355,7 @@ def _code(config: Config, products: float) -> float:
     piece = config["V"] * products
     if not config["BK"]:
         return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
-    if config["UNITS"]:
+    if config["MMA"]:
         return config["BK"] * k_groups(config) / groups(config) * products
     pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
     most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))

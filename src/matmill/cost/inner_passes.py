@@ -34,7 +34,7 @@ _FRAGMENT = tuple((lane // 4, lane % 4) for lane in range(_LANES))
 
 def k_groups(config: Config) -> int:
     """The k-groups of a block, each with stages of its own (``include/matmill/inner/k_groups.cuh``)."""
-    return config["U"] if config["UNITS"] else 1
+    return config["U"] if config["MMA"] else 1
 
 
 def groups(config: Config) -> int:
@@ -44,7 +44,7 @@ def groups(config: Config) -> int:
 
 def outputs_of(config: Config) -> int:
     """Sums of a thread: on tensor cores 4 for each 16 x 8 outputs of its warp."""
-    if not config["UNITS"]:
+    if not config["MMA"]:
         return config["TM"] * config["TN"]
     return 4 * mma_tiles(config, diagonal=triangle(config))
 
@@ -56,7 +56,7 @@ def triangle(config: Config) -> bool:
 
 def remainder(config: Config) -> tuple[int, int]:
     """The most remainder rows of E and columns of F of a warp, outside the MMA tiles (``remainder.cuh``)."""
-    if not config["UNITS"]:
+    if not config["MMA"]:
         return 0, 0
     rows = config["M"] - 8 * config["TM"] * config["DOWN"]
     columns = config["N"] - 8 * config["TN"] * config["ACROSS"]
@@ -212,7 +212,7 @@ class Reads:
             config["V"],
             k_contiguous(config, name),
             (config["DOWN"], config["ACROSS"], config["S"], config["GRAM"]),
-            bool(config["UNITS"]),
+            bool(config["MMA"]),
             late,
         )
 

@@ -21,9 +21,9 @@ template <class Config>
 struct MainloopOf<Config, true> {
   using Type = matmill::MmaMainloop<Config>;
 };
-using Mainloop = MainloopOf<Config, Config::UNITS != 0>::Type;
+using Mainloop = MainloopOf<Config, Config::MMA != 0>::Type;
 using LastBlock = matmill::LastBlock<Config::BS, Mainloop::M * Mainloop::N, Config::BLOCKS_PER_SM>;
-using Packed = matmill::PackedSums<Mainloop, Config::BS, Config::UNITS != 0>;
+using Packed = matmill::PackedSums<Mainloop, Config::BS, Config::MMA != 0>;
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int SHARED_BYTES = larger(larger(LastBlock::BYTES, Packed::BYTES), Mainloop::SHARED_BYTES);
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");

@@ -158,7 +158,7 @@ def _tiles(problem: Gemm, arch: Arch, layouts: tuple[Layout, Layout]) -> Iterato
                 ACROSS=across,
                 S=_WARP * _warps(down, across, gram=gram),
                 GRAM=int(gram),
-                UNITS=1,
+                MMA=1,
                 V=4 if problem.dtype.wider is not None else 2,
                 U=0,
                 E_MODE=e_mode,

@@ -127,7 +127,7 @@ def _tiles(problem: Gemm) -> Iterator[Config]:
             sums = tm * (tm + 1) // 2 if gram and down == 1 else tm * tn
             most = _MOST_OF_GRAM if gram and down == 1 else _MOST_SUMS
             if sums * size <= most and (tm + tn) * size <= _MOST_PER_K and sharing <= 256:
-                config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram), UNITS=0)
+                config = Config.of(M=m, N=n, TM=tm, TN=tn, DOWN=down, ACROSS=across, S=sharing, GRAM=int(gram), MMA=0)
                 fitting.append((_burden(config), config))
     fitting.sort(key=lambda pair: pair[0])
     least = fitting[0][0] if fitting else 0.0
@@ -278,7 +278,7 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
     """
     most = max(1, ceil_div(problem.k, block_terms(config)))
     resident = max(1, arch.sms * config["BLOCKS_PER_SM"] // problem.batch)
-    if config["UNITS"] and most >= _FEW_STAGES * resident:
+    if config["MMA"] and most >= _FEW_STAGES * resident:
         yield resident
         return
     counts = {1, resident, *(max(1, arch.sms * part // (4 * problem.batch)) for part in (1, 2, 4, 8))}
@@ -303,7 +303,7 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
     checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
     reason = next(filter(None, (check(problem, config) for check in checks)), None)
-    if reason is None and config["UNITS"]:
+    if reason is None and config["MMA"]:
         reason = why_not_mma(problem, config, arch)
     return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
 
@@ -321,7 +321,7 @@ def _why_not_loads(problem: Gemm, config: Config) -> str | None:
     for name, layout in zip("EF", layouts(problem), strict=True):
         mode, width = config[f"{name}_MODE"], config[f"{name}_WIDTH"]
         if mode == SHIFTED:
-            if not (layout.shifts and config["BK"] and (config["V"] == 1 or config["UNITS"])):
+            if not (layout.shifts and config["BK"] and (config["V"] == 1 or config["MMA"])):
                 return (
                     f"{name}_MODE = {mode} needs stages, V = 1 or tensor cores, and a matrix that starts at an aligned "
                     "vector"

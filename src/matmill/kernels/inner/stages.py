@@ -113,7 +113,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
     Reserved for tensor cores alone: GPUs without have less shared memory.
     """
-    if not (config["UNITS"] and packed(config)):
+    if not (config["MMA"] and packed(config)):
         return 0
     pitch = config["N"] + (_LANES + 9 - config["N"] % _LANES) % _LANES
     return -sums % VECTOR_BYTES + config["M"] * pitch * itemsize
