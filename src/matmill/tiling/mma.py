@@ -77,7 +77,7 @@ def tile(
         WARPS_N=warps_n,
         STAGES=stages,
         BLOCKS_PER_SM=blocks_per_sm,
-        GROUP=group,
+        GROUP_M=group,
     )
 
 

@@ -123,7 +123,7 @@ def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile
         SLICES=slices,
         STAGES=stages,
         BLOCKS_PER_SM=blocks_per_sm,
-        GROUP=8,
+        GROUP_M=8,
     )
 
 

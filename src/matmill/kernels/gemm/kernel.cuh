@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(16) unsigned char shared[];
   const int m = args.m, n = args.n;
-  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP>(blockIdx.x, m, n);
+  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP_M>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
   const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(args.k);
   const Scalar* const A = args.A + batch * args.a_batch + origin.row * args.a_row + slice.first * args.a_column;

@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(128) unsigned char shared[];
   const int m = args.m, n = args.n;
-  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP>(blockIdx.x, m, n);
+  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP_M>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
   const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(args.k);
   const Scalar* const A =

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
     tuned(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ C, int m, int n, int k,
           float alpha, float beta) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP>(blockIdx.x, m, n);
+  const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP_M>(blockIdx.x, m, n);
 
   Tile tile;
   tile.run(reinterpret_cast<float*>(shared),
