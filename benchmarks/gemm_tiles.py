@@ -185,7 +185,7 @@ def _extra(problem: Gemm) -> Iterator[Config]:
     pads = unaligned(problem)
     for shape in _EXTRA:
         config = with_vector_widths(shape, problem, pads)
-        yield config.launched(SPLIT_K=1, PAD_A=int("A" in pads), PAD_B=int("B" in pads))
+        yield config.launched(SPLIT_K=1, REPACK_A=int("A" in pads), REPACK_B=int("B" in pads))
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ class Product:
             a_align=a.align(self.a), b_align=b.align(self.b), d_align=d.align(self.d), has_c=c is not None,
         )  # fmt: skip
         config = with_vector_widths(config, self.problem, pads)
-        self.kernel = HGEMM.with_config(config.launched(SPLIT_K=parts, PAD_A=int("A" in pads), PAD_B=int("B" in pads)))
+        self.kernel = HGEMM.with_config(
+            config.launched(SPLIT_K=parts, REPACK_A=int("A" in pads), REPACK_B=int("B" in pads))
+        )
 
     def run(self, schedule: int = 0) -> list[Report]:
         """Runs the kernel, what packs matrices before it and what adds the parts of k after it."""
@@ -268,15 +270,15 @@ def test_padding_is_refused_where_it_takes_too_much_memory_or_finds_nothing() ->
     h200 = ARCHES["h200"]
     for n, fits in ((32767, True), (32769, False)):
         odd = Gemm(n, n, n, dtype=ALL["float16"], a_align=2, b_align=2, d_align=2)
-        padded = [HGEMM.with_config(config) for config in space(odd, h200) if config["PAD_A"] and config["PAD_B"]]
+        padded = [HGEMM.with_config(config) for config in space(odd, h200) if config["REPACK_A"] and config["REPACK_B"]]
         assert padded
         reasons = {kernel.why_not(odd, h200) for kernel in padded}
         assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})
     empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
-    assert not any(config["PAD_A"] or config["PAD_B"] for config in space(empty, h200))
-    asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(SPLIT_K=1, PAD_A=1, PAD_B=0))
+    assert not any(config["REPACK_A"] or config["REPACK_B"] for config in space(empty, h200))
+    asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(SPLIT_K=1, REPACK_A=1, REPACK_B=0))
     assert asked.why_not(empty, h200) == "k = 0 leaves nothing to repack"
-    direct = HGEMM.with_config(with_vector_widths(SMALL, odd, "A").launched(SPLIT_K=1, PAD_A=0, PAD_B=0))
+    direct = HGEMM.with_config(with_vector_widths(SMALL, odd, "A").launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0))
     assert direct.why_not(odd, h200) == "A_VEC = 8 needs aligned, contiguous rows in multiples of 8 elements"
 
 
@@ -375,7 +377,7 @@ def test_a_gram_matrix_is_symmetric_to_the_bit(k: int, dtype: str) -> None:
 def padded_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """The configurations that pad, or all where nothing can be padded."""
     configs = space(problem, arch)
-    return tuple(config for config in configs if config["PAD_A"] or config["PAD_B"]) or configs
+    return tuple(config for config in configs if config["REPACK_A"] or config["REPACK_B"]) or configs
 
 
 def smallest(_problem: Gemm, config: Config, _arch: Arch) -> SimpleNamespace:

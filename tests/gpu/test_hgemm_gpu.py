@@ -98,7 +98,7 @@ def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, 
     a, b = _random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)
     align = 2 if odd else 16
     problem = Gemm(m, n, k, ALL[dtype], a_align=align, b_align=align, d_align=align)
-    padded = [config for config in space(problem, device.arch) if config["PAD_A"] and config["PAD_B"]]
+    padded = [config for config in space(problem, device.arch) if config["REPACK_A"] and config["REPACK_B"]]
     assert bool(padded) == odd
     with device.upload(a, "A") as da, device.upload(b, "B") as db, device.empty(2 * m * n) as dd:
         for config in space(problem, device.arch):
@@ -132,7 +132,7 @@ def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
 def test_padding_lets_nothing_leak(dtype: str) -> None:
     a, b = _random(0, 2047, 1025, dtype=dtype), _random(1, 1025, 2047, dtype=dtype)
     problem = Gemm(2047, 2047, 1025, ALL[dtype], a_align=2, b_align=2, d_align=2)
-    assert choose(problem, GPU.get(0).arch).kernel.config["PAD_A"] == 1
+    assert choose(problem, GPU.get(0).arch).kernel.config["REPACK_A"] == 1
     a[3, 1024], a[2046, 9], b[1024, 2046], b[30, 3] = np.nan, np.inf, -np.inf, np.nan
     found = _gpu(a, b)
     assert check(found, a, b).ok

@@ -41,7 +41,7 @@ def _best(problem: Gemm, arch: str = "h200") -> cost.Prediction:
 
 def _direct(problem: Gemm) -> cost.Prediction:
     """The same among configurations that do not repack A or B."""
-    configs = [config for config in space(problem, H200) if not (config["PAD_A"] or config["PAD_B"])]
+    configs = [config for config in space(problem, H200) if not (config["REPACK_A"] or config["REPACK_B"])]
     return min((cost.explain(problem, config, H200) for config in configs), key=lambda found: found.seconds)
 
 
@@ -95,7 +95,7 @@ def test_narrower_copies_are_never_cheaper() -> None:
 def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, most: float) -> None:
     odd, aligned = half_product(side, side, side), half_product(side + 1, side + 1, side + 1)
     found = choose(odd, H200)
-    assert (found.kernel.config["PAD_A"], found.kernel.config["PAD_B"]) == (1, 1)
+    assert (found.kernel.config["REPACK_A"], found.kernel.config["REPACK_B"]) == (1, 1)
     assert _best(aligned).seconds < found.predicted_seconds < most * _best(aligned).seconds
     assert found.predicted_seconds < 0.5 * _direct(odd).seconds
     moved = 2 * side * (2 * side + 1) * F16.itemsize / (cost.DEFAULT.copy_share * H200.dram_bytes_per_s)
@@ -105,7 +105,7 @@ def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, m
 def _packed(problem: Gemm) -> tuple[int, int]:
     """Which of A and B the choice packs."""
     config = choose(problem, H200).kernel.config
-    return config["PAD_A"], config["PAD_B"]
+    return config["REPACK_A"], config["REPACK_B"]
 
 
 @pytest.mark.parametrize("size", [(16, 4096, 4096), (128, 128, 65536)])
@@ -130,8 +130,8 @@ def test_repacking_costs_what_is_copied() -> None:
     odd = half_product(4095, 2047, 1023)
 
     def pad(problem: Gemm, pads: tuple[int, int]) -> float:
-        config = next(config for config in space(problem, H200) if config["PAD_A"] and config["PAD_B"])
-        asked = cost.demand(problem, config.launched(PAD_A=pads[0], PAD_B=pads[1]), H200)
+        config = next(config for config in space(problem, H200) if config["REPACK_A"] and config["REPACK_B"])
+        asked = cost.demand(problem, config.launched(REPACK_A=pads[0], REPACK_B=pads[1]), H200)
         return cost.times(asked, cost.DEFAULT).pad
 
     a, b, both = pad(odd, (1, 0)), pad(odd, (0, 1)), pad(odd, (1, 1))

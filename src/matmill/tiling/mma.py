@@ -186,11 +186,11 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
 def repacked(config: Config) -> tuple[str, ...]:
     """The matrices that ``config`` repacks; none where it has no such constants.
 
-    >>> repacked(LARGEST.launched(PAD_A=0, PAD_B=1))
+    >>> repacked(LARGEST.launched(REPACK_A=0, REPACK_B=1))
     ('B',)
     """
     launch = dict(config.launch)
-    return tuple(name for name in "AB" if launch.get(f"PAD_{name}"))
+    return tuple(name for name in "AB" if launch.get(f"REPACK_{name}"))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The twin of ``kernels/gemm`` for 16-bit types: sums are float32 and rounded once. Where D has too few tiles to occupy
 the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial sums in fixed order.
-A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with PAD_A or PAD_B, repacked by a launch
+A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with REPACK_A or REPACK_B, repacked by a launch
 before the product.
 """
 
@@ -53,7 +53,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _launched(config: Config, gs: int, repack: Collection[str] = ()) -> Config:
-    return config.launched(SPLIT_K=gs, PAD_A=int("A" in repack), PAD_B=int("B" in repack))
+    return config.launched(SPLIT_K=gs, REPACK_A=int("A" in repack), REPACK_B=int("B" in repack))
 
 
 def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:

@@ -27,7 +27,7 @@ def repacked_bytes(problem: Gemm, config: Config) -> int:
     >>> from matmill.dtypes import F16
     >>> from matmill.tiling.mma import LARGEST, with_vector_widths
     >>> odd = Gemm(5, 7, 13, F16, a_align=2, b_align=2)
-    >>> repacked_bytes(odd, with_vector_widths(LARGEST, odd, "AB").launched(PAD_A=1, PAD_B=1))
+    >>> repacked_bytes(odd, with_vector_widths(LARGEST, odd, "AB").launched(REPACK_A=1, REPACK_B=1))
     368
     """
     return sum(_vectors(problem, config).values()) * VECTOR_BYTES
