@@ -45,7 +45,7 @@ def slim(trial: SumTrial, number: int = 0, blocks: int | None = None, ahead: int
     if blocks is not None:
         size = trial.problem.dtype.itemsize
         beside = elements(config) * size // gaps.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
-        shared = shared_bytes(held(config, size), config["EVERY"], config["GAP"], 1 + ahead, beside)
+        shared = shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + ahead, beside)
         config = config.replace(AHEAD=ahead, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SLIM.with_config(config)
     return trial
@@ -202,7 +202,7 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dt
     counters = check(trial).counters
     each, plain = (
         gaps.wavefronts(config["M"], config["N"], size, made(trial), kept)
-        for kept in ((config["EVERY"], config["GAP"]), (config["M"], 0))
+        for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (config["M"], 0))
     )
     of_y = 4 if config["AHEAD"] > 1 else 0  # whole vectors, which a warp reads in so many
     found = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y

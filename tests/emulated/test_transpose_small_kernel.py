@@ -26,7 +26,7 @@ def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTri
     config = configs[number % len(configs)]
     if blocks is not None:
         vectors = elements(config) * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
-        shared = shared_bytes(vectors, config["EVERY"], config["GAP"])
+        shared = shared_bytes(vectors, config["PAD_EVERY"], config["PAD_VECTORS"])
         config = config.replace(AHEAD=1, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SMALL.with_config(config)
     return trial
@@ -99,7 +99,8 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int) ->
         found = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
         vectors = config["G"] * m * n * size // gaps.VECTOR_BYTES
         each, plain = (
-            gaps.wavefronts(m, n, size, vectors, kept) for kept in ((config["EVERY"], config["GAP"]), (m, 0))
+            gaps.wavefronts(m, n, size, vectors, kept)
+            for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (m, 0))
         )
         assert found <= 1.15 * each * gaps.VECTOR_BYTES / size
         assert each <= plain

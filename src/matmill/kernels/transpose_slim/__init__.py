@@ -71,14 +71,14 @@ def _with_padding(config: Config, size: int, arch: Arch) -> Config:
     """``config`` with the bank padding for its chunk."""
     vectors = elements(config) * size // VECTOR_BYTES
     every, gap = best(_pitch(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
-    config = config.replace(EVERY=every, GAP=gap)
+    config = config.replace(PAD_EVERY=every, PAD_VECTORS=gap)
     return config.replace(STEADY=int(_steady(config, size)))
 
 
 def _shared_bytes(config: Config, size: int) -> int:
     """Dynamic shared memory of one block; with Y's chunks where several are loaded ahead."""
     beside = elements(config) * size // VECTOR_BYTES if config["HAS_Y"] and config["AHEAD"] > 1 else 0
-    return shared_bytes(held(config, size), config["EVERY"], config["GAP"], 1 + config["AHEAD"], beside)
+    return shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + config["AHEAD"], beside)
 
 
 def _ahead(layout: Mapping[str, int], short: int, size: int) -> int:
@@ -101,9 +101,9 @@ def _steady(config: Config, size: int) -> bool:
     """Whether every vector of D has its elements at the same distances in shared memory. The device asserts it."""
     m, n, v = config["M"], config["N"], VECTOR_BYTES // size
     if not config["APART"]:
-        return steady(m, n, v, config["EVERY"])
+        return steady(m, n, v, config["PAD_EVERY"])
     # Unaligned rows start anywhere between two gaps, and each of X's elsewhere.
-    return bool(config["WIDE"]) and config["GAP"] == 0 and same_rows(m, n, v)
+    return bool(config["WIDE"]) and config["PAD_VECTORS"] == 0 and same_rows(m, n, v)
 
 
 def held(config: Config, itemsize: int) -> int:
@@ -237,8 +237,8 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
         N=8,
         G=1,
         THREADS=256,
-        EVERY=32,
-        GAP=1,
+        PAD_EVERY=32,
+        PAD_VECTORS=1,
         STEADY=1,
         PLAIN=0,
         HAS_Y=1,

@@ -51,10 +51,10 @@ struct Chunk {
   using XSlots = Slots<X_VECTORS>;
   using DSlots = Slots<VECTORS>;
 
-  // Bank padding: GAP unused vectors follow every EVERY vectors of X. The host picks both for M and N, so that a warp's
+  // Bank padding: PAD_VECTORS unused vectors follow every PAD_EVERY vectors of X. The host picks both for M and N, so that a warp's
   // gather has few bank conflicts.
-  static constexpr int EVERY = Config::EVERY, GAP = Config::GAP;
-  static constexpr int X_BYTES = (X_VECTORS + (X_VECTORS - 1) / EVERY * GAP) * 16;
+  static constexpr int PAD_EVERY = Config::PAD_EVERY, PAD_VECTORS = Config::PAD_VECTORS;
+  static constexpr int X_BYTES = (X_VECTORS + (X_VECTORS - 1) / PAD_EVERY * PAD_VECTORS) * 16;
   // Bytes of one chunk in shared memory. Y is staged there where registers would hold the Y of several chunks.
   static constexpr bool Y_STAGED = HAS_Y && AHEAD > 1;
   static constexpr int BUFFER_BYTES = X_BYTES + (Y_STAGED ? VECTORS * 16 : 0);
@@ -62,7 +62,7 @@ struct Chunk {
 
   // The byte offset of an element of X.
   static __device__ __forceinline__ constexpr int byte_offset(int element) {
-    return element * SIZE + element / (V * EVERY) * (GAP * 16);
+    return element * SIZE + element / (V * PAD_EVERY) * (PAD_VECTORS * 16);
   }
 
   // The shared-memory addresses of the elements of X for one vector of D, which begins at element `at` of the chunk.
@@ -70,11 +70,11 @@ struct Chunk {
     // STEADY: one address per vector is enough, as the elements of every vector are at the same distances. No vector
     // spans two matrices, all span rows at the same elements, if at all, and have the same number of gaps between their
     // elements.
-    static constexpr int COLUMNS = N < V ? N : V, COLUMNS_PER_GAP = EVERY * V / M > 0 ? EVERY * V / M : 1;
+    static constexpr int COLUMNS = N < V ? N : V, COLUMNS_PER_GAP = PAD_EVERY * V / M > 0 ? PAD_EVERY * V / M : 1;
     static constexpr bool SAME_SHAPE = N % V == 0 || (V % N == 0 && M % (V / N) == 0);
     static constexpr bool SAME_GAPS =
-        EVERY * V % (COLUMNS * M) == 0 || (M % V == 0 && EVERY * V % M == 0 && COLUMNS % COLUMNS_PER_GAP == 0);
-    static constexpr bool STEADY = SAME_SHAPE && COLUMN_PITCH == M && (GAP == 0 || (SAME_GAPS && EXTRA == 0));
+        PAD_EVERY * V % (COLUMNS * M) == 0 || (M % V == 0 && PAD_EVERY * V % M == 0 && COLUMNS % COLUMNS_PER_GAP == 0);
+    static constexpr bool STEADY = SAME_SHAPE && COLUMN_PITCH == M && (PAD_VECTORS == 0 || (SAME_GAPS && EXTRA == 0));
     static_assert(STEADY == (Config::STEADY != 0), "host and device must agree");
     unsigned addresses[STEADY ? 1 : V];  // in shared memory
 
