@@ -123,7 +123,9 @@ def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
         choice = real(problem, on)
         if choice.kernel.entry != "inner":
             return choice
-        return replace(choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(SPLIT_K=3, LAST=last)))
+        return replace(
+            choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(SPLIT_K=3, LAST_BLOCK=last))
+        )
 
     monkeypatch.setattr(plan, "choose", chosen)
 

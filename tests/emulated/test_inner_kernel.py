@@ -200,7 +200,7 @@ ADDED = [
 
 def by_last(*, staged: bool) -> Picked:
     """A configuration whose last block adds the partial sums of four blocks and more."""
-    return Picked(lambda config: bool(config["LAST"]) and config["SPLIT_K"] >= 4 and bool(config["BK"]) == staged)
+    return Picked(lambda config: bool(config["LAST_BLOCK"]) and config["SPLIT_K"] >= 4 and bool(config["BK"]) == staged)
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])
@@ -256,7 +256,7 @@ def test_a_batch_is_a_product_for_each(subject: Picked) -> None:
     problem = Gemm(6, 10, 800, batch=3)
     kernel = subject.kernel_for(problem, H200)
     for last in (0, 1):
-        kernel = kernel.with_config(kernel.config.launched(LAST=last))
+        kernel = kernel.with_config(kernel.config.launched(LAST_BLOCK=last))
         d[...] = np.nan
         _run_all(kernel, problem, (e, f, d), np.full(kernel.workspace(problem), 0xFF, np.uint8))
         np.testing.assert_allclose(d, e.astype(np.float64) @ f.astype(np.float64), atol=1e-4)

@@ -31,7 +31,7 @@ class Units:
     def kernel_for(self, problem: Gemm, arch: Arch) -> Kernel[Gemm]:
         """The ``number``-th of those that are ``wanted``, with ``blocks`` blocks whose sums a second launch adds."""
         found = [config for config in space(replace(problem, k=10**6), arch) if config["MMA"] and self.wanted(config)]
-        fitting = list(dict.fromkeys(config.launched(SPLIT_K=self.blocks, LAST=0) for config in found))
+        fitting = list(dict.fromkeys(config.launched(SPLIT_K=self.blocks, LAST_BLOCK=0) for config in found))
         assert fitting, "none of these is offered"
         return INNER.with_config(fitting[self.number % len(fitting)])
 

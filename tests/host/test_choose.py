@@ -66,15 +66,15 @@ def test_the_least_predicted_wins() -> None:
     ],
 )
 def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], chosen: str, said: str) -> None:
-    alone, two = Config.of(BM=1, SHARED=0, EVEN=0, LAST=1), Config.of(BM=1, SHARED=0, EVEN=0, LAST=0)
+    alone, two = Config.of(BM=1, SHARED=0, EVEN=0, LAST_BLOCK=1), Config.of(BM=1, SHARED=0, EVEN=0, LAST_BLOCK=0)
     kernel = replace(
         _production(alone).kernel,
         after=(AuxLaunch("more", "toy", Config(), Parameters(()), _geometry, lambda *_: ()),),
-        last_block_reduces=lambda _problem, config: config["LAST"] == 1,
+        last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
     )
 
     def explain(_problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
-        return SimpleNamespace(seconds=seconds["alone" if config["LAST"] else "two"], bound="memory")
+        return SimpleNamespace(seconds=seconds["alone" if config["LAST_BLOCK"] else "two"], bound="memory")
 
     problem = Gemm(m=1, n=1, k=1)
     choice = choose_from([Production(kernel, lambda _problem, _arch: (alone, two), explain)], problem, arch.get("h200"))

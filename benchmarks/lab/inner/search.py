@@ -138,7 +138,7 @@ def _trial(tools: Tools, task: Task) -> Trial:
 
     def try_out(kernel: Kernel[Any], run: Callable[[StreamHandle], None]) -> None:
         """Runs each entry point once, which loads it and takes long; checks the first configuration, the choice."""
-        entries = kernel.config.constants, kernel.config["LAST"]
+        entries = kernel.config.constants, kernel.config["LAST_BLOCK"]
         if entries not in loaded:
             loaded.add(entries)
             run(tools.clock.stream)

@@ -297,7 +297,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         cache_lines = _cache_lines(problem, config, "E", tm, config["DOWN"])
         cache_lines += _cache_lines(problem, config, "F", tn, config["ACROSS"])
 
-    last_block_adds = config["LAST"] == 1
+    last_block_adds = config["LAST_BLOCK"] == 1
     second_launch = gs > 1 and not last_block_adds
     sum_bytes = gs * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return Demand(

@@ -1,6 +1,6 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to finish (LAST = 1) or
+E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to finish (LAST_BLOCK = 1) or
 a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
@@ -84,7 +84,7 @@ def _workspace_bytes(problem: Gemm, config: Config) -> int:
     """Bytes of the partial sums; a single block writes D itself."""
     if config["SPLIT_K"] == 1:
         return 0
-    return padded_bytes(problem, config) if config["LAST"] else partials_bytes(problem, config)
+    return padded_bytes(problem, config) if config["LAST_BLOCK"] else partials_bytes(problem, config)
 
 
 _PROBLEM = Gemm(m=3, n=3, k=100_000, b_strides=(1, 100_000))
@@ -117,13 +117,13 @@ INNER: Kernel[Gemm] = Kernel(
         F_GROUP=1,
         F_PITCH=0,
         SHARED_BYTES=1024,
-    ).launched(SPLIT_K=98, LAST=0),
+    ).launched(SPLIT_K=98, LAST_BLOCK=0),
     geometry=_geometry,
     arguments=_arguments,
     legality=why_not,
     after=(splitk_reduce(lambda config: config["SPLIT_K"], needed=lambda _problem, config: config["SPLIT_K"] > 1),),
     workspace_bytes=_workspace_bytes,
-    last_block_reduces=lambda _problem, config: config["LAST"] == 1,
+    last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
     pdl=True,
     parameters=_PARAMETERS,
 )

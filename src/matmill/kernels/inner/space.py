@@ -85,7 +85,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     for config in _configs(problem, arch):
         for gs in _grids(problem, config, arch):
             for last in _adders(problem, config.launched(SPLIT_K=gs)):
-                found[config.launched(SPLIT_K=gs, LAST=last)] = None
+                found[config.launched(SPLIT_K=gs, LAST_BLOCK=last)] = None
     return tuple(found)
 
 
@@ -341,6 +341,6 @@ def _why_not_launch(problem: Gemm, config: Config) -> str | None:
     for name in ("E_PITCH", "F_PITCH", "SHARED_BYTES"):
         if needed[name] != config[name]:
             return f"{name} = {config[name]}, and the device needs {needed[name]}"
-    if config["LAST"] and not (config["SPLIT_K"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
-        return f"LAST = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of SPLIT_K = {config['SPLIT_K']} blocks"
+    if config["LAST_BLOCK"] and not (config["SPLIT_K"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
+        return f"LAST_BLOCK = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of SPLIT_K = {config['SPLIT_K']} blocks"
     return None if config["SPLIT_K"] >= 1 else f"SPLIT_K = {config['SPLIT_K']} blocks"
