@@ -69,7 +69,7 @@ class Program(Protocol):
 
     @property
     def parameters(self) -> Parameters | None:
-        """The fields of the struct that the entry point takes; None where it takes a list of parameters."""
+        """The parameters that are generated; None where the entry point spells them out."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,8 @@ class Kernel(Generic[P]):
 
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
     the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into a grid,
-    ``arguments`` gives the entry point's arguments. ``parameters`` are the fields of its ``struct Args``; None
-    where the entry point takes a list of parameters, as rungs do: they show ``__restrict__``, which does not reach into
-    a struct.
+    ``arguments`` gives the entry point's arguments. ``parameters`` declares the parameters that are
+    generated; None where the entry point spells them out, as rungs do: they show ``__restrict__``.
 
     ``before`` and ``after`` are the launches around the kernel's own; ``workspace_bytes`` is the size of the workspace
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the

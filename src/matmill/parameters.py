@@ -1,4 +1,10 @@
-"""A kernel's parameters: declared once, emitted to the device as one struct, and laid out on the host by name."""
+"""A kernel's parameters: declared once, emitted to the device, and given values on the host by name.
+
+The device gets ``PARAMETERS``, the list of an entry point, and ``struct Args`` with the same fields, which ``ARGUMENTS``
+makes of them; tensor maps are parameters alone. An entry point that takes the struct itself, as ``__grid_constant__``, was tried on an H200 (2026-11-23):
+the compiler then loads each field where it is first used, and short kernels wait for constant memory several times.
+Of 245 calls interleaved with the list, 40 took 2% to 22% longer (``benchmarks/results/launch_remarks.md``).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ import numpy as np
 
 from matmill.dtypes import DType
 from matmill.errors import ArgumentError
-from matmill.launch import Pointer, Struct, TensorMap, Value
+from matmill.launch import Pointer, TensorMap, Value
 
 #: C++ and NumPy types of the numbers that a parameter may be. ``Acc`` is the type that products are summed in.
 _NUMBERS: dict[str, type[np.generic]] = {
@@ -23,7 +29,7 @@ _TENSOR_MAP = "matmill::TensorMap"
 
 @dataclass(frozen=True)
 class Parameters:
-    """Names and C++ types of a kernel's parameters, which it takes as one ``struct Args``.
+    """Names and C++ types of a kernel's parameters, in order.
 
     Types are pointers (``const Scalar*``, ``Acc*``, ``unsigned*``), the numbers ``int``, ``unsigned``, ``Index`` (64
     bits), ``float``, ``double`` and ``Acc``, and ``matmill::TensorMap``.
@@ -36,9 +42,10 @@ class Parameters:
       int n;
       float alpha;
     };
-    >>> (args,) = vector.pack(F16, A=Pointer("A", 256), n=5, alpha=0.5)
-    >>> args.offsets, args["alpha"]
-    ({'A': 0, 'n': 8, 'alpha': 12}, np.float32(0.5))
+    #define PARAMETERS const Scalar* A, int n, float alpha
+    #define ARGUMENTS Args{A, n, alpha}
+    >>> vector.pack(F16, A=Pointer("A", 256), n=5, alpha=0.5)
+    (Pointer(name='A', address=256), np.int32(5), np.float32(0.5))
     """
 
     fields: tuple[tuple[str, str], ...]
@@ -54,17 +61,27 @@ class Parameters:
         return ("matmill/ptx/tensor_map.cuh",) if any(kind == _TENSOR_MAP for _, kind in self.fields) else ()
 
     def cxx(self, dtype: DType) -> str:
-        """The struct, for elements of ``dtype``, which the source calls ``Scalar``."""
+        """The struct and the two macros, for elements of ``dtype``, which the source calls ``Scalar``."""
         types = {"Acc": dtype.accumulator.cxx, "Index": "long long"}
-        lines = []
+        fields = []
         for name, kind in self.fields:
             base = kind.removeprefix("const ").rstrip("*")
-            spelled = kind.replace(base, types.get(base, base))
-            lines.append(f"  {spelled} {name};")
-        return "\n".join(["struct Args {", *lines, "};"])
+            fields.append((f"{kind.replace(base, types.get(base, base))} {name}", name, kind))
+        # TMA reads a tensor map where the launch has put it, so that none is copied.
+        passed = [f"const __grid_constant__ {field}" if kind == _TENSOR_MAP else field for field, _, kind in fields]
+        copied = [(field, name) for field, name, kind in fields if kind != _TENSOR_MAP]
+        return "\n".join(
+            [
+                "struct Args {",
+                *(f"  {field};" for field, _ in copied),
+                "};",
+                f"#define PARAMETERS {', '.join(passed)}",
+                f"#define ARGUMENTS Args{{{', '.join(name for _, name in copied)}}}",
+            ]
+        )
 
-    def pack(self, dtype: DType, **values: Value | float) -> tuple[Struct]:
-        """The argument of a launch: ``values`` by name, numbers as wide as their fields.
+    def pack(self, dtype: DType, **values: Value | float) -> tuple[Value, ...]:
+        """The arguments of a launch in order: ``values`` by name, numbers as wide as their fields.
 
         Raises :class:`~matmill.errors.ArgumentError` for names that are missing or too many, for a value of another
         kind than its field, and for an integer that its field does not hold.
@@ -77,7 +94,7 @@ class Parameters:
                 wanted=", ".join(names),
                 fix="Give each declared parameter once.",
             )
-        return (Struct(tuple((name, _as_field(name, kind, values[name], dtype)) for name, kind in self.fields)),)
+        return tuple(_as_field(name, kind, values[name], dtype) for name, kind in self.fields)
 
 
 def _as_field(name: str, kind: str, value: Value | float, dtype: DType) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +11,7 @@ import pytest
 
 from matmill.emulator import KernelFault, Memory, Report, run
 from matmill.errors import ArgumentError
-from matmill.launch import Launch
+from matmill.launch import Launch, Struct
 from support.ptx_tools import HEADER, Array, compile_ptx
 
 THREADS = 64
@@ -51,14 +51,6 @@ KERNELS = {
     "copied to local memory": DIRECT.format(grid_constant=""),
     "through a generic pointer": THROUGH_A_POINTER,
 }
-
-
-@dataclass(frozen=True)
-class Struct:
-    """A struct's bytes and alignment."""
-
-    data: bytes
-    align: int
 
 
 def args_of(memory: Memory, source: Array, out: Array, n: int) -> Array:

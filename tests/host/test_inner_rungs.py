@@ -13,11 +13,11 @@ from matmill import arch
 from matmill.dtypes import ALL, BF16, DTYPES, F16, F32, F64, DType, of_numpy
 from matmill.errors import ArgumentError
 from matmill.jit.source import KERNEL_FILE, generate
-from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.kernel import GemmOperands, Kernel, Program, Rung
 from matmill.ladder import documents
 from matmill.ladder.inner import INNER
 from matmill.ladder.sgemm import SGEMM
-from matmill.launch import Launch, Pointer, Struct
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from support.compiled import resources
 
@@ -39,17 +39,14 @@ def kernel_of(rung: Rung[Gemm], problem: Gemm) -> Kernel[Gemm]:
 
 def values(launch: Launch) -> tuple[object, ...]:
     """The launch's arguments, numbers as Python's."""
-    (*args,) = (
-        value for arg in launch.args for value in ([x for _, x in arg.fields] if isinstance(arg, Struct) else [arg])
-    )
-    return tuple(x.item() if isinstance(x, np.generic) else x for x in args)
+    return tuple(x.item() if isinstance(x, np.generic) else x for x in launch.args)
 
 
-def struct(launch: Launch) -> Struct:
-    """The one argument of a launch."""
-    (args,) = launch.args
-    assert isinstance(args, Struct)
-    return args
+def named(step: tuple[Program, Launch]) -> dict[str, object]:
+    """The launch's arguments by the names of the program's parameters."""
+    program, launch = step
+    assert program.parameters is not None
+    return dict(zip([name for name, _ in program.parameters.fields], launch.args, strict=True))
 
 
 def test_the_ladder_in_order() -> None:
@@ -129,7 +126,8 @@ def test_launches_of_an_atomic_rung() -> None:
     assert finish.grid == (2, 1, 1)
     assert values(finish) == (C, D, W, 1, 5, 7, 7, 1, 35, 9, 1, 35, 2.0, 3.0)
     # Sums of 16-bit types are float32, and so are alpha and beta.
-    assert type(struct(finish)["alpha"]) is type(struct(finish)["beta"]) is np.float32
+    last = named(kernel.steps(problem, OPERANDS)[-1])
+    assert type(last["alpha"]) is type(last["beta"]) is np.float32
 
 
 def test_launches_of_the_deterministic_rungs() -> None:
@@ -138,9 +136,9 @@ def test_launches_of_the_deterministic_rungs() -> None:
         kernel = kernel_of(RUNGS[label], problem)
         gs = kernel.config["GS"]
         assert kernel.workspace(problem) == gs * 16 * 4
-        _, (program, finish) = kernel.steps(problem, OPERANDS)
-        assert struct(finish)["slices"] == gs
-        assert program.config["MIRRORED"] == mirrored
+        _, reduction = kernel.steps(problem, OPERANDS)
+        assert named(reduction)["slices"] == gs
+        assert reduction[0].config["MIRRORED"] == mirrored
     assert values(kernel.launches(problem, OPERANDS)[0]) == (E, W, 10**6, 10**6)
 
 

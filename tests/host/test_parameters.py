@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from matmill.dtypes import BF16, F32, F64, I8
+from matmill.dtypes import BF16, F32, F64, I8, DType
+from matmill.emulator.frontend.parse import parse
 from matmill.errors import ArgumentError
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
-from matmill.launch import Pointer, TensorMap
+from matmill.launch import Pointer, TensorMap, size_and_alignment
 from matmill.parameters import Parameters
 
 MIXED = Parameters.of(n="int", A="const Scalar*", alpha="Acc", count="unsigned", stride="Index", x="float", y="double")
@@ -27,34 +28,22 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, BF16, I8], ids=lambda dtype: dtype.name)
-def test_host_and_device_agree_on_offsets(dtype: Any) -> None:
-    (args,) = MIXED.pack(dtype, **VALUES)
+def test_the_entry_point_takes_what_the_host_packs(dtype: DType) -> None:
+    args = MIXED.pack(dtype, **VALUES)
     header = "struct Scalar_;\n" if dtype.header else ""
     scalar = "Scalar_" if dtype.header else dtype.cxx
-    checks = "".join(f"static_assert(__builtin_offsetof(Args, {name}) == {at});\n" for name, at in args.offsets.items())
+    uses = "const Args args = ARGUMENTS; if (args.n == 0) *(volatile int*)0 = args.count;"
     text = (
-        f"{header}using Scalar = {scalar};\n{MIXED.cxx(dtype)}\n{checks}static_assert(sizeof(Args) == {args.nbytes});\n"
+        f'{header}using Scalar = {scalar};\n{MIXED.cxx(dtype)}\nextern "C" __global__ void k(PARAMETERS) {{ {uses} }}'
     )
-    ptx = compile_ptx(
-        Source("toy", "k", text + 'extern "C" __global__ void k(const __grid_constant__ Args) {}'), "sm_90a"
-    )
-    assert f".align {args.align} .b8 k_param_0[{args.nbytes}]" in ptx
+    (entry,) = parse(compile_ptx(Source("toy", "k", text), "sm_90a")).entries.values()
+    assert [variable.size for variable in entry.params] == [size_and_alignment(arg)[0] for arg in args]
 
 
 def test_numbers_get_the_types_of_their_fields() -> None:
-    (args,) = MIXED.pack(BF16, **VALUES)
-    kinds = {name: type(value) for name, value in args.fields}
-    assert kinds == {
-        "n": np.int32,
-        "A": Pointer,
-        "alpha": np.float32,
-        "count": np.uint32,
-        "stride": np.int64,
-        "x": np.float32,
-        "y": np.float64,
-    }
-    (wrapped,) = MIXED.pack(I8, **{**VALUES, "alpha": -1.0})
-    assert wrapped["alpha"] == np.uint32(2**32 - 1)
+    kinds = [type(value) for value in MIXED.pack(BF16, **VALUES)]
+    assert kinds == [np.int32, Pointer, np.float32, np.uint32, np.int64, np.float32, np.float64]
+    assert MIXED.pack(I8, **{**VALUES, "alpha": -1.0})[2] == np.uint32(2**32 - 1)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +64,11 @@ def test_values_that_do_not_fit_are_refused(changes: dict[str, Any], message: st
         MIXED.pack(F32, n=1)
 
 
-def test_tensor_maps_are_aligned_fields_of_their_own_type() -> None:
+def test_tensor_maps_are_parameters_of_their_own_type() -> None:
     with_map = Parameters.of(n="int", A="matmill::TensorMap")
-    (args,) = with_map.pack(F32, n=1, A=TensorMap(Pointer("A", 0), "float32", (4,), (), (4,)))
-    assert (args.offsets, args.nbytes) == ({"n": 0, "A": 64}, 192)
+    tensor = TensorMap(Pointer("A", 0), "float32", (4,), (), (4,))
+    assert with_map.pack(F32, n=1, A=tensor) == (np.int32(1), tensor)
     assert with_map.headers == ("matmill/ptx/tensor_map.cuh",)
-    assert "matmill::TensorMap A;" in with_map.cxx(F32)
-    with pytest.raises(ArgumentError, match="wanted pointers, numbers"):
-        _ = args.data
+    emitted = with_map.cxx(F32)
+    assert "#define PARAMETERS int n, const __grid_constant__ matmill::TensorMap A\n" in emitted
+    assert emitted.endswith("#define ARGUMENTS Args{n}")

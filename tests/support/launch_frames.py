@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from matmill.launch import Argument, Launch, Pointer, Struct, TensorMap, Value
+from matmill.launch import Argument, Launch, Pointer, Struct, TensorMap
 
 
 def read_launch(config: int, parameters: int, like: Launch) -> tuple[Launch, int]:
@@ -34,11 +34,7 @@ def read_attributes(config: int) -> dict[int, int]:
 
 def _read(place: int, like: Argument) -> Argument:
     if isinstance(like, Struct):
-        return Struct(tuple((name, _read_value(place + like.offsets[name], value)) for name, value in like.fields))
-    return _read_value(place, like)
-
-
-def _read_value(place: int, like: Value) -> Value:
+        return Struct(ctypes.string_at(place, len(like.data)), like.align)
     assert not isinstance(like, TensorMap)
     if isinstance(like, Pointer):
         return Pointer(like.name, ctypes.c_uint64.from_address(place).value)

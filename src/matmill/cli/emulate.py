@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.text import Text
 
 from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, Struct, given
+from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, given
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matmill.emulator import Hazard, Memory, Module, Report
-    from matmill.launch import Launch, Pointer
+    from matmill.launch import Launch, Pointer, Struct
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
@@ -192,7 +192,7 @@ def _argument(memory: Memory, index: int, each: Given | GivenStruct) -> Pointer 
     if isinstance(each, Given):
         return _bound(memory, str(index), each)
     members = [_bound(memory, f"{index}.{n}", member) for n, member in enumerate(each.members)]
-    return Struct.of([member if isinstance(member, np.generic) else np.uint64(member.address) for member in members])
+    return Struct.of(*members)
 
 
 def _bound(memory: Memory, name: str, each: Given) -> Pointer | np.generic:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,23 +57,6 @@ class GivenStruct:
     """The members of a struct, in order."""
 
     members: tuple[Given, ...]
-
-
-@dataclass(frozen=True)
-class Struct:
-    """A struct that a kernel takes by value: its bytes and its alignment."""
-
-    data: bytes
-    align: int
-
-    @classmethod
-    def of(cls, members: Sequence[np.generic]) -> Struct:
-        """The struct of these members, each at the next multiple of its size, as C++ lays them out."""
-        layout = np.dtype([(str(n), member.dtype) for n, member in enumerate(members)], align=True)
-        record = np.zeros((), layout)
-        for n, member in enumerate(members):
-            record[str(n)] = member
-        return cls(record.tobytes(), layout.alignment)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from struct import Struct as Packer
 from matmill.arch import Arch
 from matmill.errors import LaunchError
 from matmill.kernel import ceil_div
-from matmill.launch import HOPPER, Encode, Launch, Pointer, Struct, TensorMap, in_memory, size_and_alignment
+from matmill.launch import HOPPER, Encode, Launch, Pointer, TensorMap, in_memory, size_and_alignment
 
 #: The largest alignment of a parameter, that of a tensor map.
 _ALIGN = TensorMap.ALIGN
@@ -141,19 +141,14 @@ class Frame:
     def _place(self, launch: Launch, offsets: Sequence[int], names: Sequence[str]) -> dict[int, int]:
         """Writes a launch's arguments to their slots; the indices of the names that ``bind`` writes, by offset."""
         bound: dict[int, int] = {}  # indices of names by offset
-        for arg, slot in zip(launch.args, offsets, strict=True):
-            fields = arg.fields if isinstance(arg, Struct) else (("", arg),)
-            for name, value in fields:
-                offset = slot + (arg.offsets[name] if isinstance(arg, Struct) else 0)
-                pointer = value.pointer if isinstance(value, TensorMap) else value
-                if isinstance(pointer, Pointer) and pointer.name in names:
-                    index = names.index(pointer.name)
-                    if isinstance(value, TensorMap):
-                        self._maps.append((offset, index, value))
-                    else:
-                        bound[offset] = index
-                else:
-                    self._put(offset, in_memory(value, self._encode), size_and_alignment(value)[0])
+        for value, offset in zip(launch.args, offsets, strict=True):
+            pointer = value.pointer if isinstance(value, TensorMap) else value
+            if not (isinstance(pointer, Pointer) and pointer.name in names):
+                self._put(offset, in_memory(value, self._encode), size_and_alignment(value)[0])
+            elif isinstance(value, TensorMap):
+                self._maps.append((offset, names.index(pointer.name), value))
+            else:
+                bound[offset] = names.index(pointer.name)
         return bound
 
     def _put(self, offset: int, data: bytes, size: int) -> None:

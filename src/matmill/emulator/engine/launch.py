@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +12,9 @@ from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
-from matmill.launch import Launch, Pointer
+from matmill.launch import Launch, Struct, TensorMap, in_memory
 
 _MAX_THREADS = 1024
-
-
-class StructArgument(Protocol):
-    """A struct passed by value: its bytes as C++ lays them out, padding included, and its alignment in bytes.
-
-    Pointers inside it are the addresses that :meth:`Memory.bind` gave, in 8 bytes each.
-    """
-
-    @property
-    def data(self) -> bytes:
-        """All bytes of it."""
-
-    @property
-    def align(self) -> int:
-        """What its address is a multiple of."""
 
 
 @dataclass(frozen=True)
@@ -76,36 +60,33 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
     """
     found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
-        # Asked by name: ``data`` of a NumPy scalar raises where its type has no buffer, as bfloat16 has none.
-        if hasattr(argument, "align"):
-            data = _struct_bytes(cast("StructArgument", argument), variable, index)
-        else:
-            data = (
-                argument.address.to_bytes(8, "little")
-                if isinstance(argument, Pointer)
-                else np.asarray(argument).tobytes()
+        data = in_memory(argument, _no_tensor_maps)
+        if isinstance(argument, Struct) and (len(data), argument.align) != (variable.size, variable.align):
+            raise ArgumentError(
+                argument=f"launch.args[{index}]",
+                got=f"a struct of {len(data)} bytes, aligned to {argument.align}",
+                wanted=f"{variable.size} bytes, aligned to {variable.align}, for parameter {variable.name}",
+                fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
             )
-            if len(data) != variable.size:
-                raise ArgumentError(
-                    argument=f"launch.args[{index}]",
-                    got=f"{len(data)} bytes ({type(argument).__name__})",
-                    wanted=f"{variable.size} bytes for parameter {variable.name}",
-                    fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
-                )
+        if len(data) != variable.size:
+            raise ArgumentError(
+                argument=f"launch.args[{index}]",
+                got=f"{len(data)} bytes ({type(argument).__name__})",
+                wanted=f"{variable.size} bytes for parameter {variable.name}",
+                fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
+            )
         start = program.parameters[variable]
         found[start : start + len(data)] = np.frombuffer(data, np.uint8)
     return found
 
 
-def _struct_bytes(argument: StructArgument, variable: Variable, index: int) -> bytes:
-    if (len(argument.data), argument.align) != (variable.size, variable.align):
-        raise ArgumentError(
-            argument=f"launch.args[{index}]",
-            got=f"a struct of {len(argument.data)} bytes, aligned to {argument.align}",
-            wanted=f"{variable.size} bytes, aligned to {variable.align}, for parameter {variable.name}",
-            fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
-        )
-    return argument.data
+def _no_tensor_maps(tensor: TensorMap, _address: int) -> bytes:
+    raise ArgumentError(
+        argument=f"tensor map of {tensor.pointer.name}",
+        got="a launch in the emulator",
+        wanted="pointers, numbers, or structs of them",
+        fix="Run the kernel on a GPU: TMA is not emulated.",
+    )
 
 
 def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:

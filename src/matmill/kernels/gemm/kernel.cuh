@@ -4,32 +4,30 @@
 //   one slice:        gemm ─▶ D
 //   several slices:   gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
 #include "matmill/dtype/epilogue.cuh"
-#include "matmill/gemm/split_k.cuh"
 #include "matmill/gemm/simt.cuh"
+#include "matmill/gemm/split_k.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 
 using Tile = matmill::SimtGemm<Scalar, Config>;
 
 // A null `workspace` means one slice: this kernel writes D.
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    gemm(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM) gemm(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(16) unsigned char shared[];
-  const int m = args.m, n = args.n;
   const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP_M>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
-  const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(args.k);
-  const Scalar* const A = args.A + batch * args.a_batch + origin.row * args.a_row + slice.first * args.a_column;
-  const Scalar* const B = args.B + batch * args.b_batch + origin.column * args.b_column + slice.first * args.b_row;
+  const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(k);
+  A += batch * a_batch + origin.row * a_row + slice.first * a_column;
+  B += batch * b_batch + origin.column * b_column + slice.first * b_row;
 
   Tile tile;
-  tile.run(reinterpret_cast<Scalar*>(shared), Tile::CopyA(A, args.a_row, args.a_column, m - origin.row, slice.terms),
-           Tile::CopyB(B, args.b_column, args.b_row, n - origin.column, slice.terms), slice.terms);
-  if (args.workspace == nullptr) {
-    tile.store<Config::D_VEC>(args.C + batch * args.c_batch, args.c_row, args.c_column, args.D + batch * args.d_batch,
-                              args.d_row, args.d_column, origin, m, n, args.alpha, args.beta);
+  tile.run(reinterpret_cast<Scalar*>(shared), Tile::CopyA(A, a_row, a_column, m - origin.row, slice.terms),
+           Tile::CopyB(B, b_column, b_row, n - origin.column, slice.terms), slice.terms);
+  if (workspace == nullptr) {
+    tile.store<Config::D_VEC>(C + batch * c_batch, c_row, c_column, D + batch * d_batch, d_row, d_column, origin, m, n,
+                              alpha, beta);
   } else {
-    Scalar* const own = args.workspace + (batch * gridDim.z + blockIdx.z) * m * n;
+    Scalar* const own = workspace + (batch * gridDim.z + blockIdx.z) * m * n;
     tile.store<Config::D_VEC>(own, n, 1, own, n, 1, origin, m, n, Scalar(1), Scalar(0));
   }
 }

@@ -32,26 +32,22 @@ __device__ __forceinline__ void store_partial(const Tile& tile, Acc* to, matmill
 
 // A null `workspace` means one slice: this kernel writes D. `*_first` is the offset of a matrix from its pointer, in
 // elements: repacked copies are in the workspace, after its other contents.
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM)
-    hgemm(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM) hgemm(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(128) unsigned char shared[];
-  const int m = args.m, n = args.n;
   const matmill::Origin origin = matmill::tile_origin<Tile, Config::GROUP_M>(blockIdx.x, m, n);
   const Index batch = blockIdx.y;
-  const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(args.k);
-  const Scalar* const A =
-      args.A + args.a_first + batch * args.a_batch + origin.row * args.a_row + slice.first * args.a_column;
-  const Scalar* const B =
-      args.B + args.b_first + batch * args.b_batch + origin.column * args.b_column + slice.first * args.b_row;
+  const matmill::KSlice slice = matmill::KSlice::of_block<Config::BK>(k);
+  A += a_first + batch * a_batch + origin.row * a_row + slice.first * a_column;
+  B += b_first + batch * b_batch + origin.column * b_column + slice.first * b_row;
 
   Tile tile;
-  tile.run(shared, Tile::CopyA(A, args.a_row, args.a_column, m - origin.row, slice.terms),
-           Tile::CopyB(B, args.b_column, args.b_row, n - origin.column, slice.terms), slice.terms);
-  if (args.workspace == nullptr) {
-    tile.store(shared, args.C + batch * args.c_batch, args.c_row, args.c_column, args.D + batch * args.d_batch,
-               args.d_row, args.d_column, origin, m, n, args.alpha, args.beta);
+  tile.run(shared, Tile::CopyA(A, a_row, a_column, m - origin.row, slice.terms),
+           Tile::CopyB(B, b_column, b_row, n - origin.column, slice.terms), slice.terms);
+  if (workspace == nullptr) {
+    tile.store(shared, C + batch * c_batch, c_row, c_column, D + batch * d_batch, d_row, d_column, origin, m, n, alpha,
+               beta);
   } else {
-    store_partial(tile, args.workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
+    store_partial(tile, workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
   }
 }

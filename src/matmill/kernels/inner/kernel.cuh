@@ -7,11 +7,11 @@
 // A null `workspace` means one block, which writes D. A null `counter` leaves the reduction to a second launch.
 //
 // The order of all additions depends on launch and layout alone: the same inputs give the same bits.
-#include "matmill/splitk/last_block.cuh"
+#include "matmill/inner/mma.cuh"
 #include "matmill/inner/packed_sums.cuh"
 #include "matmill/inner/simt.cuh"
-#include "matmill/inner/mma.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
+#include "matmill/splitk/last_block.cuh"
 
 template <class Config, bool MMA>
 struct MainloopOf {
@@ -28,33 +28,30 @@ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr int SHARED_BYTES = larger(larger(LastBlock::BYTES, Packed::BYTES), Mainloop::SHARED_BYTES);
 static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
-extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM)
-    inner(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Config::BS, Config::BLOCKS_PER_SM) inner(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(16) unsigned char shared[];
   const Index batch = blockIdx.y;
   Mainloop mainloop;
-  mainloop.run({args.E + batch * args.e_batch, args.e_row, args.e_k},
-               {args.F + batch * args.f_batch, args.f_column, args.f_k}, args.k, shared);
+  mainloop.run({E + batch * e_batch, e_row, e_k}, {F + batch * f_batch, f_column, f_k}, k, shared);
 
   const auto write = [&](Index batch, int row, int column, Acc sum) {
-    const auto read_c = [&] { return args.C[batch * args.c_batch + row * args.c_row + column * args.c_column]; };
-    args.D[batch * args.d_batch + row * args.d_row + column * args.d_column] =
-        matmill::output_of(args.alpha, sum, args.beta, read_c);
+    const auto read_c = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
+    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, read_c);
   };
-  if (args.workspace == nullptr) {
+  if (workspace == nullptr) {
     mainloop.sum(shared, [&](int row, int column, Acc sum) { write(batch, row, column, sum); });
     return;
   }
-  const bool counts = args.counter != nullptr;
+  const bool counts = counter != nullptr;
   const Index pitch = counts ? LastBlock::PITCH : Mainloop::M * Mainloop::N;
-  Acc* const own = args.workspace + (batch * gridDim.x + blockIdx.x) * pitch;
+  Acc* const own = workspace + (batch * gridDim.x + blockIdx.x) * pitch;
   Packed::write(mainloop, shared, own);
   if (!counts) return;
   LastBlock::zero_padding(own);
-  if (!matmill::is_last_block(args.counter, gridDim.x * gridDim.y)) return;
+  if (!matmill::is_last_block(counter, gridDim.x * gridDim.y)) return;
   for (Index other = 0; other < gridDim.y; ++other) {
-    const Acc* const sums = args.workspace + other * gridDim.x * pitch;
+    const Acc* const sums = workspace + other * gridDim.x * pitch;
     LastBlock::run(sums, gridDim.x, reinterpret_cast<Acc*>(shared),
                    [&](int output, Acc sum) { write(other, output / Mainloop::N, output % Mainloop::N, sum); });
   }

@@ -131,12 +131,11 @@ struct Operands {
 };
 
 // D has `length` rows (tall) or columns (wide). Pitches are those of rows; a run has none. Y and D may alias.
-extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
-    transpose_slim(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM) transpose_slim(PARAMETERS) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const bool aligned = matmill::on_vectors(WIDE ? args.X : args.D);
-  const Operands operands{args.X, args.Y, args.D, args.length, args.x_pitch, args.y_pitch, args.d_pitch, aligned};
+  const bool aligned = matmill::on_vectors(WIDE ? X : D);
+  const Operands operands{X, Y, D, length, x_pitch, y_pitch, d_pitch, aligned};
   // Rows that are shifted left end up to V - 1 columns later.
   const int reach = WIDE && UNALIGNED ? V - 1 : 0;
-  Chunk::run(shared, operands, (args.length + reach + LONG - 1) / LONG, args.alpha, args.beta);
+  Chunk::run(shared, operands, (length + reach + LONG - 1) / LONG, alpha, beta);
 }

@@ -44,15 +44,8 @@ struct Operands {
 };
 
 // Y and D may alias.
-extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
-    transpose_small(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM) transpose_small(PARAMETERS) {
   extern __shared__ __align__(16) unsigned char shared[];
-  const Operands operands{args.X,
-                          args.Y,
-                          args.D,
-                          args.total,
-                          matmill::on_vectors(args.X),
-                          matmill::on_vectors(args.Y),
-                          matmill::on_vectors(args.D)};
-  Chunk::run(shared, operands, (args.total + Chunk::RUN - 1) / Chunk::RUN, args.alpha, args.beta);
+  const Operands operands{X, Y, D, total, matmill::on_vectors(X), matmill::on_vectors(Y), matmill::on_vectors(D)};
+  Chunk::run(shared, operands, (total + Chunk::RUN - 1) / Chunk::RUN, alpha, beta);
 }

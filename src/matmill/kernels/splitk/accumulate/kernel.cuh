@@ -3,8 +3,8 @@
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
 
-extern "C" __global__ void __launch_bounds__(Sum::THREADS) accumulate_partial(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Sum::THREADS) accumulate_partial(PARAMETERS) {
   const int output = Sum::own_output();
-  const Acc sum = Sum::sum(args.workspace, args.slices, args.outputs, output);
-  if (Sum::writes(args.outputs)) args.D[output] += sum;
+  const Acc sum = Sum::sum(workspace, slices, outputs, output);
+  if (Sum::writes(outputs)) D[output] += sum;
 }

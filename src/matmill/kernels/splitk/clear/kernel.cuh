@@ -1,7 +1,7 @@
 // Zeroes sums before a kernel that adds to them atomically.
 #include "matmill/dtype/epilogue.cuh"
 
-extern "C" __global__ void __launch_bounds__(Config::THREADS) clear(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Config::THREADS) clear(PARAMETERS) {
   const int i = blockIdx.x * Config::THREADS + threadIdx.x;
-  if (i < args.count) args.workspace[i] = 0;
+  if (i < count) workspace[i] = 0;
 }

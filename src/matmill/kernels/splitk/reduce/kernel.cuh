@@ -10,17 +10,16 @@
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
 
-extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
-  const int n = args.n, outputs = args.m * n, output = Sum::own_output();
+  const int outputs = m * n, output = Sum::own_output();
   const int row = output / n, column = output - row * n;
   const int from = Config::MIRRORED && row > column ? column * n + row : output;
   const Index batch = blockIdx.y;
 
-  const Acc sum = Sum::sum(args.workspace + batch * args.slices * outputs, args.slices, outputs, from);
+  const Acc sum = Sum::sum(workspace + batch * slices * outputs, slices, outputs, from);
   if (Sum::writes(outputs)) {
-    const auto read_c = [&] { return args.C[batch * args.c_batch + row * args.c_row + column * args.c_column]; };
-    args.D[batch * args.d_batch + row * args.d_row + column * args.d_column] =
-        matmill::output_of(args.alpha, sum, args.beta, read_c);
+    const auto read_c = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
+    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, read_c);
   }
 }

@@ -3,8 +3,7 @@
 
 using Tile = matmill::TransposeTile<Scalar, Config>;
 
-extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM)
-    shifted(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::BLOCKS_PER_SM) shifted(PARAMETERS) {
   extern __shared__ __align__(16) unsigned char shared[];
-  Tile::run(shared, args);
+  Tile::run(shared, ARGUMENTS);
 }
