@@ -77,7 +77,7 @@ def test_nothing_to_sum_is_c_alone(k: int, alpha: float) -> None:
     e, f, c = np.full((3, k), np.nan, np.float32), np.ones((k, 2), np.float32), numbers((3, 2), F32)
     device = Emulated()
     assert np.array_equal(_streamed(e, f, device, 20_000, c=c, alpha=alpha, beta=2), 2 * c)
-    assert device.entries == ["finish"]
+    assert device.entries == ["splitk_reduce"]
 
 
 def test_the_order_of_sums_follows_from_the_plan_alone() -> None:

@@ -65,7 +65,7 @@ GEMM: Kernel[Gemm] = Kernel(
     config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(SPLIT_K=1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_why_not,
+    why_not_config=_why_not,
     after=SPLITK_REDUCE,
     workspace_bytes=split_bytes,
     pdl=True,

@@ -58,7 +58,7 @@ def view_of(x: Array, d: Array, how: Placed) -> View:
     return View((row, column), batch, align, gcd(ALIGN, *apart))
 
 
-class SumTrial:
+class TransposeTrial:
     """One sum on fresh numbers, D starting as something else; ``in_place`` makes Y and D the same memory."""
 
     def __init__(
@@ -134,7 +134,7 @@ def memory_of(view: Any) -> Any:
     return view
 
 
-def check(trial: SumTrial) -> Report:
+def check(trial: TransposeTrial) -> Report:
     """Runs and compares every element, and what of D's memory lies around them, which must not change."""
     expected, memory = trial.expected(), memory_of(trial.d)
     around, own = memory.copy(), trial.d.copy()
