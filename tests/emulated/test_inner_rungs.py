@@ -114,7 +114,7 @@ PLANTED = [
     *((label, BARRIER, index, "", "shared memory") for label in ("basic", "phvm") for index in (0, 1)),
     *((label, BARRIER, 0, "", "shared memory") for label in RUNGS if label not in {"basic", "phvm"}),
     *((label, atomic, 0, plain, "workspace") for label, (atomic, plain) in PLAIN.items()),
-    *((label, "partials[Index(blockIdx.x)", 0, "partials[Index(0)", "workspace") for label in ("two-stage", "gram")),
+    *((label, "partial_sums[Index(blockIdx.x)", 0, "partial_sums[Index(0)", "workspace") for label in ("two-stage", "gram")),
 ]
 
 
@@ -164,7 +164,7 @@ def test_basic_reads_a_sector_per_lane_and_phvm_coalesces(dtype: str, apart: int
 
 def test_phvm_reads_one_element_in_n_of_a_row_major_f() -> None:
     report = Trial(RUNGS["phvm"], Case(2, 8, 1024, layout="row"), GS=2, BS=64).main()
-    # Half of the requests are E's, of 4 sectors; F's elements lie 8 apart, one per sector.
+    # Half of the requests are E's, of 4 sectors; F's elements are 8 apart, one per sector.
     assert sectors_per_request(report) == (4 + 32) / 2
 
 

@@ -195,10 +195,10 @@ def test_rows_of_y_that_start_elsewhere_and_run_backwards(name: str) -> None:
     trial = TransposeTrial((1, 40, 150), ELEMENTWISE[name], (ACROSS, Placed(pad=1), ROWS))
     assert trial.y is not None
     assert trial.problem.y is not None
-    turned = trial.y[:, ::-1]
+    backwards = trial.y[:, ::-1]
     row, column = trial.problem.y.strides
     trial.problem = replace(trial.problem, y=replace(trial.problem.y, strides=(-row, column)))
-    trial.y = turned
+    trial.y = backwards
     wide = [config for config in space(trial.problem, H200) if config["Y_MODE"] == ROW_UNALIGNED]
     trial.kernel = TRANSPOSE_ADD.with_config(wide[len(wide) // 2])
     check(trial)

@@ -16,7 +16,7 @@ from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.problem import Geam, View
-from matmill.tiling import bank_padding as gaps
+from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
@@ -38,13 +38,13 @@ SLOW = (
 def slim(trial: TransposeTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> TransposeTrial:
     """The trial with this kernel, whatever the model would choose.
 
-    With few blocks each makes many portions, of which so many are ahead.
+    With few blocks each processes many chunks, of which so many are ahead.
     """
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
     if blocks is not None:
         size = trial.problem.dtype.itemsize
-        beside = elements(config) * size // gaps.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
+        beside = elements(config) * size // bank_padding.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
         shared = shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + ahead, beside)
         config = config.replace(AHEAD=ahead, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SLIM.with_config(config)
@@ -57,9 +57,9 @@ def shape_of(short: int, long: int, *, wide: bool) -> tuple[int, int, int]:
 
 
 def made(trial: TransposeTrial) -> int:
-    """Vectors of D in a portion."""
+    """Vectors of D in a chunk."""
     config = trial.kernel.config
-    return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+    return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
 
 
 @pytest.mark.parametrize("short", SIDES)
@@ -161,7 +161,7 @@ def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: s
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 @pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2), (17, 0)])
-def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
+def test_aligned_rows_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
     trial = TransposeTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS))
     slim(trial, blocks=3 if ahead else None, ahead=ahead)
@@ -169,7 +169,7 @@ def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead:
     copied = 2 if ahead > 1 else 1
     counters = check(trial).counters
     nbytes = short * 4096 * dtype.itemsize
-    # X is copied without registers, and Y where several portions are ahead; otherwise it is loaded.
+    # X is copied without registers, and Y where several chunks are ahead; otherwise it is loaded.
     assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == copied * nbytes
     assert counters.global_load_bytes == counters.global_load_sectors * 32 == (2 - copied) * nbytes
     assert counters.global_store_bytes == counters.global_store_sectors * 32 == nbytes
@@ -179,7 +179,7 @@ def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
-def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
+def test_rows_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
     short, long = 17, 16383
     trial = slim(TransposeTrial(shape_of(short, long, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
@@ -187,7 +187,7 @@ def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *,
     counters = check(trial).counters
     nbytes = short * long * dtype.itemsize
     assert counters.global_store_bytes == nbytes
-    # Room for a vector a line and portion is loaded as well; ends of lines go element by element.
+    # A vector more for each row and chunk is loaded as well; ends of rows go element by element.
     assert 2 * nbytes < counters.global_load_bytes + counters.cp_async_bytes < 2.15 * nbytes
     warps = ceil_div(made(trial) + short, 32) * ceil_div(nbytes, 16 * made(trial))
     requests = counters.global_load_requests + counters.cp_async_requests + counters.global_store_requests
@@ -195,24 +195,24 @@ def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *,
 
 
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
-def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
+def test_bank_padding_leaves_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
     wide, short, size = n < m, min(m, n), dtype.itemsize
     trial = slim(TransposeTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 2)
     config = trial.kernel.config
     counters = check(trial).counters
     each, plain = (
-        gaps.wavefronts(config["M"], config["N"], size, made(trial), kept)
+        bank_padding.wavefronts(config["M"], config["N"], size, made(trial), kept)
         for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (config["M"], 0))
     )
     of_y = 4 if config["AHEAD"] > 1 else 0  # whole vectors, which a warp reads in so many
     found = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y
-    assert found <= 1.15 * each * gaps.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
+    assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
     assert each <= min(plain, 2.05)
     assert counters.cp_async_shared_wavefronts <= 1.3 * counters.cp_async_bytes / 128
 
 
-def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
-    """Several are ahead where Y can be copied, and few lines are no whole vectors."""
+def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
+    """Several are ahead where Y can be copied, and short rows are no whole vectors."""
     for short, dtype, ahead in ((8, I8, {0}), (17, F32, {0}), (17, I8, {0, 2}), (17, BF16, {0, 2}), (33, I8, {0, 1})):
         found = space(transpose_add_problem(short, 10_000, dtype), H200)
         assert {config["AHEAD"] for config in found} == ahead
@@ -220,7 +220,7 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
     for m, n, ahead in (
         (100_000, 17, {0}),
         (100_001, 17, {0, 2}),
-    ):  # steady places, of lines that start anywhere or not
+    ):  # steady offsets, of rows that start anywhere or not
         found = space(transpose_add_problem(m, n, I8), H200)
         assert all(config["STEADY"] for config in found)
         assert {config["AHEAD"] for config in found} == ahead
@@ -234,17 +234,17 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
 @pytest.mark.parametrize("y", [None, ROWS])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("long", [1, 100, 1000])
-def test_several_portions_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
+def test_several_chunks_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
     check(slim(TransposeTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS)), blocks=blocks, ahead=2))
 
 
 @pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
-def test_a_missing_barrier_or_wait_is_found_where_several_portions_are_ahead(missing: str, index: int) -> None:
+def test_a_missing_barrier_or_wait_is_found_where_several_chunks_are_ahead(missing: str, index: int) -> None:
     trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
-def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
+def test_chunks_alternate_between_the_parts_of_shared_memory() -> None:
     trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     trial.run(without(trial.source(), "chunk.cuh", "buffer = next_buffer(buffer);"))
     assert trial.d.tobytes() != trial.expected().tobytes()
@@ -263,7 +263,7 @@ def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
     assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}
 
 
-def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
+def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
     trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

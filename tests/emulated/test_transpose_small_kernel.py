@@ -14,7 +14,7 @@ from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
-from matmill.tiling import bank_padding as gaps
+from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
@@ -25,7 +25,7 @@ def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> 
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
     if blocks is not None:
-        vectors = elements(config) * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+        vectors = elements(config) * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
         shared = shared_bytes(vectors, config["PAD_EVERY"], config["PAD_VECTORS"])
         config = config.replace(AHEAD=1, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SMALL.with_config(config)
@@ -97,23 +97,23 @@ def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int) ->
         trial = small(TransposeTrial((64, m, n), dtype, (ACROSS, None, ROWS), (1.0, 0.0)), 1)
         config = trial.kernel.config
         found = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
-        vectors = config["G"] * m * n * size // gaps.VECTOR_BYTES
+        vectors = config["G"] * m * n * size // bank_padding.VECTOR_BYTES
         each, plain = (
-            gaps.wavefronts(m, n, size, vectors, kept)
+            bank_padding.wavefronts(m, n, size, vectors, kept)
             for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (m, 0))
         )
-        assert found <= 1.15 * each * gaps.VECTOR_BYTES / size
+        assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / size
         assert each <= plain
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([2, 4, 8, 16]), st.integers(1, 100))
-def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n: int, v: int, every: int) -> None:
+def test_steady_vectors_are_at_the_same_distances_and_cross_no_matrix(m: int, n: int, v: int, every: int) -> None:
     at = np.arange(lcm(m * n, v) * 4).reshape(-1, v)
     matrix, inside = np.divmod(at, m * n)
-    place = matrix * m * n + inside % n * m + inside // n
-    distances = place + place // (v * every) * 1000  # a gap that no distance within the run makes up for
+    offset = matrix * m * n + inside % n * m + inside // n
+    distances = offset + offset // (v * every) * 1000  # padding that no distance within the run makes up for
     distances -= distances[:, :1]
-    if gaps.steady(m, n, v, every):
+    if bank_padding.steady(m, n, v, every):
         assert (distances == distances[0]).all()
 
 
@@ -124,14 +124,14 @@ def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: in
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
-def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
+def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
     for m, n, dtype, ahead in ((8, 8, I8, {0}), (17, 23, I8, {0, 1}), (17, 23, F32, {0})):
         rows, across = View((n, 1), m * n), View((1, m), m * n)
         found = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
         assert {config["AHEAD"] for config in found} == ahead
 
 
-def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
+def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
     trial = small(TransposeTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -16,7 +16,7 @@ import numpy as np
 VECTOR_BYTES = 16
 _WARP, _BANKS, _WORD = 32, 32, 4
 #: Candidates for ``padding``, and for ``every`` besides those that follow from the shape.
-_VECTORS, _EVERY = (1, 2, 3), (4, 6, 7, 8, 12, 16, 24, 32)
+_PAD_VECTORS, _PAD_EVERY = (1, 2, 3), (4, 6, 7, 8, 12, 16, 24, 32)
 #: Vectors of D, from the start of a chunk, whose reads are counted.
 _COUNTED = 256
 #: Wavefronts per read that doubling the shared memory must save.
@@ -74,7 +74,7 @@ def best(m: int, n: int, itemsize: int, vectors: int, most_bytes: int) -> tuple[
     v = VECTOR_BYTES // itemsize
     shape = {m, 2 * m, max(1, m // 2), max(1, m * n // v), max(1, m // v), max(1, 2 * m // v)}
     found = {(m, 0): wavefronts(m, n, itemsize, vectors, (m, 0))}
-    for every, padding in product(sorted({*_EVERY, *shape}), _VECTORS):
+    for every, padding in product(sorted({*_PAD_EVERY, *shape}), _PAD_VECTORS):
         fits = 2 * padding <= every and (vectors + (vectors - 1) // every * padding) * VECTOR_BYTES <= most_bytes
         if fits and (not same_rows(m, n, v) or steady(m, n, v, every)):
             found[every, padding] = wavefronts(m, n, itemsize, vectors, (every, padding)) + _WORTH * padding / every

@@ -75,8 +75,8 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    e, _, partials, k, e_row, *_ = fixed_size_arguments(problem, operands)
-    return e, partials, k, e_row
+    e, _, partial_sums, k, e_row, *_ = fixed_size_arguments(problem, operands)
+    return e, partial_sums, k, e_row
 
 
 GRAM: Rung[Gemm] = Rung(
