@@ -95,7 +95,7 @@ def _launch(launches: Launches[T], args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of random matrices, checked as ``subject`` says. Where ``also_without_counter``, without a counter too."""
+    """A product of random matrices, checked as ``subject`` says; ``also_without_counter``: without a counter too."""
 
     name: str
     kernel: Kernel[Gemm]

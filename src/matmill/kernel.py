@@ -94,9 +94,9 @@ class AuxLaunch(Generic[P]):
 class Kernel(Generic[P]):
     """One entry point of CUDA C++ and what the host needs to launch it.
 
-    ``package`` is the Python package whose folder holds ``kernel.cuh``. ``why_not_config`` is the one place that knows when
-    the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into a grid,
-    ``arguments`` gives the entry point's arguments. ``parameters`` are the fields of its ``struct Args``; None
+    ``package`` is the Python package whose folder holds ``kernel.cuh``. ``why_not_config`` is the one place that
+    knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into
+    a grid, ``arguments`` gives the entry point's arguments. ``parameters`` are the fields of its ``struct Args``; None
     where the entry point takes a list of parameters, as rungs do: they show ``__restrict__``, which does not reach into
     a struct.
 

@@ -38,7 +38,7 @@ SMALL = tile(64, 64, 64, 2, 2, stages=2)
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a matrix in its buffer: transposed or not, elements between rows, between columns, before the first."""
+    """A matrix in its buffer: transposed or not, elements between rows, between columns, before the first."""
 
     transposed: bool = False
     pad: int = 0
@@ -270,7 +270,9 @@ def test_repacking_is_refused_where_it_takes_too_much_memory_or_finds_nothing() 
     h200 = ARCHES["h200"]
     for n, fits in ((32767, True), (32769, False)):
         odd = Gemm(n, n, n, dtype=ALL["float16"], a_align=2, b_align=2, d_align=2)
-        repacking = [HGEMM.with_config(config) for config in space(odd, h200) if config["REPACK_A"] and config["REPACK_B"]]
+        repacking = [
+            HGEMM.with_config(config) for config in space(odd, h200) if config["REPACK_A"] and config["REPACK_B"]
+        ]
         assert repacking
         reasons = {kernel.why_not(odd, h200) for kernel in repacking}
         assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})

@@ -39,7 +39,9 @@ class TensorCores:
 def like(v: int, *, several: bool, **constants: int) -> TensorCores:
     """Lanes that load ``v`` k's at once, in several k-groups or one, and these constants."""
     wanted = {"V": v, **constants}
-    return TensorCores(lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted))
+    return TensorCores(
+        lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted)
+    )
 
 
 def roundoffs(trial: Trial) -> float:
@@ -81,7 +83,9 @@ ON_TENSOR_CORES = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "pad"), ON_TENSOR_CORES, ids=[f"{case}+{pad}" for _, case, pad in ON_TENSOR_CORES])
+@pytest.mark.parametrize(
+    ("subject", "case", "pad"), ON_TENSOR_CORES, ids=[f"{case}+{pad}" for _, case, pad in ON_TENSOR_CORES]
+)
 def test_tensor_cores_are_right(subject: TensorCores, case: Case, pad: int) -> None:
     trial = Trial(subject, case, pad=pad)
     assert not hazards(trial, schedule=case.m % 4)
@@ -122,7 +126,7 @@ GRAM_ON_TENSOR_CORES = [
     (like(2, several=False, DOWN=3), Case(81, 81, 67, "float32", "gram"), 1),
     (like(4, several=False, DOWN=4), Case(128, 128, 67, "float32", "gram"), 0),
     (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, a_layout="column"), 0),
-    # Tiles of 32 rows and 24 columns, read from one stage: four contiguous runs to a load of rows would be three of columns.
+    # Tiles of 32 rows and 24 columns, read from one stage: a load of four rows would be one of three columns.
     (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", a_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
@@ -135,7 +139,9 @@ GRAM_ON_TENSOR_CORES = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "pad"), GRAM_ON_TENSOR_CORES, ids=[str(case) for _, case, _ in GRAM_ON_TENSOR_CORES])
+@pytest.mark.parametrize(
+    ("subject", "case", "pad"), GRAM_ON_TENSOR_CORES, ids=[str(case) for _, case, _ in GRAM_ON_TENSOR_CORES]
+)
 def test_gram_matrices_on_tensor_cores_are_symmetric_to_the_bit(subject: TensorCores, case: Case, pad: int) -> None:
     trial = Trial(subject, case, pad=pad)
     trial.c[:] = np.tril(trial.c) + np.tril(trial.c, -1).T
@@ -378,7 +384,13 @@ PLANTED_ON_TENSOR_CORES = [
         "// the stages",
     ),
     (like(4, several=True), _WITH_REMAINDER, "remainder.cuh", _REMAINDER + "__syncthreads();", _REMAINDER),
-    (like(4, several=True), _WITH_REMAINDER, "remainder.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
+    (
+        like(4, several=True),
+        _WITH_REMAINDER,
+        "remainder.cuh",
+        "    __syncthreads();\n  }\n\n private:",
+        "  }\n\n private:",
+    ),
 ]
 
 

@@ -14,7 +14,14 @@ import pytest
 from matmill import cli
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
-from matmill.bench.problems.transpose_add import EMULATED, TransposeAddInputs, described, exact_sum, restored, transpose_add_problem
+from matmill.bench.problems.transpose_add import (
+    EMULATED,
+    TransposeAddInputs,
+    described,
+    exact_sum,
+    restored,
+    transpose_add_problem,
+)
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung

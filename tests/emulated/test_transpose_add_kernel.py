@@ -114,7 +114,9 @@ def copying(trial: TransposeTrial, **constants: int) -> TransposeTrial:
 def test_columns_that_start_anywhere_are_copied_as_they_lie_in_whole_vectors(name: str) -> None:
     dtype = ELEMENTWISE[name]
     m, n = 512 // dtype.itemsize, 130
-    trial = copying(TransposeTrial((1, m, n), dtype, (Placed(crossed=True, pad=1), None, Placed(pad=-n % 16)), (2.0, 0.0)))
+    trial = copying(
+        TransposeTrial((1, m, n), dtype, (Placed(crossed=True, pad=1), None, Placed(pad=-n % 16)), (2.0, 0.0))
+    )
     counters = check(trial).counters
     config, v = trial.kernel.config, 16 // dtype.itemsize
     # Of each column's part all vectors that hold some of it: one more than it has, unless it starts on one.

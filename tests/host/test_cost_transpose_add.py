@@ -54,7 +54,9 @@ def test_longer_rows_and_fewer_instructions_are_better_where_all_else_is_equal()
     longer = cost.demand(problem, config.replace(BC=64, BR=64, BLOCKS_PER_SM=2), H200)
     assert longer.bytes == asked.bytes
     assert longer.runs == asked.runs / 2
-    shifts = cost.demand(transpose_add_problem(8191, 8191, I8), tiles.space(transpose_add_problem(8191, 8191, I8), H200)[0], H200)
+    shifts = cost.demand(
+        transpose_add_problem(8191, 8191, I8), tiles.space(transpose_add_problem(8191, 8191, I8), H200)[0], H200
+    )
     assert shifts.elements > cost.demand(problem, config, H200).elements  # padding of shifted tiles counts
 
 
@@ -175,7 +177,8 @@ def test_chunks_of_slim_matrices_hold_no_padding_and_a_vector_more_for_each_unal
 def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     spaces = [
-        (problem, tiles.space(problem, H200)) for problem in (transpose_add_problem(64, 64), transpose_add_problem(4097, 2049, I8))
+        (problem, tiles.space(problem, H200))
+        for problem in (transpose_add_problem(64, 64), transpose_add_problem(4097, 2049, I8))
     ]
     few = transpose_add_problem(30, 10**6, I8)
     spaces.append((few, transpose_slim.space(few, H200)))

@@ -238,7 +238,9 @@ def test_the_slim_grid_has_every_type_with_either_side_short_and_rows_that_start
         own = [shape for shape in shapes if shape.dtype is dtype and (shape.m < shape.n) == wide]
         assert {max(shape.m, shape.n) * dtype.itemsize % 16 > 0 for shape in own} == {False, True}
         for shape in own:
-            entries = {one.kernel.entry for one in candidates(transpose_add_problem(shape.m, shape.n, dtype), get("h200"))}
+            entries = {
+                one.kernel.entry for one in candidates(transpose_add_problem(shape.m, shape.n, dtype), get("h200"))
+            }
             assert entries == {"transpose_add", "transpose_slim"}
 
 

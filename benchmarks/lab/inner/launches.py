@@ -57,7 +57,9 @@ def rungs(arch: Arch) -> Iterator[Product]:
             size, reason = nearest(rung, asked, arch, TRAFFIC)
             if size is None:
                 sys.exit(f"{rung.label}: {reason}")
-            yield Product(f"{rung.label} {layout_of(size)}", rung.kernel_for(size, arch), size, TRAFFIC, also_without_counter=True)
+            yield Product(
+                f"{rung.label} {layout_of(size)}", rung.kernel_for(size, arch), size, TRAFFIC, also_without_counter=True
+            )
 
 
 LAUNCHES: Launches[Product] = Launches("kernels", lambda arch, _args: ([], [*rungs(arch), *production(arch)]))

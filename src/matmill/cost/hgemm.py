@@ -207,7 +207,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
         latency=c.latency_cycles / asked.ahead,
     )
     inside = asked.tiles * (pace.cycles(c.pace_overlap) + c.barrier_cycles / asked.resident)
-    issued = (c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums) / per_cycle
+    issued = (
+        c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums
+    ) / per_cycle
     written = asked.stored_bytes / c.l2_bytes
     stores = (issued**p + written**p) ** (1 / p)
     compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz

@@ -34,7 +34,7 @@ def packed_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, .
 
 
 def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """``why_not_config`` of every rung: one product of packed float32 matrices whose sizes are multiples of m, n and k."""
+    """``why_not_config`` of every rung: one product of packed float32 matrices; m, n and k divide its sizes."""
     divides = multiples(m, n, k)
 
     def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:

@@ -1,9 +1,9 @@
 """Bank padding of a chunk in shared memory, so that a warp gathers from different banks.
 
 A chunk of ``include/matmill/transpose/chunk.cuh`` is stored in vectors of 16 bytes, column by column, with
-``padding`` unused vectors after every ``every``. A warp reads element i of 32 neighbouring vectors of D at a time. Their offsets in
-X depend only on the shape of the chunk's matrices, so the best padding for a shape is found by counting wavefronts, not
-by a rule.
+``padding`` unused vectors after every ``every``. A warp reads element i of 32 neighbouring vectors of D at a time.
+Their offsets in X depend only on the shape of the chunk's matrices, so the best padding for a shape is found by
+counting wavefronts, not by a rule.
 """
 
 from __future__ import annotations

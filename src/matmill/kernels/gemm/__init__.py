@@ -1,8 +1,8 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
 The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
-has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their
-partial sums in fixed order.
+has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds
+their partial sums in fixed order.
 """
 
 from __future__ import annotations

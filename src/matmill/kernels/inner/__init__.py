@@ -1,7 +1,7 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to finish (LAST_BLOCK = 1) or
-a second launch adds the partial sums, which are in a workspace, in fixed order.
+E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to
+finish (LAST_BLOCK = 1) or a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
 from __future__ import annotations

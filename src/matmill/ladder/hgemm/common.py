@@ -40,7 +40,7 @@ def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """``why_not_config`` of every rung: one product of packed 16-bit matrices, on a GPU whose tensor cores take them."""
+    """``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
     reason = why_not_tensor_cores(problem, config, arch)
     if reason is not None:
         return reason
