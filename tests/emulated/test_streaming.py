@@ -59,7 +59,7 @@ def test_chunks_add_up_to_the_product(ways: tuple[str, str], m: int, n: int, dty
     found = _streamed(e, f, device, budget, c=c, alpha=2, beta=-1)
     count = plan_for(e, f, budget).count
     assert count >= 4
-    assert (device.entries.count("inner"), device.entries.count("carry")) == (count, count)
+    assert (device.entries.count("inner"), device.entries.count("accumulate_partial")) == (count, count)
     assert np.array_equal(found, (2 * exact(e, f) - c.astype(np.float64)).astype(dtype.numpy))
 
 
