@@ -31,7 +31,7 @@ from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems import hgemm
 from matmill.bench.problems.hgemm import HALVES, half_product
 from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
-from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transpose_add_problem
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, DType
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
@@ -107,7 +107,7 @@ def record_measured(args: argparse.Namespace) -> None:
         product = inner_product(*case(name), ALL[args.dtype], args.layout)
         record(args.out, measure("inner", LADDERS["inner"].rows, product, None, seed=SEED))
     for name in args.transpose_add:
-        problem = transposed_sum(*ARTICLE, ELEMENTWISE[name])
+        problem = transpose_add_problem(*ARTICLE, ELEMENTWISE[name])
         record(args.out, measure("transpose_add", LADDERS["transpose_add"].rows, problem, None, seed=SEED))
 
 
@@ -125,7 +125,7 @@ def emulated_halves() -> Iterator[Outcome]:
 def emulated_transpose_add() -> Iterator[Outcome]:
     """The transpose_add ladder and the production kernel in bfloat16, as the article has it, and in float32."""
     for dtype in (BF16, F32):
-        asked = transposed_sum(*EMULATED, dtype)
+        asked = transpose_add_problem(*EMULATED, dtype)
         yield emulate("transpose_add", LADDERS["transpose_add"].rows, asked, get("h200"), seed=SEED)
 
 

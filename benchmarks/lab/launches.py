@@ -95,13 +95,13 @@ def _launch(launches: Launches[T], args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of random matrices, checked as ``subject`` says. Where ``uncounted``, without a counter too."""
+    """A product of random matrices, checked as ``subject`` says; ``also_without_counter``: without a counter too."""
 
     name: str
     kernel: Kernel[Gemm]
     problem: Gemm
     subject: Subject[Gemm]
-    uncounted: bool = False
+    also_without_counter: bool = False
 
     def kernels(self, _arch: Arch) -> list[tuple[Kernel[Any], DType]]:
         """The one."""
@@ -124,8 +124,8 @@ class Product:
         ):
             to_a, to_d = first.pointer("A"), d.pointer("D")
             to_b, workspace = to_a if problem.gram else second.pointer("B"), room.pointer("workspace")
-            counted = [word.pointer("counter")] if kernel.counts(problem) or not self.uncounted else []
-            for counter in [None, *counted] if self.uncounted else counted:
+            counted = [word.pointer("counter")] if kernel.counts(problem) or not self.also_without_counter else []
+            for counter in [None, *counted] if self.also_without_counter else counted:
                 for memory in (d, room):
                     memory.fill_bytes(NAN_BYTE)
                 operands = GemmOperands(to_a, to_b, to_d, to_d, workspace=workspace, counter=counter)

@@ -1,4 +1,4 @@
-"""A kernel as the host knows it: its source, constants, legality, launch geometry and parameters."""
+"""A kernel as the host knows it: its source, constants, why_not, launch geometry and parameters."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class AuxLaunch(Generic[P]):
 class Kernel(Generic[P]):
     """One entry point of CUDA C++ and what the host needs to launch it.
 
-    ``package`` is the Python package whose folder holds ``kernel.cuh``. ``legality`` is the one place that knows when
-    the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into a grid,
-    ``arguments`` gives the entry point's arguments. ``parameters`` declares the parameters that are
-    generated; None where the entry point spells them out, as rungs do: they show ``__restrict__``.
+    ``package`` is the Python package whose folder holds ``kernel.cuh``. ``why_not_config`` is the one place that
+    knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into
+    a grid, ``arguments`` gives the entry point's arguments. ``parameters`` declares the parameters that are generated;
+    None where the entry point spells them out, as rungs do: they show ``__restrict__``.
 
     ``before`` and ``after`` are the launches around the kernel's own; ``workspace_bytes`` is the size of the workspace
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the
@@ -110,7 +110,7 @@ class Kernel(Generic[P]):
     config: Config
     geometry: Callable[[P, Config], Geometry]
     arguments: Callable[[P, GemmOperands], tuple[Argument, ...]]
-    legality: Callable[[P, Config, Arch], str | None]
+    why_not_config: Callable[[P, Config, Arch], str | None]
     before: tuple[AuxLaunch[P], ...] = ()
     after: tuple[AuxLaunch[P], ...] = ()
     workspace_bytes: Callable[[P, Config], int] | None = None
@@ -121,7 +121,7 @@ class Kernel(Generic[P]):
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """Why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
-        reason = self.legality(problem, self.config, arch)
+        reason = self.why_not_config(problem, self.config, arch)
         if reason is not None:
             return reason
         aux = (*self._needed(self.before, problem), *self._needed(self.after, problem))
@@ -235,19 +235,19 @@ class Rung(Generic[P]):
 
 
 def always(_problem: object, _config: Config, _arch: Arch) -> None:
-    """Legality of a kernel that takes every problem."""
+    """``why_not_config`` of a kernel that takes every problem."""
 
 
 def multiples(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Legality of a kernel that needs m, n and k to be multiples of fixed numbers."""
+    """``why_not_config`` of a kernel that needs m, n and k to be multiples of fixed numbers."""
 
-    def legality(problem: Gemm, _config: Config, _arch: Arch) -> str | None:
+    def why_not(problem: Gemm, _config: Config, _arch: Arch) -> str | None:
         for name, value, factor in (("m", problem.m, m), ("n", problem.n, n), ("k", problem.k, k)):
             if value % factor:
                 return f"{name} = {value} is not a multiple of {factor}"
         return None
 
-    return legality
+    return why_not
 
 
 def ceil_div(a: int, b: int) -> int:

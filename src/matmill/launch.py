@@ -108,9 +108,9 @@ class Launch:
     ``args`` follow the entry point's parameters in order: pointers, NumPy scalars of the parameter's exact type,
     structs and tensor maps (:class:`~matmill.parameters.Parameters` gives them by name). ``cluster`` is the blocks of one thread block cluster along each axis of the grid, which it divides.
     ``pdl`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream still
-    runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per SM that the kernel
-    is made for: where the launch has no more per SM, shared memory is reserved for those that it has, and the rest is
-    L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
+    runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per
+    SM that the kernel is made for: where the launch has no more per SM, shared memory is reserved for those that it
+    has, and the rest is L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
     """
 
     kernel: str

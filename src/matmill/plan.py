@@ -95,7 +95,7 @@ Enqueue: TypeAlias = Callable[[Addresses, int], None]
 
 
 class _Step:
-    """One stage of a plan: its kernels, loaded, and its places."""
+    """One stage of a plan: its kernels, loaded, and its offsets."""
 
     def __init__(self, gpu: GPU, ready: Ready[Any]) -> None:
         self._gpu, self._ready = gpu, ready
@@ -112,9 +112,9 @@ class _Step:
         """A frame with these scalars."""
         frame = self._gpu.frame(self._ready.launches(_NOWHERE, alpha=alpha, beta=beta), NAMES)
         calls = tuple((kernel, *call) for kernel, call in zip(self._kernels, frame.calls, strict=True))
-        return frame.bind, None if self._at_once else self._places, calls
+        return frame.bind, None if self._at_once else self._at_offsets, calls
 
-    def _places(self, addresses: Addresses) -> Iterator[Addresses]:
+    def _at_offsets(self, addresses: Addresses) -> Iterator[Addresses]:
         a, b, c, d, workspace, counter = addresses
         for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
             yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter
@@ -169,9 +169,9 @@ class Plan:
                 frames = free.pop()
             except IndexError:
                 frames = tuple(step.bound(alpha, beta) for step in steps)
-            for bind, places, calls in frames:
-                for place in (addresses,) if places is None else places(addresses):
-                    bind(place, stream)
+            for bind, offsets, calls in frames:
+                for operands in (addresses,) if offsets is None else offsets(addresses):
+                    bind(operands, stream)
                     for kernel, config, parameters in calls:
                         kernel(config, parameters)
             free.append(frames)
@@ -180,7 +180,7 @@ class Plan:
 
 
 def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
-    """What enqueues one launch, without loops over stages, places and launches, which are a fifth of it."""
+    """What enqueues one launch, without loops over stages, offsets and launches, which are a fifth of it."""
     free: deque[_Bound] = deque()
 
     def enqueue(addresses: Addresses, stream: int) -> None:

@@ -57,7 +57,7 @@ def answer(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, be
 
 
 def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """How far an element of ``alpha * a @ b + beta * c`` may lie from the truth, in whatever order it was summed.
+    """How far an element of ``alpha * a @ b + beta * c`` may be from the truth, in whatever order it was summed.
 
     ``(k + 3) u / (1 - (k + 3) u) * |alpha| |a| |b| + 3 u |beta c|`` with the unit roundoff u (half of eps): Higham,
     Accuracy and Stability of Numerical Algorithms, section 3.5; plus one smallest normal number per term for results
@@ -85,7 +85,7 @@ def bound(a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, bet
 def check(actual: Array, a: Array, b: Array, c: Array | None = None, *, alpha: float = 1.0, beta: float = 0.0) -> Check:
     """Compares every element of ``actual`` with the answer; shapes as in ``matmul``.
 
-    An element is right where it lies within :func:`bound`, or, where the answer is not finite or beyond the dtype's
+    An element is right where it is within :func:`bound`, or, where the answer is not finite or beyond the dtype's
     range, where it is that same value. NaN where a number belongs is wrong, and so is a result of another shape or
     dtype.
 

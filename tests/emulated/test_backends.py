@@ -17,7 +17,7 @@ from matmill.choose import Choice, choose
 from matmill.dispatch import plan_cache
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
-from matmill.launch import Launch, Pointer
+from matmill.launch import Launch, Pointer, Struct
 from matmill.problem import Gemm
 from matmill.reference import check
 from support.fake_gpu import Buffer, DeviceArray, FakeGPU, Tensors
@@ -177,7 +177,8 @@ def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: Fak
 
 
 def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
-    found = {arg.name: arg.address for arg in launch.args if isinstance(arg, Pointer)}
+    values = [value for args in launch.args if isinstance(args, Struct) for _, value in args.fields]
+    found = {value.name: value.address for value in values if isinstance(value, Pointer)}
     return tuple(found[name] for name in names)
 
 
@@ -187,7 +188,7 @@ def test_host_arrays_through_two_launches(device: FakeGPU, dtype: str) -> None:
     e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
     result = matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu")
     assert check(result, e, f, c, alpha=0.5, beta=2).ok
-    assert [launch.entry for launch, _ in device.launches] == ["inner", "finish"]
+    assert [launch.entry for launch, _ in device.launches] == ["inner", "splitk_reduce"]
     device.uploaded.clear()
     assert check(matmill.inner(e[:, ::-1], e[:, ::-1].T, executor="gpu"), e, e.T).ok
     assert device.uploaded == [e.nbytes]  # one matrix, and one copy of it
@@ -200,7 +201,7 @@ def test_host_arrays_through_two_launches(device: FakeGPU, dtype: str) -> None:
 def test_a_workspace_of_our_own_is_held_until_the_kernels_have_run(device: FakeGPU) -> None:
     a, b = _random(0, 4, 900), _random(1, 900, 3)
     matmill.matmul(DeviceArray(device, a), DeviceArray(device, b), stream=5)
-    assert [launch.entry for launch, _ in device.launches] == ["inner", "finish"]
+    assert [launch.entry for launch, _ in device.launches] == ["inner", "splitk_reduce"]
     ((held, _stream),) = device.held
     (workspace,) = (owner for owner in held if isinstance(owner, Buffer))
     assert (workspace.address,) == _pointers(device.launches[1][0], "workspace")
@@ -217,7 +218,7 @@ def test_tensors_stay_in_place_and_lend_the_workspace(device: FakeGPU, tensors: 
         assert check(result.base, e, f, c, alpha=0.5, beta=1.0 + turn).ok
     workspace = 3 * 4 * 3 * ALL[dtype].accumulator.itemsize
     assert tensors.made == [(12, dtype), (workspace, "uint8")] * 2
-    assert [(launch.entry, stream) for launch, stream in device.launches] == [("inner", 33), ("finish", 33)] * 2
+    assert [(launch.entry, stream) for launch, stream in device.launches] == [("inner", 33), ("splitk_reduce", 33)] * 2
     assert (device.held, device.orders, device.waits, device.uploaded) == ([], [], 0, [])
     out = np.full((3, 4), np.nan, kind).T
     target = tensors(out)

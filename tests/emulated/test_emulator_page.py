@@ -28,7 +28,7 @@ BODIES = {
         'extern __shared__ float s[]; const unsigned at = __cvta_generic_to_shared(s + t); asm volatile("cp.async.ca'
         '.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + t) : "memory"); __syncthreads(); x[t] = s[t];'
     ),
-    "early-launch": 'x[t] = 1; asm volatile("griddepcontrol.wait;" ::: "memory");',
+    "dependent-launch": 'x[t] = 1; asm volatile("griddepcontrol.wait;" ::: "memory");',
     "deadlock": 'if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");',
     "step-limit": 'for (unsigned i = 1; i; i += 2) asm volatile("" : "+r"(i));',
     "trap": "if (t == 5) __trap();",
@@ -43,7 +43,7 @@ def found(kind: str) -> list[str]:
     text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
     memory, x = Memory(), np.ones(64, np.float32)
     pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
-    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, pdl=kind == "early-launch")
+    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:

@@ -1,4 +1,4 @@
-"""16-bit products on the matrix units: matrices that lie any way, padded or not, every tile, k in parts, matmul."""
+"""16-bit products on the tensor cores: any strides, with repacked operands or without, every tile, split-K, matmul."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ SMALL = tile(64, 64, 64, 2, 2, stages=2)
 
 
 @dataclass(frozen=True)
-class Laid:
-    """How a matrix lies in its buffer: transposed or not, elements between rows, between columns, before the first."""
+class Layout:
+    """A matrix in its buffer: transposed or not, elements between rows, between columns, before the first."""
 
-    turned: bool = False
+    transposed: bool = False
     pad: int = 0
     step: int = 1
     start: int = 0
 
     def made(self, batch: int, rows: int, columns: int, dtype: np.dtype[np.generic], fill: Array | None) -> Array:
         """A view [batch, rows, columns] of a buffer of NaN, with ``fill`` in it."""
-        outer, inner = (columns, rows) if self.turned else (rows, columns)
-        line = inner * self.step + self.pad
-        flat = np.full(self.start + batch * outer * line + self.step, np.nan, dtype)
-        view = flat[self.start : self.start + batch * outer * line].reshape(batch, outer, line)
+        outer, inner = (columns, rows) if self.transposed else (rows, columns)
+        pitch = inner * self.step + self.pad
+        flat = np.full(self.start + batch * outer * pitch + self.step, np.nan, dtype)
+        view = flat[self.start : self.start + batch * outer * pitch].reshape(batch, outer, pitch)
         view = view[:, :, : inner * self.step : self.step]
-        view = view.swapaxes(1, 2) if self.turned else view
+        view = view.swapaxes(1, 2) if self.transposed else view
         if fill is not None:
             view[...] = fill
         return view
 
     def align(self, view: Array) -> int:
-        """Bytes to which every line's start is aligned, at most 16."""
+        """Bytes to which the start of every contiguous run is aligned, at most 16."""
         bits = 16 | view.strides[0] | max(view.strides[1:]) | self.start * 2
         return bits & -bits
 
@@ -71,16 +71,16 @@ def buffer_of(view: Array) -> Array:
 
 
 class Product:
-    """A batch of products on fresh random numbers, by HGEMM with a tile shape and k in some parts."""
+    """A batch of products on fresh random numbers, by HGEMM with a tile shape and k in some slices."""
 
     def __init__(
         self,
         shape: tuple[int, int, int],
-        a: Laid,
-        b: Laid,
-        d: Laid,
+        a: Layout,
+        b: Layout,
+        d: Layout,
         *,
-        c: Laid | None = None,
+        c: Layout | None = None,
         dtype: str = "float16",
         batch: int = 1,
         arch: str = "h200",
@@ -111,7 +111,7 @@ class Product:
         )
 
     def run(self, schedule: int = 0) -> list[Report]:
-        """Runs the kernel, what packs matrices before it and what adds the parts of k after it."""
+        """Runs the kernel, what repacks matrices before it and what adds split-K partial sums after it."""
         assert self.kernel.why_not(self.problem, self.arch) is None
         memory = Memory()
 
@@ -138,7 +138,7 @@ class Product:
 
 
 def address(view: Array) -> int:
-    """Where its first element lies."""
+    """Of its first element."""
     first: int = view.__array_interface__["data"][0]
     return first
 
@@ -153,101 +153,101 @@ def strided(**views: Array | None) -> dict[str, Any]:
     return found
 
 
-PLAIN, TURNED = Laid(), Laid(turned=True)
-ODD = Laid(start=1)
-LAYOUTS = [(a, b) for a in (PLAIN, TURNED) for b in (PLAIN, TURNED)]
+PLAIN, TRANSPOSED = Layout(), Layout(transposed=True)
+ODD = Layout(start=1)
+LAYOUTS = [(a, b) for a in (PLAIN, TRANSPOSED) for b in (PLAIN, TRANSPOSED)]
 
 
 @pytest.mark.parametrize("arch", ["t4", "h200"])
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda laid: "turned" if laid.turned else "plain")
-def test_every_pair_of_layouts(a: Laid, b: Laid, arch: str) -> None:
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
     product = Product((72, 80, 136), a, b, PLAIN, arch=arch)
     config = product.kernel.config
     assert (config["A_VEC"], config["B_VEC"], config["D_VEC"]) == (8, 8, 8)
     (report,) = product.run()
     assert report.ok
     assert product.right()
-    # Transposed or not: no fragment, no copy and no slab meets a bank conflict.
+    # Transposed or not: no fragment, no copy and no epilogue staging buffer meets a bank conflict.
     assert report.counters.bank_conflicts == 0
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_batches_with_c_of_another_layout(parts: int) -> None:
-    product = Product((66, 72, 140), PLAIN, TURNED, PLAIN, c=TURNED, dtype="bfloat16", batch=3, parts=parts)
+    product = Product((66, 72, 140), PLAIN, TRANSPOSED, PLAIN, c=TRANSPOSED, dtype="bfloat16", batch=3, parts=parts)
     assert all(report.ok for report in product.run())
     assert product.right()
 
 
-LAID = st.builds(
-    Laid, st.booleans(), st.sampled_from([0, 1, 2, 8]), st.sampled_from([1, 1, 3]), st.sampled_from([0, 1, 2])
+ANY_LAYOUT = st.builds(
+    Layout, st.booleans(), st.sampled_from([0, 1, 2, 8]), st.sampled_from([1, 1, 3]), st.sampled_from([0, 1, 2])
 )
 
 
 @settings(max_examples=6, deadline=None)
 @given(
     shape=st.tuples(st.integers(1, 80), st.integers(1, 80), st.integers(1, 140)),
-    a=LAID,
-    b=LAID,
-    d=LAID,
-    c=st.none() | LAID,
+    a=ANY_LAYOUT,
+    b=ANY_LAYOUT,
+    d=ANY_LAYOUT,
+    c=st.none() | ANY_LAYOUT,
     dtype=st.sampled_from(["float16", "bfloat16"]),
     parts=st.integers(1, 4),
     pads=st.sampled_from(["", "A", "B", "AB"]),
 )
 def test_any_strides(  # noqa: PLR0917 — drawn
-    shape: tuple[int, int, int], a: Laid, b: Laid, d: Laid, c: Laid | None, dtype: str, parts: int, pads: str
+    shape: tuple[int, int, int], a: Layout, b: Layout, d: Layout, c: Layout | None, dtype: str, parts: int, pads: str
 ) -> None:
     product = Product(shape, a, b, d, c=c, dtype=dtype, parts=parts, pads=pads)
     assert all(report.ok for report in product.run())
     assert product.right()
 
 
-# -- padded copies ----------------------------------------------------------------------------------------------------
+# -- repacked copies ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arch", ["t4", "h200"])
-@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda laid: "turned" if laid.turned else "plain")
-def test_padded_matrices_are_copied_16_bytes_at_a_time(a: Laid, b: Laid, arch: str) -> None:
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+def test_repacked_matrices_are_copied_16_bytes_at_a_time(a: Layout, b: Layout, arch: str) -> None:
     m, n, k = 67, 75, 131
     product = Product((m, n, k), replace(a, start=1), replace(b, pad=1), PLAIN, arch=arch, pads="AB")
-    packing, main = product.run()
-    assert packing.ok
+    repacking, main = product.run()
+    assert repacking.ok
     assert main.ok
     assert product.right()
     # Eight-element pieces of A and B that hold something, once for each of the 2 x 2 tiles of D across them.
-    copied = (m if a.turned else k, k if a.turned else m), (k if b.turned else n, n if b.turned else k)
-    pieces = 2 * sum(-(-length // 8) * lines for length, lines in copied)
+    copied = (m if a.transposed else k, k if a.transposed else m), (k if b.transposed else n, n if b.transposed else k)
+    pieces = 2 * sum(-(-length // 8) * count for length, count in copied)
     if arch == "h200":
         assert main.counters.cp_async_bytes == pieces * 16
         assert main.counters.global_load_requests == 0
     else:
         assert main.counters.global_load_bytes == pieces * 16
     assert main.counters.bank_conflicts == 0
-    assert packing.counters.global_load_bytes == packing_reads(a, b, m, n, k)
-    assert packing.counters.global_store_bytes == pieces // 2 * 16
+    assert repacking.counters.global_load_bytes == repacking_reads(a, b, m, n, k)
+    assert repacking.counters.global_store_bytes == pieces // 2 * 16
 
 
-def packing_reads(a: Laid, b: Laid, m: int, n: int, k: int) -> int:
-    """Bytes that packing reads: what is past the end of a line is its last element again."""
-    lines = ((k, m) if a.turned else (m, k)), ((n, k) if b.turned else (k, n))
-    return sum(count * -(-length // 8) * 16 for count, length in lines)
+def repacking_reads(a: Layout, b: Layout, m: int, n: int, k: int) -> int:
+    """Bytes that repacking reads: what is past the end of a contiguous run is its last element again."""
+    runs = ((k, m) if a.transposed else (m, k)), ((n, k) if b.transposed else (k, n))
+    return sum(count * -(-length // 8) * 16 for count, length in runs)
 
 
 @pytest.mark.parametrize(("start", "pad", "reads"), [(0, 3, 8), (2, 2, 4), (4, 4, 2), (8, 0, 1)])
-def test_what_is_aligned_to_more_is_packed_by_wider_reads(start: int, pad: int, reads: int) -> None:
-    # One line of 32 whole vectors: a warp, and as many reads as the alignment leaves it.
-    product = Product((1, 8, 256), Laid(start=start, pad=pad), PLAIN, PLAIN, pads="A")
+def test_what_is_aligned_to_more_is_repacked_by_wider_reads(start: int, pad: int, reads: int) -> None:
+    # One row of 32 whole vectors: a warp, and as many reads as the alignment leaves it.
+    product = Product((1, 8, 256), Layout(start=start, pad=pad), PLAIN, PLAIN, pads="A")
     product.problem = replace(product.problem, a_align=16 // reads)
-    packing, _ = product.run()
-    assert packing.counters.global_load_requests == reads
+    repacking, _ = product.run()
+    assert repacking.counters.global_load_requests == reads
     assert product.right()
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("pads", ["A", "B", "AB"])
-def test_padded_batches_with_c_beside_parts_of_k(pads: str, parts: int) -> None:
+def test_repacked_batches_with_c_and_split_k(pads: str, parts: int) -> None:
     product = Product(
-        (37, 41, 267), ODD, Laid(step=3), ODD, c=TURNED, dtype="bfloat16", batch=2, parts=parts, pads=pads
+        (37, 41, 267), ODD, Layout(step=3), ODD, c=TRANSPOSED, dtype="bfloat16", batch=2, parts=parts, pads=pads
     )
     assert all(report.ok for report in product.run(schedule=1))
     assert product.right()
@@ -264,13 +264,15 @@ SOMEWHERE = GemmOperands(
 POINTERS = {value for value in vars(SOMEWHERE).values() if isinstance(value, Pointer)}
 
 
-def test_padding_is_refused_where_it_takes_too_much_memory_or_finds_nothing() -> None:
+def test_repacking_is_refused_where_it_takes_too_much_memory_or_finds_nothing() -> None:
     h200 = ARCHES["h200"]
     for n, fits in ((32767, True), (32769, False)):
         odd = Gemm(n, n, n, dtype=ALL["float16"], a_align=2, b_align=2, d_align=2)
-        padded = [HGEMM.with_config(config) for config in space(odd, h200) if config["REPACK_A"] and config["REPACK_B"]]
-        assert padded
-        reasons = {kernel.why_not(odd, h200) for kernel in padded}
+        repacking = [
+            HGEMM.with_config(config) for config in space(odd, h200) if config["REPACK_A"] and config["REPACK_B"]
+        ]
+        assert repacking
+        reasons = {kernel.why_not(odd, h200) for kernel in repacking}
         assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})
     empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
     assert not any(config["REPACK_A"] or config["REPACK_B"] for config in space(empty, h200))
@@ -310,11 +312,11 @@ def test_parts_that_have_no_terms_add_nothing() -> None:
     assert product.right()
 
 
-@pytest.mark.parametrize(("batch", "adder"), [(1, "finish"), (2, "share")])
-def test_many_parts_are_shared_by_more_threads_where_outputs_are_few(batch: int, adder: str) -> None:
-    product = Product((66, 72, 1100), PLAIN, PLAIN, PLAIN, c=TURNED, batch=batch, parts=18)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_many_parts_are_shared_by_more_threads_where_outputs_are_few(batch: int) -> None:
+    product = Product((66, 72, 1100), PLAIN, PLAIN, PLAIN, c=TRANSPOSED, batch=batch, parts=18)
     asked = (stage for stage in HGEMM.after if stage.needed and stage.needed(product.problem, product.kernel.config))
-    assert [stage.entry for stage in asked] == [adder]
+    assert [stage.entry for stage in asked] == ["splitk_reduce"]
     assert [report.ok for report in product.run(schedule=1)] == [True, True]
     assert product.right()
 
@@ -372,7 +374,7 @@ def test_a_gram_matrix_is_symmetric_to_the_bit(k: int, dtype: str) -> None:
     assert gram.tobytes() == gram.T.copy().tobytes()
 
 
-def padded_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+def repacked_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """The configurations that pad, or all where nothing can be padded."""
     configs = space(problem, arch)
     return tuple(config for config in configs if config["REPACK_A"] or config["REPACK_B"]) or configs
@@ -384,10 +386,10 @@ def smallest(_problem: Gemm, config: Config, _arch: Arch) -> SimpleNamespace:
 
 
 @contextmanager
-def all_padded() -> Iterator[None]:
+def all_repacked() -> Iterator[None]:
     """Every product goes to HGEMM, and is padded where that can be."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(choosing, "PRODUCTION", (Production(HGEMM, padded_alone, smallest),))
+        patched.setattr(choosing, "PRODUCTION", (Production(HGEMM, repacked_alone, smallest),))
         choose.cache_clear()
         yield
     choose.cache_clear()
@@ -395,7 +397,7 @@ def all_padded() -> Iterator[None]:
 
 @pytest.fixture
 def padding() -> Iterator[None]:
-    with all_padded():
+    with all_repacked():
         yield
 
 
@@ -425,17 +427,17 @@ def test_padding_lets_nothing_leak(dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("padding")
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_padded_gram_matrix_is_packed_once_and_symmetric_to_the_bit(*, turned: bool) -> None:
-    a = drawn(0, 131, 130).T if turned else drawn(0, 130, 131)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_repacked_gram_matrix_is_copied_once_and_symmetric_to_the_bit(*, transposed: bool) -> None:
+    a = drawn(0, 131, 130).T if transposed else drawn(0, 130, 131)
     gram = emulated(a, a.T)
     assert reference.check(gram, a, a.T).ok
     assert gram.tobytes() == gram.T.copy().tobytes()
-    # A column has one element to each line, whichever way it lies; and it is one copy.
+    # A column has one element in each row, in any layout; and it is one copy.
     column = drawn(1, 77, 1)
     assert (emulated(column, column.T) == column * column.T).all()
     problem = Gemm(130, 130, 131, ALL["float16"], a_align=2, b_align=2, gram=True)
-    config = padded_alone(problem, ARCHES["h200"])[0]
+    config = repacked_alone(problem, ARCHES["h200"])[0]
     assert HGEMM.with_config(config.launched(SPLIT_K=1)).workspace(problem) == -(-130 * 136 * 2 // 256) * 256
 
 
@@ -446,19 +448,19 @@ def test_a_padded_gram_matrix_is_packed_once_and_symmetric_to_the_bit(*, turned:
     st.lists(st.booleans(), min_size=2, max_size=2),
     st.sampled_from([(1.0, 0.0), (0.5, 2.0), (-1.0, 0.0)]),
 )
-def test_padded_views_of_any_kind(
-    sizes: tuple[int, int, int], steps: list[int], turned: list[bool], factors: tuple[float, float]
+def test_repacked_views_of_any_kind(
+    sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], factors: tuple[float, float]
 ) -> None:
     m, n, k = sizes
 
     def view(seed: int, rows: int, columns: int) -> Array:
         across, down = steps[2 * seed : 2 * seed + 2]
         shape = (rows * abs(across), columns * abs(down))
-        root = drawn(seed, *(shape[::-1] if turned[seed] else shape))
-        return (root.T if turned[seed] else root)[::across, ::down]
+        root = drawn(seed, *(shape[::-1] if transposed[seed] else shape))
+        return (root.T if transposed[seed] else root)[::across, ::down]
 
     a, b, c = view(0, m, k), view(1, k, n), drawn(2, m, n)
-    with all_padded():
+    with all_repacked():
         found = emulated(a, b, c, alpha=factors[0], beta=factors[1])
     assert reference.check(found, a, b, c, alpha=factors[0], beta=factors[1]).ok
 

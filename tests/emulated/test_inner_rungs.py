@@ -114,7 +114,10 @@ PLANTED = [
     *((label, BARRIER, index, "", "shared memory") for label in ("basic", "phvm") for index in (0, 1)),
     *((label, BARRIER, 0, "", "shared memory") for label in RUNGS if label not in {"basic", "phvm"}),
     *((label, atomic, 0, plain, "workspace") for label, (atomic, plain) in PLAIN.items()),
-    *((label, "partials[Index(blockIdx.x)", 0, "partials[Index(0)", "workspace") for label in ("two-stage", "gram")),
+    *(
+        (label, "partial_sums[Index(blockIdx.x)", 0, "partial_sums[Index(0)", "workspace")
+        for label in ("two-stage", "gram")
+    ),
 ]
 
 
@@ -131,18 +134,21 @@ def test_planted_races_are_named(label: str, snippet: str, index: int, instead: 
 
 
 WRONG = [
-    *((label, "outputs.cuh", "sums[i] = 0;", ";") for label in ATOMIC),
-    *((label, "outputs.cuh", "Index(i) * outputs + output", "output") for label in ("two-stage", "gram")),
-    *((label, "lane_product.cuh", "at = pieces * V + first", "at = k") for label in ("vectorized", "two-stage")),
-    ("gram", "kernel.cuh", "pieces * V + first : k;", "k : k;"),
-    ("gram", "outputs.cuh", "mirrored && row > column", "false"),
+    *((label, "clear", "clear/kernel.cuh", "args.workspace[i] = 0;", ";") for label in ATOMIC),
+    *(
+        (label, "splitk_reduce", "reduce.cuh", "Index(i) * outputs + output", "output")
+        for label in ("two-stage", "gram")
+    ),
+    *((label, "", "lane_product.cuh", "at = pieces * V + first", "at = k") for label in ("vectorized", "two-stage")),
+    ("gram", "", "kernel.cuh", "pieces * V + first : k;", "k : k;"),
+    ("gram", "splitk_reduce", "reduce/kernel.cuh", "Config::MIRRORED && row > column", "false"),
 ]
 
 
-@pytest.mark.parametrize(("label", "header", "snippet", "instead"), WRONG)
-def test_planted_errors_are_beyond_the_bound(label: str, header: str, snippet: str, instead: str) -> None:
+@pytest.mark.parametrize(("label", "entry", "header", "snippet", "instead"), WRONG)
+def test_planted_errors_are_beyond_the_bound(label: str, entry: str, header: str, snippet: str, instead: str) -> None:
     trial = Trial(RUNGS[label], Case(3, 3, 903, layout="gram" if label == "gram" else "column"), GS=2, BS=64)
-    trial.run(without(trial.source(), header, snippet, 0, instead))
+    trial.run(without(trial.source(entry), header, snippet, 0, instead))
     assert not trial.excess() <= 1
 
 
@@ -164,7 +170,7 @@ def test_basic_reads_a_sector_per_lane_and_phvm_coalesces(dtype: str, apart: int
 
 def test_phvm_reads_one_element_in_n_of_a_row_major_f() -> None:
     report = Trial(RUNGS["phvm"], Case(2, 8, 1024, layout="row"), GS=2, BS=64).main()
-    # Half of the requests are E's, of 4 sectors; F's elements lie 8 apart, one per sector.
+    # Half of the requests are E's, of 4 sectors; F's elements are 8 apart, one per sector.
     assert sectors_per_request(report) == (4 + 32) / 2
 
 

@@ -59,7 +59,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
             entry="planted",
             config=Config.of(ACC16=acc16),
             geometry=lambda problem, _config: Geometry((problem.m, -(-problem.n // 32), 1), (32, 1, 1)),
-            legality=lambda _problem, _config, _arch: None,
+            why_not_config=lambda _problem, _config, _arch: None,
         )
         rung: Rung[Gemm] = replace(ANY_SIZE, name="planted", kernel=kernel, tune=None)
         change(monkeypatch, "hgemm", rungs=(ANY_SIZE, rung))

@@ -14,7 +14,14 @@ import pytest
 from matmill import cli
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
-from matmill.bench.problems.transpose_add import EMULATED, SumInputs, described, exact_sum, restored, transposed_sum
+from matmill.bench.problems.transpose_add import (
+    EMULATED,
+    TransposeAddInputs,
+    described,
+    exact_sum,
+    restored,
+    transpose_add_problem,
+)
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung
@@ -166,7 +173,7 @@ def test_an_element_that_is_missing_is_seen_in_every_type(
 
 def test_integers_wrap_and_no_sum_is_what_outputs_are_filled_with() -> None:
     for dtype in (I8, I32):
-        made = SumInputs.random(transposed_sum(300, 200, dtype), 3)
+        made = TransposeAddInputs.random(transpose_add_problem(300, 200, dtype), 3)
         wide = made.a.astype(np.int64) + made.b
         size = 2 ** (8 * dtype.itemsize)
         assert np.array_equal(made.expected, ((wide + size // 2) % size - size // 2).astype(dtype.numpy))
@@ -178,7 +185,7 @@ def test_halves_are_summed_in_float32_and_rounded_once() -> None:
     x, y = (np.array([[value]], BF16.numpy) for value in (1.0, 2.0**-8))
     assert exact_sum(x, y)[0, 0] == 1.0  # halfway, and 1 is the even one
     assert exact_sum(x, y + y)[0, 0] > 1.0
-    made = SumInputs.random(transposed_sum(2100, 1030, F32), 1)  # several blocks either way
+    made = TransposeAddInputs.random(transpose_add_problem(2100, 1030, F32), 1)  # several blocks either way
     assert np.array_equal(made.expected, made.a + made.b)
     wrong = made.expected.copy()
     wrong[-1, -1] = np.nextafter(wrong[-1, -1], np.float32(9))
@@ -189,7 +196,7 @@ def test_halves_are_summed_in_float32_and_rounded_once() -> None:
 
 
 def test_records_and_the_production_row() -> None:
-    asked = transposed_sum(24300, 11520)
+    asked = transpose_add_problem(24300, 11520)
     assert described(asked) == {"m": 24300, "n": 11520, "dtype": "bfloat16"}
     assert restored(described(asked)) == asked
     assert [row.name for row in LADDERS["transpose_add"].rows] == [*LABELS, "production"]

@@ -31,7 +31,7 @@ def test_some_gemms_of_each_kind_are_launched_and_checked(
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"
     assert all(line.endswith("WRONG") == damaged for line in lines)
-    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "join"}
+    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "splitk_reduce"}
 
 
 def test_some_inner_products_of_each_kind_are_launched_and_right(
@@ -42,7 +42,7 @@ def test_some_inner_products_of_each_kind_are_launched_and_right(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(lines) - 1} kernels, 0 wrong"
     assert len(lines) > 5
-    assert {"inner", "finish"} < gpu.entries
+    assert {"inner", "splitk_reduce"} < gpu.entries
     assert any(line.startswith("inner staged blocks") for line in lines)
     assert any(line.startswith("inner direct block ") for line in lines)
 

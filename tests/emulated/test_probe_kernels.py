@@ -269,7 +269,7 @@ def test_matrix_kernels_compute_every_product(element: str, name: str) -> None:
     )
     report = run(ptx_of(kernel, F32, arch.target), kernel.launch(problem, operands), memory)
     assert report.ok, report.hazards
-    # Every operation counted is half a multiply-add of 2 and 0.5, that is of 1, and whole numbers add up exactly.
+    # Every operation counted is half an FMA of 2 and 0.5, that is of 1, and whole numbers add up exactly.
     assert (written == problem.operations(kernel.config) / 2 / threads).all()
     assert report.counters.matrix_flops == problem.operations(kernel.config)
 

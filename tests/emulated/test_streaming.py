@@ -59,7 +59,7 @@ def test_chunks_add_up_to_the_product(ways: tuple[str, str], m: int, n: int, dty
     found = _streamed(e, f, device, budget, c=c, alpha=2, beta=-1)
     count = plan_for(e, f, budget).count
     assert count >= 4
-    assert (device.entries.count("inner"), device.entries.count("carry")) == (count, count)
+    assert (device.entries.count("inner"), device.entries.count("accumulate_partial")) == (count, count)
     assert np.array_equal(found, (2 * exact(e, f) - c.astype(np.float64)).astype(dtype.numpy))
 
 
@@ -77,7 +77,7 @@ def test_nothing_to_sum_is_c_alone(k: int, alpha: float) -> None:
     e, f, c = np.full((3, k), np.nan, np.float32), np.ones((k, 2), np.float32), numbers((3, 2), F32)
     device = Emulated()
     assert np.array_equal(_streamed(e, f, device, 20_000, c=c, alpha=alpha, beta=2), 2 * c)
-    assert device.entries == ["finish"]
+    assert device.entries == ["splitk_reduce"]
 
 
 def test_the_order_of_sums_follows_from_the_plan_alone() -> None:

@@ -52,13 +52,13 @@ def test_few_rows_or_columns(dtype: str, r: int, c: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("shape", [(8, 1200), (1201, 7), (300, 9, 12)])
-def test_an_out_that_lies_as_x_does_has_the_same_bits(dtype: str, shape: tuple[int, ...]) -> None:
-    """It is y that is turned then, and its product that is rounded nevertheless."""
-    turned = (*shape[:-2], shape[-1], shape[-2])
-    x, y = _random(0, *turned, dtype=dtype), _random(1, *shape, dtype=dtype)
+def test_an_out_with_the_strides_of_x_has_the_same_bits(dtype: str, shape: tuple[int, ...]) -> None:
+    """It is y that is transposed then, and its product that is rounded nevertheless."""
+    transposed = (*shape[:-2], shape[-1], shape[-2])
+    x, y = _random(0, *transposed, dtype=dtype), _random(1, *shape, dtype=dtype)
     scalars: dict[str, Any] = {"alpha": 3, "beta": -7} if dtype == "int8" else {"alpha": 0.3, "beta": -0.7}
     expected = matmill.transpose_add(x, y, executor="cpu", **scalars)
-    out = np.zeros(turned, x.dtype).swapaxes(-1, -2)
+    out = np.zeros(transposed, x.dtype).swapaxes(-1, -2)
     assert matmill.transpose_add(x, y, executor="emulator", out=out, **scalars) is out
     assert out.tobytes() == expected.tobytes()
     _agree(x.swapaxes(-1, -2), np.ascontiguousarray(y.swapaxes(-1, -2)), **scalars)

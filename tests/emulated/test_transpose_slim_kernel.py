@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matmill.bench.problems.transpose_add import transposed_sum
+from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.problem import Geam, View
-from matmill.tiling import bank_padding as gaps
+from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
-from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
 
 SIDES = (2, 5, 8, 17, 32)
@@ -35,16 +35,16 @@ SLOW = (
 )
 
 
-def slim(trial: SumTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> SumTrial:
+def slim(trial: TransposeTrial, number: int = 0, blocks: int | None = None, ahead: int = 1) -> TransposeTrial:
     """The trial with this kernel, whatever the model would choose.
 
-    With few blocks each makes many portions, of which so many are ahead.
+    With few blocks each processes many chunks, of which so many are ahead.
     """
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
     if blocks is not None:
         size = trial.problem.dtype.itemsize
-        beside = elements(config) * size // gaps.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
+        beside = elements(config) * size // bank_padding.VECTOR_BYTES if ahead > 1 and trial.problem.y else 0
         shared = shared_bytes(held(config, size), config["PAD_EVERY"], config["PAD_VECTORS"], 1 + ahead, beside)
         config = config.replace(AHEAD=ahead, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SLIM.with_config(config)
@@ -56,10 +56,10 @@ def shape_of(short: int, long: int, *, wide: bool) -> tuple[int, int, int]:
     return (1, short, long) if wide else (1, long, short)
 
 
-def made(trial: SumTrial) -> int:
-    """Vectors of D in a portion."""
+def made(trial: TransposeTrial) -> int:
+    """Vectors of D in a chunk."""
     config = trial.kernel.config
-    return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+    return config["G"] * config["M"] * config["N"] * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
 
 
 @pytest.mark.parametrize("short", SIDES)
@@ -67,7 +67,7 @@ def made(trial: SumTrial) -> int:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
     for long, x, y, blocks in ((1024, ACROSS, ROWS, None), (1027, ACROSS, None, 2), (1027, ROWS, ACROSS, 2)):
-        check(slim(SumTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=blocks))
+        check(slim(TransposeTrial(shape_of(short, long, wide=wide), ELEMENTWISE[name], (x, y, ROWS)), blocks=blocks))
 
 
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
@@ -88,7 +88,7 @@ def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     in_place = places[1] is not None and draw(st.booleans())
     if places[1] is not None and not in_place and draw(st.booleans()):
         places = (places[1], x, d)
-    trial = SumTrial(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
+    trial = TransposeTrial(shape_of(short, long, wide=wide), dtype, places, scalars, in_place=in_place)
     check(slim(trial, draw(st.integers(0, 3)), draw(st.sampled_from([None, 1, 2]))))
 
 
@@ -97,7 +97,7 @@ def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("x", "y", "d"), [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 2, 0), (8, 8, 1), (0, 1, 1)])
 def test_each_operand_starts_where_it_likes(name: str, x: int, y: int, d: int, *, wide: bool) -> None:
     places = Placed(crossed=True, before=x), Placed(before=y), Placed(before=d)
-    trial = slim(SumTrial(shape_of(5, 1024, wide=wide), ELEMENTWISE[name], places, (2.0, -1.0)))
+    trial = slim(TransposeTrial(shape_of(5, 1024, wide=wide), ELEMENTWISE[name], places, (2.0, -1.0)))
     vectors = 16 // ELEMENTWISE[name].itemsize
     assert trial.kernel.config["Y_WIDTH"] == (gcd(y - d, vectors) if y != d else vectors)
     check(trial)
@@ -105,7 +105,7 @@ def test_each_operand_starts_where_it_likes(name: str, x: int, y: int, d: int, *
 
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 def test_a_signalling_nan_stays_what_it_is(*, wide: bool) -> None:
-    trial = slim(SumTrial(shape_of(5, 333, wide=wide), F32, (ACROSS, None, ROWS)))
+    trial = slim(TransposeTrial(shape_of(5, 333, wide=wide), F32, (ACROSS, None, ROWS)))
     place = (0, 4, 7) if wide else (0, 7, 4)
     trial.x.view(np.uint32)[place] = 0x7F800001
     trial.run()
@@ -114,7 +114,7 @@ def test_a_signalling_nan_stays_what_it_is(*, wide: bool) -> None:
 
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
 def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None:
-    problem = transposed_sum(m, n, dtype)
+    problem = transpose_add_problem(m, n, dtype)
     assert problem.y is not None
     for one in (problem, replace(problem, x=problem.y, y=problem.x)):
         assert choose_transpose_add(one, H200).kernel.entry == "transpose_slim"
@@ -122,7 +122,7 @@ def test_it_is_chosen_where_tiles_are_slow(m: int, n: int, dtype: DType) -> None
 
 @pytest.mark.parametrize(("m", "n"), [(64, 1_000_000), (1_000_000, 64), (100, 500_000), (4096, 4096), (604, 512)])
 def test_it_is_not_where_both_sides_fill_tiles(m: int, n: int) -> None:
-    problem = transposed_sum(m, n, F32)
+    problem = transpose_add_problem(m, n, F32)
     assert space(problem, H200) == ()
     assert choose_transpose_add(problem, H200).kernel.entry == "transpose_add"
 
@@ -161,15 +161,15 @@ def test_what_it_does_not_take(taken: Geam, change: dict[str, object], reason: s
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
 @pytest.mark.parametrize(("short", "ahead"), [(16, 1), (17, 2), (17, 0)])
-def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
+def test_aligned_rows_move_in_whole_vectors_each_sector_once(short: int, ahead: int, name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
-    trial = SumTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS))
+    trial = TransposeTrial(shape_of(short, 4096, wide=wide), dtype, (ACROSS, ROWS, ROWS))
     slim(trial, blocks=3 if ahead else None, ahead=ahead)
     assert trial.kernel.config["AHEAD"] == ahead
     copied = 2 if ahead > 1 else 1
     counters = check(trial).counters
     nbytes = short * 4096 * dtype.itemsize
-    # X is copied without registers, and Y where several portions are ahead; otherwise it is loaded.
+    # X is copied without registers, and Y where several chunks are ahead; otherwise it is loaded.
     assert counters.cp_async_bytes == counters.cp_async_sectors * 32 == copied * nbytes
     assert counters.global_load_bytes == counters.global_load_sectors * 32 == (2 - copied) * nbytes
     assert counters.global_store_bytes == counters.global_store_sectors * 32 == nbytes
@@ -179,15 +179,15 @@ def test_aligned_lines_move_in_whole_vectors_each_sector_once(short: int, ahead:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
-def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
+def test_rows_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *, wide: bool) -> None:
     dtype = ELEMENTWISE[name]
     short, long = 17, 16383
-    trial = slim(SumTrial(shape_of(short, long, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
+    trial = slim(TransposeTrial(shape_of(short, long, wide=wide), dtype, (ACROSS, ROWS, ROWS)))
     assert trial.kernel.config["APART"] == 1
     counters = check(trial).counters
     nbytes = short * long * dtype.itemsize
     assert counters.global_store_bytes == nbytes
-    # Room for a vector a line and portion is loaded as well; ends of lines go element by element.
+    # A vector more for each row and chunk is loaded as well; ends of rows go element by element.
     assert 2 * nbytes < counters.global_load_bytes + counters.cp_async_bytes < 2.15 * nbytes
     warps = ceil_div(made(trial) + short, 32) * ceil_div(nbytes, 16 * made(trial))
     requests = counters.global_load_requests + counters.cp_async_requests + counters.global_store_requests
@@ -195,36 +195,36 @@ def test_lines_of_any_pitch_are_loaded_and_stored_in_whole_vectors(name: str, *,
 
 
 @pytest.mark.parametrize(("m", "n", "dtype"), SLOW)
-def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
+def test_bank_padding_leaves_the_wavefronts_that_were_counted_for_them(m: int, n: int, dtype: DType) -> None:
     wide, short, size = n < m, min(m, n), dtype.itemsize
-    trial = slim(SumTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 2)
+    trial = slim(TransposeTrial(shape_of(short, 8192, wide=wide), dtype, (ACROSS, ROWS, ROWS)), 2)
     config = trial.kernel.config
     counters = check(trial).counters
     each, plain = (
-        gaps.wavefronts(config["M"], config["N"], size, made(trial), kept)
+        bank_padding.wavefronts(config["M"], config["N"], size, made(trial), kept)
         for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (config["M"], 0))
     )
     of_y = 4 if config["AHEAD"] > 1 else 0  # whole vectors, which a warp reads in so many
     found = counters.shared_load_wavefronts / (short * 8192 * size / 512) - of_y
-    assert found <= 1.15 * each * gaps.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
+    assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / min(size, 4)  # elements of 8 bytes take two wavefronts
     assert each <= min(plain, 2.05)
     assert counters.cp_async_shared_wavefronts <= 1.3 * counters.cp_async_bytes / 128
 
 
-def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
-    """Several are ahead where Y can be copied, and few lines are no whole vectors."""
+def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
+    """Several are ahead where Y can be copied, and short rows are no whole vectors."""
     for short, dtype, ahead in ((8, I8, {0}), (17, F32, {0}), (17, I8, {0, 2}), (17, BF16, {0, 2}), (33, I8, {0, 1})):
-        found = space(transposed_sum(short, 10_000, dtype), H200)
+        found = space(transpose_add_problem(short, 10_000, dtype), H200)
         assert {config["AHEAD"] for config in found} == ahead
         assert all(config["AHEAD"] == 0 or not config["STEADY"] for config in found)
     for m, n, ahead in (
         (100_000, 17, {0}),
         (100_001, 17, {0, 2}),
-    ):  # steady places, of lines that start anywhere or not
-        found = space(transposed_sum(m, n, I8), H200)
+    ):  # steady offsets, of rows that start anywhere or not
+        found = space(transpose_add_problem(m, n, I8), H200)
         assert all(config["STEADY"] for config in found)
         assert {config["AHEAD"] for config in found} == ahead
-    narrow = replace(transposed_sum(17, 10_000, I8), y=View((17, 1), beside=4))
+    narrow = replace(transpose_add_problem(17, 10_000, I8), y=View((17, 1), beside=4))
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
     reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)
@@ -234,18 +234,18 @@ def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_s
 @pytest.mark.parametrize("y", [None, ROWS])
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("long", [1, 100, 1000])
-def test_several_portions_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
-    check(slim(SumTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS)), blocks=blocks, ahead=2))
+def test_several_chunks_ahead_of_few(long: int, blocks: int, y: Placed | None) -> None:
+    check(slim(TransposeTrial((1, 17 * 16 + long, 17), F32, (ACROSS, y, ROWS)), blocks=blocks, ahead=2))
 
 
 @pytest.mark.parametrize(("missing", "index"), [("__syncthreads();", 2), ("ptx::cp_async_wait<AHEAD - 1>();", 0)])
-def test_a_missing_barrier_or_wait_is_found_where_several_portions_are_ahead(missing: str, index: int) -> None:
-    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
+def test_a_missing_barrier_or_wait_is_found_where_several_chunks_are_ahead(missing: str, index: int) -> None:
+    trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
-def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
-    trial = slim(SumTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
+def test_chunks_alternate_between_the_parts_of_shared_memory() -> None:
+    trial = slim(TransposeTrial((1, 4096, 17), F32, (ACROSS, ROWS, ROWS)), blocks=1, ahead=2)
     trial.run(without(trial.source(), "chunk.cuh", "buffer = next_buffer(buffer);"))
     assert trial.d.tobytes() != trial.expected().tobytes()
 
@@ -253,17 +253,17 @@ def test_portions_take_the_parts_of_shared_memory_in_turns() -> None:
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
-    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
 def test_a_launch_that_does_not_wait_for_the_one_before_it_is_found() -> None:
-    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)))
+    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)))
     report = trial.run(without(trial.source(), "chunk.cuh", "ptx::wait_then_trigger();"))
-    assert {hazard.kind for hazard in report.hazards} == {"early-launch"}
+    assert {hazard.kind for hazard in report.hazards} == {"dependent-launch"}
 
 
-def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
-    trial = slim(SumTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
+    trial = slim(TransposeTrial((1, 4096, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -14,18 +14,18 @@ from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
-from matmill.tiling import bank_padding as gaps
+from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
-from support.sum_trial import ACROSS, ROWS, Placed, SumTrial, check
+from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
 
 
-def small(trial: SumTrial, number: int = 0, blocks: int | None = None) -> SumTrial:
+def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> TransposeTrial:
     """The trial with this kernel, whatever the model would choose; with few blocks each does many runs."""
     configs = space(trial.problem, H200)
     config = configs[number % len(configs)]
     if blocks is not None:
-        vectors = elements(config) * trial.problem.dtype.itemsize // gaps.VECTOR_BYTES
+        vectors = elements(config) * trial.problem.dtype.itemsize // bank_padding.VECTOR_BYTES
         shared = shared_bytes(vectors, config["PAD_EVERY"], config["PAD_VECTORS"])
         config = config.replace(AHEAD=1, BLOCKS=blocks, SHARED_BYTES=shared)
     trial.kernel = TRANSPOSE_SMALL.with_config(config)
@@ -48,7 +48,7 @@ def test_any_size_and_type(data: st.DataObject) -> None:
     in_place = places[1] is not None and draw(st.booleans())
     if places[1] is not None and not in_place and draw(st.booleans()):
         places = (places[1], places[0], places[2])
-    trial = SumTrial(shape, dtype, places, scalars, in_place=in_place)
+    trial = TransposeTrial(shape, dtype, places, scalars, in_place=in_place)
     check(small(trial, draw(st.integers(0, 1)), draw(st.sampled_from([None, 1, 3]))))
 
 
@@ -81,7 +81,7 @@ def test_what_it_does_not_take(change: dict[str, object], reason: str) -> None:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(name: str) -> None:
     dtype = ELEMENTWISE[name]
-    counters = check(small(SumTrial((256, 8, 8), dtype, (ACROSS, ROWS, ROWS)))).counters
+    counters = check(small(TransposeTrial((256, 8, 8), dtype, (ACROSS, ROWS, ROWS)))).counters
     nbytes = 256 * 64 * dtype.itemsize
     # X is copied without registers, Y loaded.
     assert counters.cp_async_sectors * 32 == counters.cp_async_bytes == nbytes
@@ -94,44 +94,44 @@ def test_aligned_runs_move_in_whole_vectors_without_a_bank_conflict_on_reads(nam
 def test_gaps_leave_the_wavefronts_that_were_counted_for_them(m: int, n: int) -> None:
     for dtype in (I8, BF16):
         size = dtype.itemsize
-        trial = small(SumTrial((64, m, n), dtype, (ACROSS, None, ROWS), (1.0, 0.0)), 1)
+        trial = small(TransposeTrial((64, m, n), dtype, (ACROSS, None, ROWS), (1.0, 0.0)), 1)
         config = trial.kernel.config
         found = check(trial).counters.shared_load_wavefronts / (64 * m * n * size / 512)
-        vectors = config["G"] * m * n * size // gaps.VECTOR_BYTES
+        vectors = config["G"] * m * n * size // bank_padding.VECTOR_BYTES
         each, plain = (
-            gaps.wavefronts(m, n, size, vectors, kept)
+            bank_padding.wavefronts(m, n, size, vectors, kept)
             for kept in ((config["PAD_EVERY"], config["PAD_VECTORS"]), (m, 0))
         )
-        assert found <= 1.15 * each * gaps.VECTOR_BYTES / size
+        assert found <= 1.15 * each * bank_padding.VECTOR_BYTES / size
         assert each <= plain
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([2, 4, 8, 16]), st.integers(1, 100))
-def test_steady_vectors_lie_at_the_same_distances_and_cross_no_matrix(m: int, n: int, v: int, every: int) -> None:
+def test_steady_vectors_are_at_the_same_distances_and_cross_no_matrix(m: int, n: int, v: int, every: int) -> None:
     at = np.arange(lcm(m * n, v) * 4).reshape(-1, v)
     matrix, inside = np.divmod(at, m * n)
-    place = matrix * m * n + inside % n * m + inside // n
-    distances = place + place // (v * every) * 1000  # a gap that no distance within the run makes up for
+    offset = matrix * m * n + inside % n * m + inside // n
+    distances = offset + offset // (v * every) * 1000  # padding that no distance within the run makes up for
     distances -= distances[:, :1]
-    if gaps.steady(m, n, v, every):
+    if bank_padding.steady(m, n, v, every):
         assert (distances == distances[0]).all()
 
 
 @pytest.mark.parametrize("missing", ["__syncthreads();", "ptx::cp_async_wait<0>();"])
 @pytest.mark.parametrize(("blocks", "index"), [(None, 0), (1, 1)])
 def test_a_missing_barrier_or_wait_is_found(missing: str, index: int, blocks: int | None) -> None:
-    trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
+    trial = small(TransposeTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=blocks)
     assert trial.run(without(trial.source(), "chunk.cuh", missing, index)).hazards
 
 
-def test_a_block_makes_several_portions_where_places_of_small_elements_are_not_steady() -> None:
+def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_not_steady() -> None:
     for m, n, dtype, ahead in ((8, 8, I8, {0}), (17, 23, I8, {0, 1}), (17, 23, F32, {0})):
         rows, across = View((n, 1), m * n), View((1, m), m * n)
         found = space(Geam(m, n, dtype, across, rows, rows, batch=100), H200)
         assert {config["AHEAD"] for config in found} == ahead
 
 
-def test_portions_take_the_halves_of_shared_memory_in_turns() -> None:
-    trial = small(SumTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
+def test_chunks_alternate_between_the_halves_of_shared_memory() -> None:
+    trial = small(TransposeTrial((256, 8, 8), F32, (ACROSS, ROWS, ROWS)), blocks=1)
     trial.run(without(trial.source(), "chunk.cuh", "half = X_BYTES - half;"))
     assert trial.d.tobytes() != trial.expected().tobytes()

@@ -1,6 +1,6 @@
 """The emulator against a GPU: the same kernels on the same values leave the same bits.
 
-Where PTX leaves freedom (approximate functions, sums of matrix units) results need to be near; NaN payloads are not
+Where PTX leaves freedom (approximate functions, sums of tensor cores) results need to be near; NaN payloads are not
 compared.
 """
 

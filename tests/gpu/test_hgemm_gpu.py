@@ -27,10 +27,10 @@ _NAN_BYTE = 0xFF
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def dtype(request: pytest.FixtureRequest, device: GPU) -> str:
-    """A 16-bit type that this GPU's matrix units take."""
+    """A 16-bit type that this GPU's tensor cores take."""
     name = str(request.param)
     if name == "bfloat16" and device.arch.capability < (8, 0):
-        pytest.skip("no matrix units for bfloat16 before Ampere")
+        pytest.skip("no tensor cores for bfloat16 before Ampere")
     return name
 
 
@@ -76,15 +76,15 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> No
     st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
 )
 def test_sizes_and_strides(
-    dtype: str, sizes: tuple[int, int, int], steps: list[int], turned: list[bool], factors: tuple[float, float]
+    dtype: str, sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], factors: tuple[float, float]
 ) -> None:
     m, n, k = sizes
 
     def view(seed: int, rows: int, columns: int, place: int) -> Array:
         across, down = steps[2 * place : 2 * place + 2]
         shape = (rows * abs(across), columns * abs(down))
-        root = _random(seed, *(shape[::-1] if turned[place] else shape), dtype=dtype)
-        return (root.T if turned[place] else root)[::across, ::down]
+        root = _random(seed, *(shape[::-1] if transposed[place] else shape), dtype=dtype)
+        return (root.T if transposed[place] else root)[::across, ::down]
 
     a, b, c = view(0, m, k, 0), view(1, k, n, 1), _random(2, m, n, dtype=dtype)
     verdict = check(_gpu(a, b, c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
@@ -153,9 +153,9 @@ def test_more_products_than_a_grid_is_long(dtype: str) -> None:
     assert np.abs(_gpu(a, b).astype(np.float64) - expected).max() <= 9 * float(ALL[dtype].roundoff)
 
 
-def test_bfloat16_without_matrix_units_is_refused(device: GPU) -> None:
+def test_bfloat16_without_tensor_cores_is_refused(device: GPU) -> None:
     if device.arch.capability >= (8, 0):
-        pytest.skip("this GPU has matrix units for bfloat16")
+        pytest.skip("this GPU has tensor cores for bfloat16")
     a = _random(0, 200, 200, dtype="bfloat16")
     with pytest.raises(errors.IllegalConfigError, match=r"needs compute capability 8\.0"):
         _gpu(a, a)
@@ -175,5 +175,5 @@ def test_torch_tensors_and_the_same_bits(torch: Any, dtype: str) -> None:
         side = torch.cuda.Stream()
         for _ in range(10):
             with torch.cuda.stream(side):
-                torch.mm(noise, noise)  # company on the multiprocessors changes the order in which blocks run
+                torch.mm(noise, noise)  # company on the SMs changes the order in which blocks run
             assert torch.equal(matmill.matmul(x, y.T).view(torch.int16), first.view(torch.int16))

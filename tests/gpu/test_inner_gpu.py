@@ -29,7 +29,7 @@ def _random(seed: int, *shape: int, dtype: str) -> Array:
 
 
 def _layouts(m: int, n: int, k: int, dtype: str) -> dict[str, tuple[Array, Array]]:
-    """E and F as they may lie: rows or columns contiguous, with gaps, backwards, and first elements off alignment."""
+    """E and F in many layouts: rows or columns contiguous, with gaps, backwards, and first elements off alignment."""
     pool = _random(2, m * k + 1, dtype=dtype)
     return {
         "rows": (_random(0, m, k, dtype=dtype), _random(1, k, n, dtype=dtype)),
@@ -143,7 +143,7 @@ def test_the_same_arguments_give_the_same_bits(torch: Any, k: int, dtype: str) -
         side = torch.cuda.Stream()
         for _ in range(20):
             with torch.cuda.stream(side):
-                torch.mm(noise, noise)  # company on the multiprocessors changes the order in which blocks run
+                torch.mm(noise, noise)  # company on the SMs changes the order in which blocks run
             again = matmill.inner(e, right)
             assert torch.equal(again.view(torch.uint8), first.view(torch.uint8))
 

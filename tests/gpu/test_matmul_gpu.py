@@ -59,17 +59,17 @@ def test_numpy_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str)
     st.sampled_from([(1.0, 0.0), (0.5, 2.0), (0.0, 1.0), (-1.0, 0.0)]),
 )
 def test_numpy_sizes_and_strides(
-    sizes: tuple[int, int, int], steps: list[int], turned: list[bool], dtype: str, factors: tuple[float, float]
+    sizes: tuple[int, int, int], steps: list[int], transposed: list[bool], dtype: str, factors: tuple[float, float]
 ) -> None:
     m, n, k = sizes
 
-    def view(seed: int, rows: int, columns: int, row_step: int, column_step: int, *, turn: bool) -> Array:
+    def view(seed: int, rows: int, columns: int, row_step: int, column_step: int, *, transpose: bool) -> Array:
         shape = (rows * abs(row_step), columns * abs(column_step))
-        root = _random(seed, *(shape[::-1] if turn else shape), dtype=dtype)
-        return (root.T if turn else root)[::row_step, ::column_step]
+        root = _random(seed, *(shape[::-1] if transpose else shape), dtype=dtype)
+        return (root.T if transpose else root)[::row_step, ::column_step]
 
-    a = view(0, m, k, steps[0], steps[1], turn=turned[0])
-    b = view(1, k, n, steps[2], steps[3], turn=turned[1])
+    a = view(0, m, k, steps[0], steps[1], transpose=transposed[0])
+    b = view(1, k, n, steps[2], steps[3], transpose=transposed[1])
     c = _random(2, m, n, dtype=dtype)
     result = _gpu(a, b, c, alpha=factors[0], beta=factors[1])
     verdict = check(result, a, b, c, alpha=factors[0], beta=factors[1])
@@ -288,10 +288,10 @@ def test_jax_shapes(jax: Any, left: tuple[int, ...], right: tuple[int, ...]) -> 
 def test_jax_results_feed_jax_and_are_freed(jax: Any, device: GPU) -> None:
     rotation = np.linalg.qr(_random(0, 512, 512, dtype="float64"))[0].astype(np.float32)
     start = _random(1, 512, 512)
-    x, turn = jax.numpy.asarray(start), jax.numpy.asarray(rotation)
+    x, transpose = jax.numpy.asarray(start), jax.numpy.asarray(rotation)
     expected = start.astype(np.float64)
     for _ in range(20):
-        x = matmill.matmul(x, turn) + 0.25
+        x = matmill.matmul(x, transpose) + 0.25
         expected = expected @ rotation + 0.25
     np.testing.assert_allclose(np.asarray(x), expected, atol=1e-2)
     device.synchronize()

@@ -26,7 +26,7 @@ def test_matrix_units_compute_every_product(device: GPU, element: str) -> None:
         runs.seconds(kernel, problem, values)
         threads = problem.blocks * kernel.config["THREADS"]
         found = runs.results(threads, np.float64 if element == "float64" else np.float32)
-    # Every operation counted is half a multiply-add of 2 and 0.5, that is of 1, and whole numbers add up exactly.
+    # Every operation counted is half an FMA of 2 and 0.5, that is of 1, and whole numbers add up exactly.
     assert (found == problem.operations(kernel.config) / 2 / threads).all()
 
 

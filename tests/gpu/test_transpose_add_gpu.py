@@ -38,7 +38,7 @@ def _tensor(torch: Any, dtype: str, *shape: int, seed: int = 5) -> Any:
 
 
 def _views(torch: Any, dtype: str, r: int, c: int) -> dict[str, tuple[Any, Any]]:
-    """X and Y as they may lie."""
+    """X and Y in many layouts."""
     x, y = _tensor(torch, dtype, c, r, seed=1), _tensor(torch, dtype, r, c, seed=2)
     wide, steps = _tensor(torch, dtype, c, r + 3, seed=3), _tensor(torch, dtype, r, 2 * c, seed=4)
     pool = _tensor(torch, dtype, r * c + 1, seed=5)
@@ -76,8 +76,8 @@ def test_batches_broadcast(torch: Any, dtype: str) -> None:
     for left, right in (((3, 40, 50), (50, 40)), ((5, 1, 33, 7), (4, 7, 33)), ((40, 50), (2, 3, 50, 40))):
         x, y = _tensor(torch, dtype, *left), _tensor(torch, dtype, *right, seed=6)
         assert torch.equal(matmill.transpose_add(x, y), x.mT + y)
-        turned = x.mT.contiguous().mT
-        assert torch.equal(matmill.transpose_add(turned, y), turned.mT + y)
+        columns = x.mT.contiguous().mT
+        assert torch.equal(matmill.transpose_add(columns, y), columns.mT + y)
     x, y = _tensor(torch, "int8", 70_000, 3, 2), _tensor(torch, "int8", 70_000, 2, 3)
     assert torch.equal(matmill.transpose_add(x, y), x.mT + y)
     for empty in ((0, 3), (3, 0), (0, 3, 4)):
@@ -174,7 +174,7 @@ def test_torch_cuda_graphs(torch: Any) -> None:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        turned = matmill.transpose(x)
+        transposed = matmill.transpose(x)
         matmill.transpose_add(x, total, out=total)
     expected = y
     for _ in range(3):
@@ -182,7 +182,7 @@ def test_torch_cuda_graphs(torch: Any) -> None:
         graph.replay()
         expected = x.T + expected
         torch.cuda.synchronize()
-        assert torch.equal(turned, x.T)
+        assert torch.equal(transposed, x.T)
         assert torch.equal(total, expected)
 
 

@@ -239,9 +239,9 @@ def test_other_devices_are_refused() -> None:
 def test_arrays_that_export_nothing_are_refused() -> None:
     class Sharded(OnlyDLPack):
         def __dlpack__(self, **_wishes: Any) -> object:
-            raise BufferError("lies on two devices")
+            raise BufferError("spans two devices")
 
-    with pytest.raises(DeviceError, match=r"lies on two devices.*one device"):
+    with pytest.raises(DeviceError, match=r"spans two devices.*one device"):
         inspect(Sharded(np.zeros(3, np.float32)), "a")
 
 

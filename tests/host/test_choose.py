@@ -28,7 +28,7 @@ def _arguments(_problem: Gemm, _operands: GemmOperands) -> tuple[()]:
     return ()
 
 
-def _legality(problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
+def _why_not(problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
     return f"m = {problem.m} is odd" if config["EVEN"] and problem.m % 2 else None
 
 
@@ -37,7 +37,7 @@ def _explain(problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace
 
 
 def _production(*configs: Config) -> Production[Gemm]:
-    kernel = Kernel("toy", "matmill.kernels.toy", configs[0], _geometry, _arguments, _legality)
+    kernel = Kernel("toy", "matmill.kernels.toy", configs[0], _geometry, _arguments, _why_not)
     return Production(kernel, lambda _problem, _arch: configs, _explain)
 
 

@@ -97,7 +97,7 @@ def test_where_no_size_is_legal_there_is_none() -> None:
     from dataclasses import replace  # noqa: PLC0415 — beside its only use
 
     naive = BY_LABEL["naive"]
-    rung = replace(naive, kernel=replace(naive.kernel, legality=multiples(m=10**9)))
+    rung = replace(naive, kernel=replace(naive.kernel, why_not_config=multiples(m=10**9)))
     found, reason = nearest(rung, Gemm(m=64, n=64, k=64), get("h200"))
     assert found is None
     assert reason == "m = 64 is not a multiple of 1000000000"

@@ -31,7 +31,7 @@ from matmill.bench.libraries import transpose_add as libraries
 from matmill.bench.libraries.transpose_add import CUPY, EAGER, TUNED, CupySum
 from matmill.bench.plots.ladder import draw
 from matmill.bench.problems import transpose_add as problems
-from matmill.bench.problems.transpose_add import ARTICLE, SumInputs, exact_sum, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, TransposeAddInputs, exact_sum, transpose_add_problem
 from matmill.bench.timing import device_copy
 from matmill.cli import main, tables
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
@@ -59,13 +59,13 @@ def test_the_problem_is_the_one_that_operations_make_of_such_arrays(m: int, n: i
     )
     operands = (x.reshape(m, n), y.reshape(n, m), d.reshape(n, m))
     (stage,) = lower_transpose(*(inspect(array, "x") for array in operands))
-    made = transposed_sum(m, n, dtype)
+    made = transpose_add_problem(m, n, dtype)
     assert (made.m, made.n, made.d.align, made.x.align) == (n, m, stage.problem.d.align, stage.problem.x.align)
     assert (made.x.strides, made.y, made.d) == (stage.problem.x.strides, stage.problem.y, stage.problem.d)
 
 
 def test_every_rung_takes_the_article_s_sum() -> None:
-    asked = transposed_sum(*ARTICLE)
+    asked = transpose_add_problem(*ARTICLE)
     assert all(nearest(rung, asked, get("h200"), MOVING) == (asked, "") for rung in TRANSPOSE_ADD)
     assert asked.least_bytes == 3 * 2 * 24300 * 11520
 
@@ -156,7 +156,7 @@ class SumGPU(FakeGPU):
         return np.lib.stride_tricks.as_strided(flat, shape, tuple(size * stride for stride in strides))
 
 
-def _peers(asked: SumInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]:
+def _peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list[FakePeer], list[str]]:
     assert x != y
     return [FakePeer(EAGER, asked.expected), FakePeer(TUNED, asked.expected)], ["not compared with CuPy: no"]
 
@@ -223,7 +223,7 @@ def test_a_wrong_rung_fails_the_run(gpu: SumGPU, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.usefixtures("gpu")
 def test_a_wrong_library_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def wrong(asked: SumInputs, _x: int, _y: int) -> tuple[list[FakePeer], list[str]]:
+    def wrong(asked: TransposeAddInputs, _x: int, _y: int) -> tuple[list[FakePeer], list[str]]:
         found = asked.expected.copy()
         found[0, 0] += 1
         return [FakePeer(EAGER, found)], []
@@ -343,9 +343,9 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16, I8], ids=lambda dtype: dtype.name)
 def test_cupy_gets_the_matrices_where_they_are(dtype: DType, cupy: FakeCupy) -> None:
-    asked = SumInputs.random(transposed_sum(33, 20, dtype), 5)
+    asked = TransposeAddInputs.random(transpose_add_problem(33, 20, dtype), 5)
     x = np.ascontiguousarray(asked.a.T)
-    found, absent = libraries.sum_peers(asked, x.ctypes.data, asked.b.ctypes.data)
+    found, absent = libraries.transpose_add_peers(asked, x.ctypes.data, asked.b.ctypes.data)
     assert absent == ["not compared with torch, which is not installed"]
     (peer,) = found
     assert isinstance(peer, CupySum)
@@ -359,8 +359,8 @@ def test_what_refuses_is_told(cupy: FakeCupy) -> None:
         raise RuntimeError(f"no kernel\nfor {out}")
 
     cupy.add = broken  # type: ignore[assignment]  # another callable
-    asked = SumInputs.random(transposed_sum(8, 8, F32), 5)
-    found, absent = libraries.sum_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
+    asked = TransposeAddInputs.random(transpose_add_problem(8, 8, F32), 5)
+    found, absent = libraries.transpose_add_peers(asked, asked.a.ctypes.data, asked.b.ctypes.data)
     assert found == []
     assert absent[-1] == "not compared with CuPy: no kernel"
 

@@ -26,7 +26,7 @@ def test_what_is_chosen_is_what_a_call_would_run(capsys: pytest.CaptureFixture[s
     found = _asked(capsys, "matmul", "1000x512", "512x2000", "--dtype", "float16")
     (stage,) = found["stages"]
     kernel = choose(Gemm(1000, 2000, 512, dtype=F16), get("h200")).kernel
-    assert (stage["best"]["kernel"], stage["places"]) == (kernel.entry, 1)
+    assert (stage["best"]["kernel"], stage["offsets"]) == (kernel.entry, 1)
     assert stage["best"]["config"] == dict((*kernel.config.constants, *kernel.config.launch))
     chosen = [row for row in stage["rows"] if row["chosen"]]
     assert [row["config"] for row in chosen] == [stage["best"]["config"]]
@@ -105,8 +105,8 @@ def test_errors_name_the_argument(
 
 
 def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    from matmill.bench.problems.transpose_add import transposed_sum  # noqa: PLC0415 — the ladder's own way to the same sum
+    from matmill.bench.problems.transpose_add import transpose_add_problem  # noqa: PLC0415 — the ladder's own way to the same sum
 
     (stage,) = _asked(capsys, "transpose_add", "8191x4095", "--dtype", "bfloat16")["stages"]
-    kernel = choose_transpose_add(transposed_sum(8191, 4095, BF16), get("h200")).kernel
+    kernel = choose_transpose_add(transpose_add_problem(8191, 4095, BF16), get("h200")).kernel
     assert stage["best"]["config"] == dict(kernel.config.constants)

@@ -99,7 +99,7 @@ def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, m
     assert _best(aligned).seconds < found.predicted_seconds < most * _best(aligned).seconds
     assert found.predicted_seconds < 0.5 * _direct(odd).seconds
     moved = 2 * side * (2 * side + 1) * F16.itemsize / (cost.DEFAULT.copy_share * H200.dram_bytes_per_s)
-    assert moved < _best(odd).pad < 1.1 * moved + cost.DEFAULT.second
+    assert moved < _best(odd).repack < 1.1 * moved + cost.DEFAULT.second
 
 
 def _packed(problem: Gemm) -> tuple[int, int]:
@@ -121,9 +121,9 @@ def test_what_is_read_about_once_is_worth_repacking_only_if_it_would_go_through_
 def test_small_products_are_not_worth_the_launch_that_packs(size: tuple[int, int, int]) -> None:
     small = half_product(*size)
     assert _packed(small) == (0, 0)
-    repacking = [found for found in _all(small) if found.pad]
+    repacking = [found for found in _all(small) if found.repack]
     assert repacking
-    assert min(found.seconds - found.pad for found in repacking) < _best(small).seconds  # but for that launch
+    assert min(found.seconds - found.repack for found in repacking) < _best(small).seconds  # but for that launch
 
 
 def test_repacking_costs_what_is_copied() -> None:
@@ -132,7 +132,7 @@ def test_repacking_costs_what_is_copied() -> None:
     def pad(problem: Gemm, pads: tuple[int, int]) -> float:
         config = next(config for config in space(problem, H200) if config["REPACK_A"] and config["REPACK_B"])
         asked = cost.demand(problem, config.launched(REPACK_A=pads[0], REPACK_B=pads[1]), H200)
-        return cost.times(asked, cost.DEFAULT).pad
+        return cost.times(asked, cost.DEFAULT).repack
 
     a, b, both = pad(odd, (1, 0)), pad(odd, (0, 1)), pad(odd, (1, 1))
     assert pad(odd, (0, 0)) == 0

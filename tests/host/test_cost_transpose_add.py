@@ -10,7 +10,7 @@ import pytest
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import get
-from matmill.bench.problems.transpose_add import ARTICLE, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small
@@ -37,39 +37,41 @@ def _all(problem: Geam) -> list[cost.Prediction]:
 
 
 def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_its_threads_issue() -> None:
-    article = transposed_sum(*ARTICLE)
+    article = transpose_add_problem(*ARTICLE)
     best = min(_all(article), key=lambda found: found.seconds)
     assert best.bound == "memory"
     rate = article.least_bytes / best.seconds / H200.dram_bytes_per_s
     assert 0.85 * cost.DEFAULT.copy_share < rate < cost.DEFAULT.copy_share
-    small = min(_all(transposed_sum(64, 64)), key=lambda found: found.seconds)
+    small = min(_all(transpose_add_problem(64, 64)), key=lambda found: found.seconds)
     assert small.bound == "issue"
     assert cost.DEFAULT.launch < small.seconds < 1.5 * cost.DEFAULT.launch  # its code comes from memory too
 
 
 def test_longer_rows_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:
-    problem = transposed_sum(8192, 8192, F32)
+    problem = transpose_add_problem(8192, 8192, F32)
     config = tiles.space(problem, H200)[0].replace(BR=32, BC=32, THREADS=256, BLOCKS_PER_SM=8)
     asked = cost.demand(problem, config, H200)
     longer = cost.demand(problem, config.replace(BC=64, BR=64, BLOCKS_PER_SM=2), H200)
     assert longer.bytes == asked.bytes
     assert longer.runs == asked.runs / 2
-    shifts = cost.demand(transposed_sum(8191, 8191, I8), tiles.space(transposed_sum(8191, 8191, I8), H200)[0], H200)
+    shifts = cost.demand(
+        transpose_add_problem(8191, 8191, I8), tiles.space(transpose_add_problem(8191, 8191, I8), H200)[0], H200
+    )
     assert shifts.elements > cost.demand(problem, config, H200).elements  # padding of shifted tiles counts
 
 
 def test_parts_of_rows_that_start_inside_a_line_are_split() -> None:
-    problem = transposed_sum(8191, 8192, I8)  # D's rows start anywhere, X's columns on whole vectors
+    problem = transpose_add_problem(8191, 8192, I8)  # D's rows start anywhere, X's columns on whole vectors
     by_start = {config["START"]: cost.demand(problem, config, H200) for config in tiles.space(problem, H200)}
     assert {start: asked.split > 0 for start, asked in by_start.items()} == {16: True, 32: True, 64: True, 128: False}
     # Half a sector is another block's where parts start on 16 bytes.
     assert by_start[16].split / by_start[32].split > 1.5
-    aligned = transposed_sum(8192, 8192, I8)
+    aligned = transpose_add_problem(8192, 8192, I8)
     assert not any(cost.demand(aligned, config, H200).split for config in tiles.space(aligned, H200))
 
 
 def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
-    problem = transposed_sum(8192, 8191, BF16)
+    problem = transpose_add_problem(8192, 8191, BF16)
     configs = [config for config in tiles.space(problem, H200) if config["X_MODE"] == tiles.COL_UNALIGNED]
     assert configs
     for config in configs:
@@ -78,7 +80,7 @@ def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
         # One vector more than a column's part has, and more work at the edges; none is loaded into registers but Y's.
         assert asked.copied > asked.elements / config["V"] * (1 + config["V"] / config["BR"])
         assert asked.vectors == 2 * asked.elements / config["V"]
-    tight = transposed_sum(217, 333, BF16)
+    tight = transpose_add_problem(217, 333, BF16)
     config = tiles.space(tight, H200)[0]
     few = cost.demand(tight, config, H200).copied / cost.demand(tight, config, H200).elements
     many = cost.demand(problem, config, H200).copied / cost.demand(problem, config, H200).elements
@@ -88,14 +90,14 @@ def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:
 @pytest.mark.parametrize(("m", "n"), [(8, 2000000), (2000000, 8), (17, 1000000), (30, 3000000), (3000000, 30)])
 @pytest.mark.parametrize("dtype", [I8, F32])
 def test_sums_with_few_rows_or_columns_are_not_mostly_padding(m: int, n: int, dtype: DType) -> None:
-    problem = transposed_sum(m, n, dtype)
+    problem = transpose_add_problem(m, n, dtype)
     best = min(tiles.space(problem, H200), key=lambda config: cost.explain(problem, config, H200).seconds)
     padded = tiles.blocks(problem, best) * best["BR"] * best["BC"]
     assert padded < 2.2 * problem.m * problem.n
 
 
 def test_a_block_that_is_alone_hides_nothing() -> None:
-    problem = transposed_sum(8192, 8192, F32)
+    problem = transpose_add_problem(8192, 8192, F32)
     config = max(tiles.space(problem, H200), key=lambda config: config["BR"] * config["BC"])
     alone, beside = (cost.explain(problem, config.replace(BLOCKS_PER_SM=n), H200) for n in (1, 4))
     assert alone.memory == beside.memory
@@ -145,7 +147,7 @@ def test_many_small_matrices_are_not_bound_by_instructions_unless_they_are_of_by
 @pytest.mark.parametrize(("m", "n"), [(3, 5_000_000), (17, 1_000_000), (30, 1_000_001), (1_000_000, 17)])
 @pytest.mark.parametrize("dtype", [I8, BF16, F32])
 def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles(m: int, n: int, dtype: DType) -> None:
-    problem = transposed_sum(m, n, dtype)
+    problem = transpose_add_problem(m, n, dtype)
     slim = min(
         (cost.explain(problem, config, H200) for config in transpose_slim.space(problem, H200)),
         key=lambda found: found.seconds,
@@ -157,7 +159,7 @@ def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles
 
 def test_chunks_of_slim_matrices_hold_no_padding_and_a_vector_more_for_each_unaligned_row_or_column() -> None:
     for m, n in ((17, 2**20), (2**20, 17)):
-        even, odd = (transposed_sum(m + (m > n) * more, n + (n > m) * more, BF16) for more in (0, 1))
+        even, odd = (transpose_add_problem(m + (m > n) * more, n + (n > m) * more, BF16) for more in (0, 1))
         config, apart = (
             next(one for one in transpose_slim.space(problem, H200) if one["G"] * one["M"] * one["N"] * 2 == 17 * 384)
             for problem in (even, odd)
@@ -175,9 +177,10 @@ def test_chunks_of_slim_matrices_hold_no_padding_and_a_vector_more_for_each_unal
 def test_every_constant_matters_in_the_direction_it_should(name: str) -> None:
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     spaces = [
-        (problem, tiles.space(problem, H200)) for problem in (transposed_sum(64, 64), transposed_sum(4097, 2049, I8))
+        (problem, tiles.space(problem, H200))
+        for problem in (transpose_add_problem(64, 64), transpose_add_problem(4097, 2049, I8))
     ]
-    few = transposed_sum(30, 10**6, I8)
+    few = transpose_add_problem(30, 10**6, I8)
     spaces.append((few, transpose_slim.space(few, H200)))
     changes = [
         cost.explain(problem, config, H200, more).seconds - cost.predict(problem, config, H200)
@@ -194,7 +197,7 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     sizes = [(m + odd, n + odd) for m, n in ((512, 512), (1024, 1024), (4096, 2048), (12288, 8192)) for odd in (0, 1)]
     for dtype in ELEMENTWISE.values():
         for m, n in sizes:
-            problem = transposed_sum(m, n, dtype)
+            problem = transpose_add_problem(m, n, dtype)
             configs = tiles.space(problem, H200)
             exact = [cost.explain(problem, config, H200, TRUTH).seconds for config in configs]
             seconds = tuple(time * float(np.exp(noise.normal(0, _NOISE))) for time in exact)

@@ -71,8 +71,9 @@ def test_commands_of_getting_started_run(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}  # a page's later examples go on from its earlier ones
     for block in _fenced(page.read_text(encoding="utf-8"), "python"):
-        exec(compile(block, str(page), "exec"), {})  # noqa: S102 — code of our own page
+        exec(compile(block, str(page), "exec"), names)  # noqa: S102 — code of our own page
         expected = re.search(r"print\(.*\)  # (.*)", block)
         if expected:
             assert capsys.readouterr().out.strip() == expected.group(1)

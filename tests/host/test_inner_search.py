@@ -388,5 +388,5 @@ def test_the_curve_of_phvm_is_measured_over_its_launches(
     resident = H200.sms * H200.threads_per_sm
     assert {(resident // bs, bs) for bs in (32, 64, 128, 256, 512, 1024)} < set(curve)
     assert len(curve) == 18
-    assert set(gpu.names) == {"clear", "phvm", "finish"}
+    assert set(gpu.names) == {"clear", "phvm", "splitk_reduce"}
     assert "MTX1.json: 18 launches" in capsys.readouterr().out

@@ -79,7 +79,7 @@ TWICE: Kernel[Gemm] = Kernel(
     _geometry,
     _first,
     always,
-    after=(AuxLaunch("finish", "matmill.toy", Config(), Parameters(()), _geometry, _second),),
+    after=(AuxLaunch("splitk_reduce", "matmill.toy", Config(), Parameters(()), _geometry, _second),),
     workspace_bytes=lambda problem, _config: 4 * problem.m * problem.batch,
 )
 ALONE: Kernel[Gemm] = Kernel("alone", "matmill.toy", Config(), _geometry, _first, always)
@@ -108,7 +108,7 @@ def test_all_launches_in_order_with_their_addresses() -> None:
     plan.run((100, 200, 300, 400, 500, 0), 0.5, 2.0, 9)
     (_, first, on_first), (_, second, on_second) = gpu.seen
     assert (on_first, on_second) == (9, 9)
-    assert (first.entry, second.entry) == ("twice", "finish")
+    assert (first.entry, second.entry) == ("twice", "splitk_reduce")
     assert first.args == (Pointer("A", 100), np.int32(5), Pointer("B", 200), Pointer("workspace", 500))
     assert second.args == (
         Pointer("workspace", 500),
@@ -185,7 +185,7 @@ def test_threads_do_not_write_into_each_others_launches() -> None:
         addresses = {arg.name: arg.address - stream for arg in launch.args if isinstance(arg, Pointer)}
         expected = {"A": 0, "B": 1, "C": 2, "D": 3, "workspace": 4}
         assert addresses == {name: expected[name] for name in addresses}
-        if launch.entry == "finish":
+        if launch.entry == "splitk_reduce":
             assert launch.args[2] == np.float32(stream)
         bases.setdefault(thread_id, set()).add(stream)
     assert all(len(own) == 1 for own in bases.values())

@@ -261,7 +261,7 @@ def test_bad_transposes(x: Any, options: dict[str, Any], error: type[errors.Matm
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("where", ["x", "y", "shifted", "itself", "turned"])
+@pytest.mark.parametrize("where", ["x", "y", "shifted", "itself", "transposed"])
 @pytest.mark.parametrize("alpha", [0, 1])
 def test_outputs_that_share_memory_are_refused_before_anything_is_written(where: str, alpha: int) -> None:
     pool = _random(3, 200)
@@ -272,7 +272,7 @@ def test_outputs_that_share_memory_are_refused_before_anything_is_written(where:
         "y": pool[21:37].reshape(4, 4),
         "shifted": pool[20:36].reshape(4, 4)[:, ::-1],
         "itself": np.lib.stride_tricks.as_strided(pool[100:], (4, 4), (4, 4)),
-        "turned": y.T,
+        "transposed": y.T,
     }[where]
     with pytest.raises(errors.AliasError) as raised:
         _add(x, y, alpha=alpha, out=out)

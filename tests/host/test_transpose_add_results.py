@@ -15,7 +15,7 @@ from lab.transpose_add.shapes import CASE, LONG, SHAPES, Shape
 from matmill.arch import get
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.problems.transpose_add import ARTICLE, transposed_sum
+from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.dtypes import BF16, ELEMENTWISE, F32
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
 
@@ -122,7 +122,7 @@ def test_a_wrong_result_stands_out() -> None:
 
 def _measured() -> dict[str, Any]:
     """The record of a ladder run on a GPU."""
-    moved = transposed_sum(*ARTICLE).least_bytes
+    moved = transpose_add_problem(*ARTICLE).least_bytes
     rates: dict[str, Any] = {
         "seconds": 0.4e-3,
         "bytes": moved,
@@ -134,7 +134,7 @@ def _measured() -> dict[str, Any]:
     base = BaselineRow(EAGER, "torch 2", ok=True, error_ratio=0.0, **rates)
     environment = {"date": "2026-11-20T00:00:00", "nvrtc": "13.0", "packages": {"torch": "2"}, "gpus": []}
     outcome = Outcome(
-        "transpose_add", "gpu", H200, "sm_90a", transposed_sum(*ARTICLE), rows, (base,), environment, (), COPY
+        "transpose_add", "gpu", H200, "sm_90a", transpose_add_problem(*ARTICLE), rows, (base,), environment, (), COPY
     )
     assert Outcome.from_dict(outcome.as_dict()).as_dict() == outcome.as_dict()
     return outcome.as_dict()

@@ -79,8 +79,8 @@ def test_torch_s_own_checks_with_gradients(form: str) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_all_functions_and_their_gradients(backend: str, dynamic: bool) -> None:
     def layer(x: Any, y: Any) -> Any:
-        turned = mt.transpose_add(x, y, alpha=0.5)
-        return (mt.inner(x, turned) * 2 + mt.matmul(mt.transpose(y), turned)).relu()
+        summed = mt.transpose_add(x, y, alpha=0.5)
+        return (mt.inner(x, summed) * 2 + mt.matmul(mt.transpose(y), summed)).relu()
 
     compiled = _compile(layer, backend, dynamic=dynamic)
     for rows, columns in ((3, 5), (4, 6), (6, 4)):

@@ -162,9 +162,9 @@ def test_any_strides(shape: list[int], order: list[int], step: int, dtype: str) 
     x = permuted[tuple(slice(None, None, step) for _ in order)].permute([order.index(place) for place in range(rank)])
     y = _tensor(1, *x.mT.shape, dtype=dtype)
     assert torch.equal(mt.transpose_add(x, y), x.mT + y)
-    turned = mt.transpose(x)
-    assert torch.equal(_bits(turned), _bits(x.mT.contiguous()))
-    assert turned.is_contiguous()
+    transposed = mt.transpose(x)
+    assert torch.equal(_bits(transposed), _bits(x.mT.contiguous()))
+    assert transposed.is_contiguous()
 
 
 def test_transposing_moves_bits() -> None:

@@ -30,7 +30,7 @@ from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import get
 from matmill.bench.libraries import transpose_add as libraries
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.problems.transpose_add import transposed_sum
+from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.bench.timing import device_copy
 from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
@@ -238,7 +238,9 @@ def test_the_slim_grid_has_every_type_with_either_side_short_and_rows_that_start
         own = [shape for shape in shapes if shape.dtype is dtype and (shape.m < shape.n) == wide]
         assert {max(shape.m, shape.n) * dtype.itemsize % 16 > 0 for shape in own} == {False, True}
         for shape in own:
-            entries = {one.kernel.entry for one in candidates(transposed_sum(shape.m, shape.n, dtype), get("h200"))}
+            entries = {
+                one.kernel.entry for one in candidates(transpose_add_problem(shape.m, shape.n, dtype), get("h200"))
+            }
             assert entries == {"transpose_add", "transpose_slim"}
 
 
@@ -247,7 +249,7 @@ def test_the_slim_grid_has_batches_of_small_matrices_of_every_type() -> None:
     assert len(set(shapes)) == len(shapes) == 6 * len(ELEMENTWISE)
     assert {shape.dtype for shape in shapes} == set(ELEMENTWISE.values())
     for shape in shapes:
-        plain, each = transposed_sum(shape.m, shape.n, shape.dtype), shape.m * shape.n
+        plain, each = transpose_add_problem(shape.m, shape.n, shape.dtype), shape.m * shape.n
         x, d = replace(plain.x, batch=each), replace(plain.d, batch=each)
         problem = replace(plain, x=x, y=d, d=d, batch=shape.batch)
         assert "transpose_small" in {one.kernel.entry for one in candidates(problem, get("h200"))}

@@ -1,4 +1,4 @@
-"""A GPU whose memory and launches are the emulator's, and arrays that lie on it, for tests of routes through one."""
+"""A GPU whose memory and launches are the emulator's, and arrays in its memory, for tests of routes through one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class FakeGPU:
         return 0
 
     def home(self, array: Array) -> int:
-        """The address at which an array of the host's lies in the memory of this GPU too."""
+        """The address of an array of the host's in the memory of this GPU too."""
         if id(array) not in self.homes:
             self.homes[id(array)] = (array, self.memory.bind("tensor", array, access="rw").address)
         _kept, address = self.homes[id(array)]
@@ -229,5 +229,5 @@ class Tensors:
         self.made: list[tuple[int, str]] = []
 
     def __call__(self, array: Array) -> Tensor:
-        """The tensor in whose memory the array lies, or another view of it."""
+        """The tensor whose memory the array is in, or another view of it."""
         return Tensor(self.device, array, self.made)

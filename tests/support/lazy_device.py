@@ -237,7 +237,7 @@ def _finish(
 ) -> tuple[tuple[Binary, Launch], ...]:
     wide = problem.dtype.accumulator
     scalars = (wide.scalar(operands.alpha), wide.scalar(operands.beta), np.int32(problem.has_c))
-    return _launch("finish", problem, total, operands.c, operands.d, *scalars)
+    return _launch("splitk_reduce", problem, total, operands.c, operands.d, *scalars)
 
 
 def _run_add(device: LazyDevice, launch: Launch) -> None:
@@ -262,6 +262,6 @@ def _run_finish(device: LazyDevice, launch: Launch) -> None:
     device.matrix(d, dtype.numpy, (m, n), (int(n), 1))[:] = result.astype(dtype.numpy)
 
 
-_KERNELS = {"add": _run_add, "finish": _run_finish}
+_KERNELS = {"add": _run_add, "splitk_reduce": _run_finish}
 
 STEPS = Steps(workspace=lambda chunk: chunk.m * chunk.n * chunk.dtype.accumulator.itemsize, add=_add, finish=_finish)

@@ -1,4 +1,4 @@
-"""Products to stream: matrices that lie in many ways, their plans, and the result through a device of host memory."""
+"""Products to stream: matrices of many layouts, their plans, and the result through a device of host memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def streamed(e: Array, f: Array, device: LazyDevice | None = None, *, budget: in
 
 
 def plan_for(e: Array, f: Array, budget: int) -> StreamPlan:
-    """The plan for E and F as they lie; a Gram matrix where both are one memory."""
+    """The plan for E and F with their strides; a Gram matrix where both are one memory."""
     dtype = next(one for one in ALL.values() if one.numpy == e.dtype)
     gram = f.base is not None and f.T.strides == e.strides and f.ctypes.data == e.ctypes.data
     return plan_stream(

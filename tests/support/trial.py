@@ -126,9 +126,11 @@ class Trial:
         config = kernel.config if config is None else config
         self.kernel: Kernel[Gemm] = kernel.with_config(config.replace(**constants))
 
-    def source(self) -> Source:
-        """The kernel's own source for this problem."""
-        return generate(self.kernel, self.problem.dtype)
+    def source(self, entry: str = "") -> Source:
+        """The kernel's own source for this problem, or that of the launch around it whose entry point is ``entry``."""
+        around = (*self.kernel.before, *self.kernel.after)
+        program = next((launch for launch in around if launch.entry == entry), self.kernel)
+        return generate(program, self.problem.dtype)
 
     def run(
         self,
@@ -140,7 +142,7 @@ class Trial:
         target: str = "",
         counted: bool = False,
     ) -> list[Report]:
-        """Runs all launches of the kernel, whose own source may be replaced by ``source``; a report for each.
+        """Runs all launches of the kernel; a report for each. ``source`` replaces that of its entry point.
 
         ``schedule`` stands for an order of warps; ``counted`` gives the launches a counter.
         """
@@ -165,7 +167,7 @@ class Trial:
         )
         reports = []
         for program, launch in self.kernel.steps(self.problem, operands):
-            own = source if program is self.kernel and source else generate(program, self.problem.dtype)
+            own = source if source and source.entry == program.entry else generate(program, self.problem.dtype)
             ptx = compile_ptx(own, target or self.arch.target)
             reports.append(run(ptx, launch, memory, races=races, schedule=schedule, late_copies=late_copies))
         return reports

@@ -40,7 +40,7 @@ def production(arch: Arch) -> Iterator[Product]:
                 kinds[kind] = kernel
         for (way, several), kernel in kinds.items():
             name = f"inner {way} {'blocks' if several else 'block'} {layout_of(problem)}"
-            yield Product(name, kernel, problem, TRAFFIC, uncounted=True)
+            yield Product(name, kernel, problem, TRAFFIC, also_without_counter=True)
 
 
 def _way(config: Config) -> str:
@@ -57,7 +57,9 @@ def rungs(arch: Arch) -> Iterator[Product]:
             size, reason = nearest(rung, asked, arch, TRAFFIC)
             if size is None:
                 sys.exit(f"{rung.label}: {reason}")
-            yield Product(f"{rung.label} {layout_of(size)}", rung.kernel_for(size, arch), size, TRAFFIC, uncounted=True)
+            yield Product(
+                f"{rung.label} {layout_of(size)}", rung.kernel_for(size, arch), size, TRAFFIC, also_without_counter=True
+            )
 
 
 LAUNCHES: Launches[Product] = Launches("kernels", lambda arch, _args: ([], [*rungs(arch), *production(arch)]))

@@ -21,7 +21,7 @@ from matmill.arch import Arch
 from matmill.arrays import inspect
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import MOVING
-from matmill.bench.problems.transpose_add import transposed_sum
+from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.steps import binaries
@@ -146,7 +146,7 @@ def _bits(matrices: Array) -> Array:
 def rungs(arch: Arch) -> Iterator[Case]:
     """Every rung at sizes of every alignment, or the nearest that it takes."""
     for (m, n), dtype, rung in product(_RUNG_SIZES, ELEMENTWISE.values(), TRANSPOSE_ADD):
-        size, reason = nearest(rung, transposed_sum(m, n, dtype), arch, MOVING)
+        size, reason = nearest(rung, transpose_add_problem(m, n, dtype), arch, MOVING)
         if size is None:
             sys.exit(f"{rung.label}: {reason}")
         kernel = rung.kernel_for(size, arch)

@@ -64,7 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
-    parser.add_argument("--early", action="store_true", help="a launch that must wait for the one before it")
+    parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
     parser.add_argument("--no-races", action="store_true", help="do not look for races: about 3 times as fast")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     files = _files(args.out, named)
     memory = Memory()
     arguments: tuple[Any, ...] = tuple(_argument(memory, index, each) for index, each in enumerate(values))
-    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.early)
+    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl)
     report: Report | None = None
     try:
         report = emulate(

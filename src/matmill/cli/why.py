@@ -190,7 +190,7 @@ def _stage(stage: SubProblem[Any], candidates: Sequence[Any], arch: Arch) -> dic
     rows.sort(key=lambda row: (row["call_seconds"], row["seconds"]))
     return {
         "problem": str(problem),
-        "places": len(stage.offsets),
+        "offsets": len(stage.offsets),
         "best": {name: rows[0][name] for name in ("kernel", "config", "seconds")},
         "rows": rows,
         "ruled_out": ruled_out,
@@ -235,8 +235,8 @@ def _report(stage: dict[str, Any], arch: Arch, top: int) -> Iterator[RenderableT
     )
     if alike:
         yield Text(f"{'Alike in all of these' if len(shown) > 1 else 'Constants'}: {alike}")
-    if stage["places"] > 1:
-        yield Text(f"Launched {stage['places']} times, each at other offsets.")
+    if stage["offsets"] > 1:
+        yield Text(f"Launched {stage['offsets']} times, each at other offsets.")
     if rows[0]["workspace"]:
         yield Text(f"Workspace: {units.count(rows[0]['workspace'])}B.")
     for reason, configurations in Counter(stage["ruled_out"].values()).items():

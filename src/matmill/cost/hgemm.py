@@ -93,7 +93,7 @@ class Demand:
     ``warps``. An SM has ``ahead`` copies in flight.
 
     Of the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
-    ``pieces`` of 8 and as ``partials`` (split-K partial sums), ``stored_bytes``.
+    ``pieces`` of 8 and as ``partial_sums`` of split-K, ``stored_bytes``.
 
     Of the whole GPU: the least ``bytes``; bytes and cache lines of repacking; bytes of the partial sums. ``repacked``
     and ``split`` are 1 where there is a launch before or after the product, else 0; the last one has ``steps``.
@@ -114,7 +114,7 @@ class Demand:
     resident: float
     stored: float
     pieces: float
-    partials: float
+    partial_sums: float
     stored_bytes: float
     bytes: float
     repacked: float
@@ -156,20 +156,20 @@ class Pace:
 class Prediction:
     """Where the time of a product goes, in seconds.
 
-    ``pad`` is the launch that repacks matrices, ``second`` the one that adds split-K partial sums.
+    ``repack`` is the launch that repacks matrices, ``second`` the one that adds split-K partial sums.
     """
 
     seconds: float
     compute: float
     memory: float
-    pad: float
+    repack: float
     second: float
     pace: Pace
 
     @property
     def bound(self) -> str:
-        """``memory``, ``pad``, ``second``, or what sets the pace of a k-tile."""
-        times = {self.pace.bound: self.compute, "memory": self.memory, "pad": self.pad, "second": self.second}
+        """``memory``, ``repack``, ``second``, or what sets the pace of a k-tile."""
+        times = {self.pace.bound: self.compute, "memory": self.memory, "repack": self.repack, "second": self.second}
         return max(times, key=times.__getitem__)
 
 
@@ -207,7 +207,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
         latency=c.latency_cycles / asked.ahead,
     )
     inside = asked.tiles * (pace.cycles(c.pace_overlap) + c.barrier_cycles / asked.resident)
-    issued = (c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partials) / per_cycle
+    issued = (
+        c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums
+    ) / per_cycle
     written = asked.stored_bytes / c.l2_bytes
     stores = (issued**p + written**p) ** (1 / p)
     compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
@@ -215,11 +217,11 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
     moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
     looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
-    pad = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
+    repack = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     second = asked.split * (c.second + c.second_step * asked.steps + traffic)
     together = (compute**p + memory**p) ** (1 / p)
-    return Prediction(c.launch + together + pad + second, compute, memory, pad, second, pace)
+    return Prediction(c.launch + together + repack + second, compute, memory, repack, second, pace)
 
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
@@ -260,7 +262,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         resident=float(resident),
         stored=float(outputs * (whole and not pieces)),
         pieces=outputs / _VECTOR * (whole and pieces),
-        partials=float(outputs * (not whole)),
+        partial_sums=float(outputs * (not whole)),
         stored_bytes=float(outputs * (ELEMENT_BYTES if whole else problem.dtype.accumulator.itemsize)),
         bytes=float(problem.least_bytes),
         repacked=float(bool(copies)),

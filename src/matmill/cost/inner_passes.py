@@ -1,7 +1,7 @@
 """Passes over the banks of shared memory for the inner kernel's reads of a stage, lane by lane.
 
-``include/matmill/inner/fragments.cuh`` and ``simt.cuh`` say what each thread reads; ``matmill.emulator.memory.banks`` has
-the rule for the passes. The host chooses the pitches of stages by them, and the cost model counts them.
+``include/matmill/inner/fragments.cuh`` and ``simt.cuh`` say what each thread reads; ``matmill.emulator.memory.banks``
+has the rule for the passes. The host chooses the pitches of stages by them, and the cost model counts them.
 """
 
 from __future__ import annotations

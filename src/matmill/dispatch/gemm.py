@@ -17,7 +17,7 @@ from matmill.problem import Gemm
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
 #: Rows of a Gram matrix that are mirrored at a time.
-_BAND = 64
+_ROWS = 64
 
 Array: TypeAlias = NDArray[Any]
 
@@ -127,8 +127,8 @@ def _mirror(square: Array) -> None:
     BLAS promises no order of summation: with other blocks for rows than for columns, (i, j) and (j, i) may differ.
     """
     m = square.shape[-1]
-    for start in range(0, m, _BAND):
-        stop = min(start + _BAND, m)
+    for start in range(0, m, _ROWS):
+        stop = min(start + _ROWS, m)
         above = np.swapaxes(square[..., :stop, start:stop], -1, -2)
         np.copyto(square[..., start:stop, :stop], above, where=np.tri(stop - start, stop, start - 1, dtype=bool))
 

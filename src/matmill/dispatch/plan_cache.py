@@ -136,8 +136,8 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     if not mixed and (library not in ALLOCATE or device[0] != "cuda"):
         return ()
     if c is not None:
-        c_shape, c_strides, other, place, _address, _readonly, owned, _owner, _stream = c
-        if not mixed and (other is not dtype or owned != library or place != device):
+        c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
+        if not mixed and (other is not dtype or owned != library or where != device):
             return ()
         kind: object = (operation, _TOLD.get(alpha), _TOLD.get(beta), c_shape, c_strides)
     elif alpha == 1 and beta == operation.beta:
@@ -148,14 +148,14 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     if b is None:
         key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
     else:
-        y_shape, strides, other, place, address, _readonly, owned, _owner, _stream = b
-        if not mixed and (other is not dtype or owned != library or place != device):
+        y_shape, strides, other, where, address, _readonly, owned, _owner, _stream = b
+        if not mixed and (other is not dtype or owned != library or where != device):
             return ()
         y_layout = _layout(y_shape, strides)
         key = (kind, device[1], dtype, shape, layout, start & 15, y_shape, y_layout, address & 15, start == address)
     if out is not None:
-        shape, strides, other, place, address, _readonly, owned, _owner, _stream = out
-        if not mixed and (other is not dtype or owned != library or place != device):
+        shape, strides, other, where, address, _readonly, owned, _owner, _stream = out
+        if not mixed and (other is not dtype or owned != library or where != device):
             return ()
         key = (key, shape, _layout(shape, strides), address & 15)
     return key

@@ -193,12 +193,12 @@ def _report_races(
     for race in detector.races():
         first, second = (program.instructions[n] for n in (race.first_where, race.second_where))
         if race.space == "shared":
-            place = program.describe("shared", race.address, launch.dynamic_shared)
+            where = program.describe("shared", race.address, launch.dynamic_shared)
         else:
-            place = space.describe(race.address)
+            where = space.describe(race.address)
         threads = [f"thread {t} of block {b}" for b, t in (race.first_thread, race.second_thread)]
         message = (
-            f"{launch.kernel}: {place}: {race.first_kind} by {threads[0]} in "
+            f"{launch.kernel}: {where}: {race.first_kind} by {threads[0]} in "
             f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
             f"({second.location}), with nothing that orders them"
         )

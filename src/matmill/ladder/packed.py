@@ -1,4 +1,4 @@
-"""What products of packed float32 matrices share on the host: parameters, legality, launch shapes, reported times.
+"""What products of packed float32 matrices share on the host: parameters, why_not, launch shapes, reported times.
 
 Every rung of the SGEMM ladder, and the product of the memory ladder, computes C = alpha * A @ B + beta * C on packed
 row-major matrices, with the parameters ``(const float* A, const float* B, float* C, int m, int n, int k, float alpha,
@@ -34,10 +34,10 @@ def packed_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, .
 
 
 def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Legality of every rung: one product of packed float32 matrices whose sizes are multiples of m, n and k."""
+    """``why_not_config`` of every rung: one product of packed float32 matrices; m, n and k divide its sizes."""
     divides = multiples(m, n, k)
 
-    def legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         if problem.dtype != F32:
             return f"{problem.dtype.name} is not float32"
         if problem.batch != 1:
@@ -48,7 +48,7 @@ def packed(m: int = 1, n: int = 1, k: int = 1) -> Callable[[Gemm, Config, Arch],
                 return f"strides {given[name]} of {name} are not those of a packed matrix, {(columns, 1)}"
         return divides(problem, config, arch)
 
-    return legality
+    return why_not
 
 
 def tiles(rows: int, columns: int, block: tuple[int, int]) -> Callable[[Gemm, Config], Geometry]:

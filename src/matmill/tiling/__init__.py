@@ -1,1 +1,1 @@
-"""The host's side of the headers' arithmetic: tile shapes, shared-memory sums, legality. Names match the headers."""
+"""The host's side of the headers' arithmetic: tile shapes, shared-memory sums, why_not. Names match the headers."""

@@ -36,15 +36,15 @@ def transposed_first(problem: Geam, operands: GemmOperands) -> tuple[Geam, GemmO
     return problem.transposed_first, replace(operands, a=a, b=b, alpha=alpha, beta=beta)
 
 
-def shared_bytes(vectors: int, every: int, gap: int, stages: int = 2, beside: int = 0) -> int:
+def shared_bytes(vectors: int, every: int, padding: int, stages: int = 2, beside: int = 0) -> int:
     """Dynamic shared memory of a block in bytes: ``stages`` chunks of X with bank padding. The device asserts the same.
 
     ``beside`` is how many vectors of Y each stage holds as well.
 
-    >>> shared_bytes(vectors=256, every=32, gap=1)
+    >>> shared_bytes(vectors=256, every=32, padding=1)
     8416
     """
-    return stages * (vectors + (vectors - 1) // every * gap + beside) * VECTOR_BYTES
+    return stages * (vectors + (vectors - 1) // every * padding + beside) * VECTOR_BYTES
 
 
 def assign_threads(config: Config, vectors: int, registers: Callable[[Config], int], arch: Arch) -> Config | None:

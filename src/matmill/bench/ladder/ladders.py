@@ -15,7 +15,7 @@ from matmill.bench.ladder.selection import paper_launch
 from matmill.bench.ladder.subject import ARITHMETIC, MATRIX, MOVING, TRAFFIC, S, Subject
 from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.libraries.gemm import cublas_of_copies, half_peers, peers
-from matmill.bench.libraries.transpose_add import sum_peers
+from matmill.bench.libraries.transpose_add import transpose_add_peers
 from matmill.bench.problems import hgemm, inner, transpose_add
 from matmill.bench.problems.asked import Asked, EmulatorLimit
 from matmill.choose import Choice, choose, choose_transpose_add
@@ -225,7 +225,7 @@ TRANSPOSE_ADD: Ladder[Geam] = Ladder(
     "a copy timed in the same run.",
     # a minute or two on two cores
     too_long=EmulatorLimit(20_000_000, "--m, --n", "Take smaller sizes, for instance 2000 x 1000", "x of {m} x {n}"),
-    libraries=sum_peers,
+    libraries=transpose_add_peers,
     no_libraries="",
 )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.libraries.gemm import BFLOAT, Device, as_tensor, tried
 from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
-from matmill.bench.problems.transpose_add import SumInputs
+from matmill.bench.problems.transpose_add import TransposeAddInputs
 from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
 
@@ -35,7 +35,7 @@ z = sum == sum ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : 0x7fffu;
 """
 
 
-def sum_peers(asked: SumInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
+def transpose_add_peers(asked: TransposeAddInputs, x: int, y: int) -> tuple[list[LibraryProduct], list[str]]:
     """The libraries at hand that add the x at one address, transposed, to the y at the other; and why others do not."""
     problem, dtype = asked.problem, asked.problem.dtype
     memory = (

@@ -64,13 +64,13 @@ def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
             fix="Omit it.",
         )
     m, n = default if asked.case is None else case(asked.case)
-    return transposed_sum(asked.m or m, asked.n or n, dtype)
+    return transpose_add_problem(asked.m or m, asked.n or n, dtype)
 
 
-def transposed_sum(m: int, n: int, dtype: DType = BF16) -> Geam:
+def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
     """The sum for a packed x of m rows and n columns.
 
-    >>> found = transposed_sum(24300, 11520)
+    >>> found = transpose_add_problem(24300, 11520)
     >>> found.m, found.n, found.x.align, found.d.align
     (11520, 24300, 16, 8)
     """
@@ -85,7 +85,7 @@ def sizes(problem: Geam) -> dict[str, int]:
 
 def resized(problem: Geam, m: int, n: int) -> Geam:
     """The sum for an x of other sizes."""
-    return transposed_sum(m, n, problem.dtype)
+    return transpose_add_problem(m, n, problem.dtype)
 
 
 def words(problem: Geam) -> str:
@@ -101,15 +101,15 @@ def described(problem: Geam) -> dict[str, Any]:
 def restored(record: Mapping[str, Any]) -> Geam:
     """The sum that a record describes.
 
-    >>> asked = transposed_sum(30, 50)
+    >>> asked = transpose_add_problem(30, 50)
     >>> restored(described(asked)) == asked
     True
     """
-    return transposed_sum(record["m"], record["n"], ELEMENTWISE[record["dtype"]])
+    return transpose_add_problem(record["m"], record["n"], ELEMENTWISE[record["dtype"]])
 
 
 @dataclass(frozen=True)
-class SumInputs:
+class TransposeAddInputs:
     """x transposed and y of one sum, and the only right answer: ``a`` is a view of x, whose rows are packed.
 
     Floats are uniform in [-1, 1), integers anything that their type holds. No sum of integers has all bits set, which
@@ -125,7 +125,7 @@ class SumInputs:
     shared: ClassVar[bool] = False
 
     @classmethod
-    def random(cls, problem: Geam, seed: int) -> SumInputs:
+    def random(cls, problem: Geam, seed: int) -> TransposeAddInputs:
         """The same matrices for the same seed, size and type.
 
         Raises :class:`~matmill.errors.ArgumentError` where they do not fit in memory.
@@ -182,10 +182,10 @@ class SumsBySize:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._made: dict[Geam, SumInputs] = {}
+        self._made: dict[Geam, TransposeAddInputs] = {}
 
-    def of(self, problem: Geam) -> SumInputs:
+    def of(self, problem: Geam) -> TransposeAddInputs:
         """The inputs of that sum."""
         if problem not in self._made:
-            self._made[problem] = SumInputs.random(problem, self._seed)
+            self._made[problem] = TransposeAddInputs.random(problem, self._seed)
         return self._made[problem]

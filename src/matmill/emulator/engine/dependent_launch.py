@@ -49,17 +49,17 @@ class GridDependency:
     def add(self, where: int, thread: str, did: str, instruction: Instruction) -> None:
         """Keep the hazard of a ``thread`` that did something in global memory before it waited."""
         message = (
-            f"{self._launch.kernel}: {thread} {did} before griddepcontrol.wait, while the launch before this early one "
-            f"may still work there, in {instruction.text!r}"
+            f"{self._launch.kernel}: {thread} {did} before griddepcontrol.wait, while the launch before "
+            f"this dependent one may still work there, in {instruction.text!r}"
         )
-        self._hazards.add("early-launch", where, message, instruction)
+        self._hazards.add("dependent-launch", where, message, instruction)
 
     def end(self, last: Instruction) -> None:
         """Keep the hazard of a thread that has ended without waiting."""
         if self.left:
             thread = self._geometry.thread_name(int(np.flatnonzero(~self._waited)[0]))
             message = (
-                f"{self._launch.kernel}: {thread} ends without griddepcontrol.wait: the launch behind this early one "
-                "may start while the one before still runs"
+                f"{self._launch.kernel}: {thread} ends without griddepcontrol.wait: the launch behind "
+                "this dependent one may start while the one before still runs"
             )
-            self._hazards.add("early-launch", "end", message, last)
+            self._hazards.add("dependent-launch", "end", message, last)

@@ -286,18 +286,18 @@ class Scheduler:
         held = np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))
         if not len(held):
             return False
-        place = int(self.first[held].min())
-        warps = held[self.first[held] == place]
-        block = self.waits[place - HOLD].number
+        point = int(self.first[held].min())
+        warps = held[self.first[held] == point]
+        block = self.waits[point - HOLD].number
         end = self.blocks[block].end
         instruction = blame(self.blocks[block])
-        lane = int(np.flatnonzero(self.counter[warps[0]] == place)[0])
+        lane = int(np.flatnonzero(self.counter[warps[0]] == point)[0])
         message = (
             f"{self.machine.launch.kernel}: only some threads of a warp reach {instruction.text!r}, "
             f"e.g. {self.geometry.thread_name(int(warps[0]) * LANES + lane)}; the others have gone another way"
         )
         self.machine.hazards.add("divergent-barrier", instruction, message, instruction)
-        self._pass(block, end, warps, self.counter[warps] == place)
+        self._pass(block, end, warps, self.counter[warps] == point)
         return True
 
     # Barriers
@@ -367,17 +367,17 @@ class Scheduler:
         early = machine.arrived.pop((index, number), [])
         machine.expected.pop((index, number), None)
         machine.progress += 1
-        places = np.unique(self.counter[warps][waiting[roles]])
+        points = np.unique(self.counter[warps][waiting[roles]])
         ends = {
             BARRIER + b.end.next: b for b in self.blocks if b.end.kind == "wait" and isinstance(b.end.detail, Barrier)
         }
         exists = geometry.exists.reshape(-1, LANES).reshape(geometry.warps, geometry.blocks, LANES)[:, index]
         if not wanted and (gone & exists).any():
-            instruction = blame(ends[int(places[0])])
+            instruction = blame(ends[int(points[0])])
             name = int(geometry.block_ids[index])
             message = f"{machine.launch.kernel}: block {name} passes a barrier that threads skipped by exiting"
             machine.hazards.add("divergent-barrier", instruction, message, instruction)
-        reduction = next((ends[int(p)] for p in places if ends[int(p)].end.detail.mode in {"popc", "and", "or"}), None)
+        reduction = next((ends[int(p)] for p in points if ends[int(p)].end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction.end, warps, waiting[roles])
         if machine.detector is not None:
@@ -451,18 +451,18 @@ class Scheduler:
     def _deadlock(self) -> KernelFault:
         """The error for a batch in which every warp waits for another."""
         waiting = (self.first >= BARRIER) & (self.first < DONE)
-        place = int(self.first[np.flatnonzero(waiting)[0]]) - BARRIER
-        instruction = blame(self.waits[place])
+        point = int(self.first[np.flatnonzero(waiting)[0]]) - BARRIER
+        instruction = blame(self.waits[point])
         return fault("deadlock", f"{self.machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:
         """Who waits where, for messages."""
         parts = []
         waiting = (self.first >= BARRIER) & (self.first < DONE)
-        for place in np.unique(self.first[waiting]):
-            here = waiting & (self.first == place)
+        for point in np.unique(self.first[waiting]):
+            here = waiting & (self.first == point)
             warp = int(np.flatnonzero(here)[0])
-            number = int(self.barrier_of[warp][self.counter[warp] == place][0])
-            instruction = blame(self.waits[int(place) - BARRIER])
+            number = int(self.barrier_of[warp][self.counter[warp] == point][0])
+            instruction = blame(self.waits[int(point) - BARRIER])
             parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
         return "; " + "; ".join(parts) if parts else ""

@@ -63,7 +63,7 @@ class GlobalSpace:
                 argument="addresses",
                 got=f"global memory that spans {(high - low) * _PAGE_BYTES:#x} bytes",
                 wanted=f"at most {_MOST_PAGES * _PAGE_BYTES:#x}",
-                fix="Place the buffers of one launch closer together.",
+                fix="Allocate the buffers of one launch closer together.",
             )
         table = np.full(high - low, -1, dtype=np.int64)
         table[self._origin - low : self._origin - low + self._table.size] = self._table

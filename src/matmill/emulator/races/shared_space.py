@@ -82,7 +82,7 @@ class SharedSpace:
         self._wrote[rows.on(grains)] = _PENDING
 
     def complete(self, rows: Rows) -> None:
-        """Turn copies into writes that their threads make at ``rows.clock``."""
+        """Record copies as writes that their threads make at ``rows.clock``."""
         block = self._fit(rows)
         first = rows.on(self._bases(block, self._unit) + rows.addresses // self._unit)
         threads = rows.on(_threads(rows)) + 1
@@ -146,7 +146,7 @@ class SharedSpace:
         return block
 
     def _resize(self, span: int, unit: int, count: int) -> None:
-        """Lay all arrays out for ``count`` rows of ``span`` bytes in units of ``unit``."""
+        """Allocate all arrays for ``count`` rows of ``span`` bytes in units of ``unit``."""
         factor = self._unit // unit
         old, new = (self._rows, self._span // _GRAIN), (count, span // _GRAIN)
         self._read = resized(self._read, old, new)
@@ -192,10 +192,10 @@ class SharedSpace:
             for unit in range(rows.width // self._unit):
                 met |= (self._wrote_unit.take(first + unit) == now) | (self._copier.take(first + unit) != 0)
         # Of the lanes that meet in one unit all but the last read another lane's name there.
-        places = rows.on(first)
-        names = np.arange(places.size, dtype=np.int32)
-        self._meet[places] = names
-        twice = self._meet.take(places) != names
+        units = rows.on(first)
+        names = np.arange(units.size, dtype=np.int32)
+        self._meet[units] = names
+        twice = self._meet.take(units) != names
         if rows.full:
             met |= twice.reshape(met.shape)
         else:

@@ -16,7 +16,7 @@ KINDS = (
     "deadlock",
     "divergent-barrier",
     "missing-wait",
-    "early-launch",
+    "dependent-launch",
     "step-limit",
     "trap",
     "partial-warp",
@@ -30,7 +30,7 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "early-launch"
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch"
     and "divergent-barrier" are collected.
     """
 

@@ -1,8 +1,8 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
 The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
-has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their
-partial sums in fixed order.
+has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds
+their partial sums in fixed order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ GEMM: Kernel[Gemm] = Kernel(
     config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)).launched(SPLIT_K=1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_why_not,
+    why_not_config=_why_not,
     after=SPLITK_REDUCE,
     workspace_bytes=split_bytes,
     pdl=True,

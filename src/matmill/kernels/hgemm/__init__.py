@@ -1,9 +1,9 @@
 """D = alpha * A @ B + beta * C on tensor cores, for float16 and bfloat16 of any sizes, strides and alignments.
 
 The twin of ``kernels/gemm`` for 16-bit types: sums are float32 and rounded once. Where D has too few tiles to occupy
-the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial sums in fixed order.
-A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with REPACK_A or REPACK_B, repacked by a launch
-before the product.
+the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial sums in
+fixed order. A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with REPACK_A or REPACK_B,
+repacked by a launch before the product.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ HGEMM: Kernel[Gemm] = Kernel(
     config=_launched(with_vector_widths(LARGEST, _WHOLE), 1),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_why_not,
+    why_not_config=_why_not,
     before=(REPACK,),
     after=SPLITK_REDUCE,
     workspace_bytes=workspace_bytes,

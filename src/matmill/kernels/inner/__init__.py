@@ -1,7 +1,7 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
-E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to finish (LAST_BLOCK = 1) or
-a second launch adds the partial sums, which are in a workspace, in fixed order.
+E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to
+finish (LAST_BLOCK = 1) or a second launch adds the partial sums, which are in a workspace, in fixed order.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ INNER: Kernel[Gemm] = Kernel(
     ).launched(SPLIT_K=98, LAST_BLOCK=0),
     geometry=_geometry,
     arguments=_arguments,
-    legality=why_not,
+    why_not_config=why_not,
     after=(splitk_reduce(lambda config: config["SPLIT_K"], needed=lambda _problem, config: config["SPLIT_K"] > 1),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
@@ -150,7 +150,7 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
         config=reduce.config,
         geometry=reduce.geometry,
         arguments=arguments,
-        legality=always,
+        why_not_config=always,
         workspace_bytes=sums_bytes,
         parameters=reduce.parameters,
     )

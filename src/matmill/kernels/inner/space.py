@@ -342,5 +342,6 @@ def _why_not_launch(problem: Gemm, config: Config) -> str | None:
         if needed[name] != config[name]:
             return f"{name} = {config[name]}, and the device needs {needed[name]}"
     if config["LAST_BLOCK"] and not (config["SPLIT_K"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
-        return f"LAST_BLOCK = 1: one block adds 1 to {MOST_ADDED_BY_ONE} bytes of partial sums, of SPLIT_K = {config['SPLIT_K']} blocks"
+        most, blocks = MOST_ADDED_BY_ONE, config["SPLIT_K"]
+        return f"LAST_BLOCK = 1: one block adds 1 to {most} bytes of partial sums, of SPLIT_K = {blocks} blocks"
     return None if config["SPLIT_K"] >= 1 else f"SPLIT_K = {config['SPLIT_K']} blocks"

@@ -50,11 +50,11 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     if why_not_slim(problem) is not None or max(problem.m, problem.n) < _TIMES * min(problem.m, problem.n):
         return ()
     size = problem.dtype.itemsize
-    constants, short, line = _layout(problem), min(problem.m, problem.n), _CACHE_LINE // size
+    constants, short, width = _layout(problem), min(problem.m, problem.n), _CACHE_LINE // size
     found: dict[Config, None] = {}
     for wanted in _VECTORS:
-        lines = max(1, wanted * VECTOR_BYTES // (short * _CACHE_LINE))  # cache lines of each row or column
-        shape = (problem.m, line, lines) if constants["WIDE"] else (lines * line, problem.n, 1)
+        count = max(1, wanted * VECTOR_BYTES // (short * _CACHE_LINE))  # cache lines of each row or column
+        shape = (problem.m, width, count) if constants["WIDE"] else (count * width, problem.n, 1)
         chunk = _with_padding(Config.of(**constants, **dict(zip("MNG", shape, strict=True))), size, arch)
         for ahead in chunks_ahead(chunk, size, _ahead(constants, short, size)):
             config = chunk.replace(AHEAD=ahead)
@@ -70,8 +70,8 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
 def _with_padding(config: Config, size: int, arch: Arch) -> Config:
     """``config`` with the bank padding for its chunk."""
     vectors = elements(config) * size // VECTOR_BYTES
-    every, gap = best(_pitch(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
-    config = config.replace(PAD_EVERY=every, PAD_VECTORS=gap)
+    every, padding = best(_pitch(config, size), config["N"], size, vectors, arch.shared_per_block // 2)
+    config = config.replace(PAD_EVERY=every, PAD_VECTORS=padding)
     return config.replace(STEADY=int(_steady(config, size)))
 
 
@@ -102,7 +102,7 @@ def _steady(config: Config, size: int) -> bool:
     m, n, v = config["M"], config["N"], VECTOR_BYTES // size
     if not config["APART"]:
         return steady(m, n, v, config["PAD_EVERY"])
-    # Unaligned rows start anywhere between two gaps, and each of X's elsewhere.
+    # Unaligned rows start anywhere between two paddings, and each of X's elsewhere.
     return bool(config["WIDE"]) and config["PAD_VECTORS"] == 0 and same_rows(m, n, v)
 
 
@@ -251,7 +251,7 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     ),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_why_not,
+    why_not_config=_why_not,
     pdl=True,
     parameters=_PARAMETERS,
 )

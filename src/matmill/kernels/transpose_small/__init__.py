@@ -44,20 +44,20 @@ def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
     for wanted in _VECTORS:
         matrices = max(unit, wanted * v // elements // unit * unit)
         vectors = matrices * elements // v
-        every, gap = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
+        every, padding = best(problem.m, problem.n, size, vectors, arch.shared_per_block // 2)
         chunk = Config.of(
             M=problem.m,
             N=problem.n,
             G=matrices,
             PAD_EVERY=every,
-            PAD_VECTORS=gap,
+            PAD_VECTORS=padding,
             STEADY=int(steady(problem.m, problem.n, v, every)),
             PLAIN=int(problem.plain),
             HAS_Y=int(problem.y is not None),
             SWAPPED=int(problem.y_transposed),
         )
         for ahead in chunks_ahead(chunk, size, 1):
-            config = chunk.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, gap, 1 + ahead))
+            config = chunk.replace(AHEAD=ahead, SHARED_BYTES=shared_bytes(vectors, every, padding, 1 + ahead))
             assigned = assign_threads(config, vectors, lambda one: _registers(one, size), arch)
             if assigned is not None:
                 found[assigned] = None
@@ -126,7 +126,7 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     ),
     geometry=_geometry,
     arguments=_arguments,
-    legality=_why_not,
+    why_not_config=_why_not,
     pdl=True,
     parameters=_PARAMETERS,
 )

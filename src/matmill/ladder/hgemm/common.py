@@ -1,4 +1,4 @@
-"""What the rungs of the HGEMM ladder share on the host: parameters, legality, launch shapes, and the type of the sums.
+"""What the rungs of the HGEMM ladder share on the host: parameters, why_not, launch shapes, and the type of the sums.
 
 Every rung computes D = alpha * A @ B + beta * C on packed row-major matrices of 16-bit elements, with the parameters
 ``(const Scalar* A, const Scalar* B, const Scalar* C, Scalar* D, int m, int n, int k, float alpha, float beta)``. Where
@@ -40,7 +40,7 @@ def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
 
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Legality of every rung: one product of packed 16-bit matrices, on a GPU whose tensor cores take them."""
+    """``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
     reason = why_not_tensor_cores(problem, config, arch)
     if reason is not None:
         return reason
@@ -57,12 +57,12 @@ def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str | None]:
-    """Legality of a rung that takes whole tiles only: sizes in multiples of BM, BN and BK, rows on 16 bytes.
+    """``why_not_config`` of a rung that takes whole tiles only: sizes in multiples of BM, BN and BK, rows on 16 bytes.
 
     ``asynchronous`` says that its idea is cp.async, which Turing does not have.
     """
 
-    def legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         reason = packed(problem, config, arch)
         if reason is not None:
             return reason
@@ -73,7 +73,7 @@ def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str |
                 return f"rows of {name} start at multiples of {align} bytes, not of {VECTOR_BYTES}"
         return multiples(config["BM"], config["BN"], config["BK"])(problem, config, arch)
 
-    return legality
+    return why_not
 
 
 def block_per_tile(problem: Gemm, config: Config) -> Geometry:
@@ -128,7 +128,7 @@ def in_float32(rung: Rung[Gemm]) -> Rung[Gemm]:
 
 
 def kernel(
-    entry: str, package: str, config: Config, legality: Callable[[Gemm, Config, Arch], str | None] | None = None
+    entry: str, package: str, config: Config, why_not: Callable[[Gemm, Config, Arch], str | None] | None = None
 ) -> Kernel[Gemm]:
     """The descriptor of a rung's kernel that takes whole tiles."""
     return Kernel(
@@ -137,5 +137,5 @@ def kernel(
         config=config,
         geometry=block_per_tile,
         arguments=arguments,
-        legality=legality or tiled(),
+        why_not_config=why_not or tiled(),
     )

@@ -19,7 +19,7 @@ def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm
         config=with_vector_widths(LARGEST, Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)),
         geometry=_banded if banded else block_per_tile,
         arguments=arguments,
-        legality=_legality,
+        why_not_config=_why_not,
     )
 
 
@@ -33,7 +33,7 @@ def best_tile(problem: Gemm, arch: Arch) -> Config:
     return min(space(problem, arch), key=lambda config: rounds(problem, config, arch))
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return packed(problem, config, arch) or why_not(problem, config, arch)
 
 

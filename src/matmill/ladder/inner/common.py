@@ -67,7 +67,7 @@ def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
 
 
 def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    """Legality of every rung: one product, a launch of whole warps, counts within 32 bits."""
+    """``why_not_config`` of every rung: one product, a launch of whole warps, counts within 32 bits."""
     if problem.dtype.name not in ALL:
         return f"{problem.dtype.name} is none of {', '.join(ALL)}"
     if problem.batch != 1:
@@ -117,7 +117,7 @@ def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
         if rows < 2 * problem.m and columns < 2 * problem.n
     )
     fitting = [tile for tile in tiles if tile.tm * tile.tn <= most_outputs(problem)]
-    # Where nothing fits, m or n is beyond what a block can share, and the legality says so.
+    # Where nothing fits, m or n is beyond what a block can share, and why_not says so.
     return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=Tile(problem.m, problem.n, 1, 1))
 
 
@@ -132,7 +132,7 @@ def block_sum_bytes(itemsize: int, outputs: int, sharing: int, threads: int) -> 
 
 
 def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    """Legality of the rungs compiled for m and n, whose threads keep TM x TN sums."""
+    """``why_not_config`` of the rungs compiled for m and n, whose threads keep TM x TN sums."""
     if (config["M"], config["N"]) != (problem.m, problem.n):
         return f"constants for {config['M']} x {config['N']} outputs, not {problem.m} x {problem.n}"
     reason = takes(problem, config, arch)
@@ -184,7 +184,7 @@ def atomic_kernel(
     package: str,
     config: Config,
     arguments: Callable[[Gemm, GemmOperands], tuple[Argument, ...]],
-    legality: Callable[[Gemm, Config, Arch], str | None],
+    why_not_config: Callable[[Gemm, Config, Arch], str | None],
 ) -> Kernel[Gemm]:
     """A kernel whose blocks add atomically to one sum per output."""
     return Kernel(
@@ -193,7 +193,7 @@ def atomic_kernel(
         config=config,
         geometry=gs_blocks,
         arguments=arguments,
-        legality=legality,
+        why_not_config=why_not_config,
         before=(CLEAR,),
         after=(REDUCE_TOTALS,),
         workspace_bytes=sums_bytes,

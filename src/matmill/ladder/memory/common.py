@@ -87,7 +87,7 @@ PRODUCT: Kernel[Gemm] = Kernel(
     config=Config.of(T=_TILE),
     geometry=tiles(_TILE, _TILE, (_TILE, _TILE)),
     arguments=packed_arguments,
-    legality=packed(),
+    why_not_config=packed(),
 )
 
 FILL: Kernel[Fill] = Kernel(
@@ -96,5 +96,5 @@ FILL: Kernel[Fill] = Kernel(
     config=Config.of(THREADS=_THREADS),
     geometry=_fill_geometry,
     arguments=_fill_arguments,
-    legality=always,
+    why_not_config=always,
 )

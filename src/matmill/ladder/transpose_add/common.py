@@ -44,7 +44,7 @@ def _geometry(columns: int) -> Callable[[Geam, Config], Geometry]:
 
 def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
     wide = problem.dtype.accumulator
-    y = problem.y or View((0, 0))  # the legality refuses a problem without Y
+    y = problem.y or View((0, 0))  # why_not refuses a problem without Y
     return (
         operands.a,
         operands.b,
@@ -60,10 +60,10 @@ def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
 def of_article(entry: str, package: str, *, elements: int) -> Kernel[Geam]:
     """A kernel of the article, whose lanes take that many neighbouring elements of a row of Y and D."""
 
-    def legality(problem: Geam, _config: Config, _arch: Arch) -> str | None:
+    def why_not(problem: Geam, _config: Config, _arch: Arch) -> str | None:
         return _why_not(problem, elements)
 
-    return Kernel(entry, package, Config(), _geometry(_SIDE * elements), _arguments, legality)
+    return Kernel(entry, package, Config(), _geometry(_SIDE * elements), _arguments, why_not)
 
 
 def tuned(*, shifted: bool) -> Callable[[Geam, Arch], Config]:

@@ -111,7 +111,7 @@ struct Stage {
     if constexpr (UNALIGNED) last += stage_stride;
   }
 
-  // Whether the matrix's memory continues after a row's last element, with another row or a gap between two.
+  // Whether the matrix's memory continues after a row's last element, with another row or unused elements between two.
   __device__ __forceinline__ bool continues(int row) const { return K_INNER && row_stride > 0 && row < OUTER - 1; }
 
   // Copies the first `present` elements of a copy, and zeros for the rest. It copies a partial vector word by word,

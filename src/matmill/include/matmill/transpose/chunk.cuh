@@ -68,7 +68,7 @@ struct Chunk {
   // The shared-memory addresses of the elements of X for one vector of D, which begins at element `at` of the chunk.
   struct Gather {
     // STEADY: one address per vector is enough, as the elements of every vector are at the same distances. No vector
-    // spans two matrices, all span rows at the same elements, if at all, and have the same number of gaps between their
+    // spans two matrices, all span rows at the same elements, if at all, and have the same bank padding between their
     // elements.
     static constexpr int COLUMNS = N < V ? N : V, COLUMNS_PER_GAP = PAD_EVERY * V / M > 0 ? PAD_EVERY * V / M : 1;
     static constexpr bool SAME_SHAPE = N % V == 0 || (V % N == 0 && M % (V / N) == 0);

@@ -84,7 +84,7 @@ GLOBAL: Kernel[Chase] = Kernel(
     config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=1, WORDS=WORDS),
     geometry=_one_block,
     arguments=_arguments,
-    legality=always,
+    why_not_config=always,
 )
 
 #: The same, past L1.
@@ -96,5 +96,5 @@ SHARED: Kernel[Chase] = Kernel(
     config=Config.of(LENGTH=32, BYPASS_L1=0, THREADS=128, WORDS=WORDS),
     geometry=_one_block,
     arguments=_arguments,
-    legality=always,
+    why_not_config=always,
 )

@@ -41,7 +41,7 @@ CHAINS: Kernel[MultiplyAdds] = Kernel(
     config=Config.of(LENGTH=16, CHAINS=8, TM=1, TN=1, THREADS=256),
     geometry=_geometry,
     arguments=_arguments,
-    legality=always,
+    why_not_config=always,
 )
 
 OUTER: Kernel[MultiplyAdds] = Kernel(
@@ -50,5 +50,5 @@ OUTER: Kernel[MultiplyAdds] = Kernel(
     config=Config.of(LENGTH=2, CHAINS=1, TM=8, TN=8, THREADS=256),
     geometry=_geometry,
     arguments=_arguments,
-    legality=always,
+    why_not_config=always,
 )

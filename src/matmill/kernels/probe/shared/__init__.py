@@ -40,5 +40,5 @@ READ: Kernel[SharedReads] = Kernel(
     config=Config.of(LENGTH=32, ROWS=4, THREADS=256),
     geometry=_geometry,
     arguments=_arguments,
-    legality=always,
+    why_not_config=always,
 )

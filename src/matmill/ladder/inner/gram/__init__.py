@@ -60,7 +60,7 @@ def _tune(problem: Gemm, arch: Arch) -> Config:
     return Config.of(M=m, T=t, S=sharing, V=v, U=u, E_WIDTH=e_width, BS=bs, GS=gs)
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     if not problem.gram or problem.m != problem.n:
         return "F is not the transpose of E"
     if config["M"] != problem.m:
@@ -75,8 +75,8 @@ def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    e, _, partials, k, e_row, *_ = fixed_size_arguments(problem, operands)
-    return e, partials, k, e_row
+    e, _, partial_sums, k, e_row, *_ = fixed_size_arguments(problem, operands)
+    return e, partial_sums, k, e_row
 
 
 GRAM: Rung[Gemm] = Rung(
@@ -92,7 +92,7 @@ GRAM: Rung[Gemm] = Rung(
         config=Config.of(M=3, T=3, S=1, V=4, U=4, E_WIDTH=4, BS=256, GS=528),
         geometry=gs_blocks,
         arguments=_arguments,
-        legality=_legality,
+        why_not_config=_why_not,
         after=(REDUCE_TRIANGLE,),
         workspace_bytes=partials_bytes,
     ),

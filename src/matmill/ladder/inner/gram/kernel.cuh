@@ -1,7 +1,7 @@
 // D = alpha * E * E^T + beta * C: one input, read once, and only the tiles on and above the diagonal.
 //
 //   global E ── up to 16 bytes a load ──▶ registers e[U][T][V] (and those of the tile's columns, off the diagonal) ──▶
-//   acc ──▶ shuffles, shared ──▶ global partials[block][output] ──▶ second launch: adds in fixed order, mirrors ──▶ D
+//   acc ──▶ shuffles, shared ──▶ global partial_sums[block][output] ──▶ second launch: adds in fixed order, mirrors ──▶ D
 //
 //   B = ⌈M / T⌉ rows of tiles; B = 1: a thread has all rows of its k's and sums the T (T + 1) / 2 outputs of a triangle
 //                              B > 1: thread t has tile t % S = s of the triangle (I <= J); S is the first power of
@@ -46,7 +46,7 @@ struct Sums {
 };
 
 extern "C" __global__ void __launch_bounds__(BS, 1)
-    gram(const Scalar* __restrict__ E, Acc* __restrict__ partials, Index k, Index e_row) {
+    gram(const Scalar* __restrict__ E, Acc* __restrict__ partial_sums, Index k, Index e_row) {
   constexpr int SHARES = BS / S;
   constexpr Index STEP = Index(Config::GS) * SHARES;
   const int s = threadIdx.x % S;
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(BS, 1)
     const int row = output / M, column = output % M;
     if (row <= column) {
       const Acc sum = block.total(before(row / T) + column / T - row / T, place(row % T, column % T));
-      partials[Index(blockIdx.x) * (M * M) + output] = sum;
+      partial_sums[Index(blockIdx.x) * (M * M) + output] = sum;
     }
   }
 }

@@ -22,7 +22,7 @@ TWO_STAGE: Rung[Gemm] = Rung(
         config=DEFAULT,
         geometry=gs_blocks,
         arguments=fixed_size_arguments,
-        legality=wide_loads,
+        why_not_config=wide_loads,
         after=(REDUCE_PARTIALS,),
         workspace_bytes=partials_bytes,
     ),

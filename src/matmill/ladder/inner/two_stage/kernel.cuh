@@ -1,7 +1,7 @@
 // The one pass of include/matmill/inner/lane_product.cuh; each block writes its sums to its own part of a buffer.
 //
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
-//   global partials[block][output] ──▶ second launch: 16 threads per output add them in fixed order ──▶ D
+//   global partial_sums[block][output] ──▶ second launch: 16 threads per output add them in fixed order ──▶ D
 //
 // No atomics, so the order in which blocks finish has no effect: the same inputs give the same bits.
 #include "matmill/inner/block_sum.cuh"
@@ -10,7 +10,7 @@
 using Product = matmill::LaneProduct<Config>;
 
 extern "C" __global__ void __launch_bounds__(Config::BS, 1)
-    two_stage(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ partials, Index k,
+    two_stage(const Scalar* __restrict__ E, const Scalar* __restrict__ F, Acc* __restrict__ partial_sums, Index k,
               Index e_row, Index, Index f_k, Index f_column) {
   constexpr int N = Product::N, TM = Product::TM, TN = Product::TN;
   Product product;
@@ -22,6 +22,6 @@ extern "C" __global__ void __launch_bounds__(Config::BS, 1)
   for (int output = threadIdx.x; output < Product::M * N; output += Config::BS) {
     const int row = output / N, column = output % N;
     const Acc sum = block.total(row / TM * Product::ACROSS + column / TN, row % TM * TN + column % TN);
-    partials[Index(blockIdx.x) * (Product::M * N) + output] = sum;
+    partial_sums[Index(blockIdx.x) * (Product::M * N) + output] = sum;
   }
 }

@@ -27,6 +27,6 @@ CONFLICT_FREE: Rung[Gemm] = Rung(
         config=Config.of(BM=256, BN=128, BK=16, TM=8, TN=8),
         geometry=tiles(256, 128, (16, 32)),
         arguments=packed_arguments,
-        legality=packed(m=256, n=128, k=16),
+        why_not_config=packed(m=256, n=128, k=16),
     ),
 )

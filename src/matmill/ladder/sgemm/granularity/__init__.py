@@ -36,7 +36,7 @@ def _rung(g: int) -> Rung[Gemm]:
             config=Config.of(B=_B, G=g),
             geometry=tiles(_B, _B * g, (_B, _B)),
             arguments=packed_arguments,
-            legality=packed(m=_B, n=_B * g, k=_B),
+            why_not_config=packed(m=_B, n=_B * g, k=_B),
         ),
     )
 

@@ -39,7 +39,7 @@ def _rung(grain: int) -> Rung[Gemm]:
             config=Config.of(B=_B, GRAIN=grain),
             geometry=tiles(_B, _B, (_B, _B // grain)),
             arguments=packed_arguments,
-            legality=packed(m=_B, n=_B, k=_B),
+            why_not_config=packed(m=_B, n=_B, k=_B),
         ),
     )
 

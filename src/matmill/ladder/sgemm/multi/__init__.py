@@ -37,7 +37,7 @@ def _rung(multi: int) -> Rung[Gemm]:
             config=Config.of(MULTI=multi, TX=_TX, TY=_TY),
             geometry=tiles(_TY, _TX * multi, (_TX, _TY)),
             arguments=packed_arguments,
-            legality=packed(),
+            why_not_config=packed(),
         ),
     )
 

@@ -22,6 +22,6 @@ NAIVE: Rung[Gemm] = Rung(
         config=Config.of(BM=32, BN=32),
         geometry=tiles(32, 32, (32, 32)),
         arguments=packed_arguments,
-        legality=packed(),
+        why_not_config=packed(),
     ),
 )

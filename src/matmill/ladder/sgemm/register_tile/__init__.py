@@ -26,6 +26,6 @@ REGISTER_TILE: Rung[Gemm] = Rung(
         config=Config.of(BM=128, BN=128, BK=16, TM=8, TN=8),
         geometry=tiles(128, 128, (16, 16)),
         arguments=packed_arguments,
-        legality=packed(m=128, n=128, k=16),
+        why_not_config=packed(m=128, n=128, k=16),
     ),
 )

@@ -36,7 +36,7 @@ def _rung(b: int) -> Rung[Gemm]:
             config=Config.of(B=b),
             geometry=tiles(b, b, (b, b)),
             arguments=packed_arguments,
-            legality=packed(m=b, n=b, k=b),
+            why_not_config=packed(m=b, n=b, k=b),
         ),
     )
 

@@ -12,7 +12,7 @@ from matmill.problem import Gemm
 from matmill.tiling.simt import TILES, space, threads, tiles, why_not, with_vector_widths
 
 
-def _legality(problem: Gemm, config: Config, arch: Arch) -> str | None:
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return packed()(problem, config, arch) or why_not(problem, config)
 
 
@@ -40,7 +40,7 @@ TUNED: Rung[Gemm] = Rung(
         config=with_vector_widths(TILES[4][0], Gemm(m=128, n=256, k=8)),
         geometry=_geometry,
         arguments=packed_arguments,
-        legality=_legality,
+        why_not_config=_why_not,
     ),
     tune=_tune,
 )

@@ -21,6 +21,6 @@ VECTORIZED: Rung[Gemm] = Rung(
         config=Config.of(BM=128, BN=128, BK=8, TM=8, TN=8),
         geometry=tiles(128, 128, (16, 16)),
         arguments=packed_arguments,
-        legality=packed(m=128, n=128, k=8),
+        why_not_config=packed(m=128, n=128, k=8),
     ),
 )

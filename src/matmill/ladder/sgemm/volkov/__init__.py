@@ -27,6 +27,6 @@ VOLKOV: Rung[Gemm] = Rung(
         config=Config.of(BM=256, BN=64, BK=64, TX=64, TY=4),
         geometry=tiles(256, 64, (64, 4)),
         arguments=packed_arguments,
-        legality=packed(m=256, n=64, k=64),
+        why_not_config=packed(m=256, n=64, k=64),
     ),
 )

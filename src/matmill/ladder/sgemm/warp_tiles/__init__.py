@@ -22,6 +22,6 @@ WARP_TILES: Rung[Gemm] = Rung(
         config=Config.of(BM=128, BN=256, BK=8, TM=16, TN=8),
         geometry=tiles(128, 256, (256, 1)),
         arguments=packed_arguments,
-        legality=packed(m=128, n=256, k=8),
+        why_not_config=packed(m=128, n=256, k=8),
     ),
 )

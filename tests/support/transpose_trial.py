@@ -1,4 +1,4 @@
-"""A sum of two matrices that lie any way in the emulator: any dtype, pitch and start, D poisoned by other numbers."""
+"""A sum of two matrices of any strides in the emulator: any dtype, pitch and start, D poisoned by other numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ALIGN = 16
 
 @dataclass(frozen=True)
 class Placed:
-    """How a matrix is stored: across (its transpose is row-major), elements between lines beyond their own, and before.
+    """How a matrix is stored: across (its transpose is row-major), elements between contiguous runs, and before.
 
-    ``apart`` is the distance between neighbours along a line.
+    ``apart`` is the distance between neighbours of a run.
     """
 
     crossed: bool = False
@@ -39,12 +39,12 @@ class Placed:
 def stored(shape: tuple[int, int, int], dtype: DType, how: Placed, rng: np.random.Generator) -> Array:
     """Random matrices of the batch, as they are stored: integers small enough that sums are exact in every type."""
     batch, m, n = shape
-    lines, length = (n, m) if how.crossed else (m, n)
+    runs, length = (n, m) if how.crossed else (m, n)
     pitch = length * how.apart + how.pad
-    values = rng.integers(-60, 60, how.before + batch * lines * pitch).astype(dtype.numpy)
+    values = rng.integers(-60, 60, how.before + batch * runs * pitch).astype(dtype.numpy)
     size = dtype.itemsize
-    strides = (lines * pitch * size, pitch * size, how.apart * size)
-    found = np.lib.stride_tricks.as_strided(values[how.before :], (batch, lines, length), strides)
+    strides = (runs * pitch * size, pitch * size, how.apart * size)
+    found = np.lib.stride_tricks.as_strided(values[how.before :], (batch, runs, length), strides)
     return found.transpose(0, 2, 1) if how.crossed else found
 
 
@@ -52,13 +52,13 @@ def view_of(x: Array, d: Array, how: Placed) -> View:
     """The operand as the problem describes it: it starts as many elements behind 16 bytes as there are before it."""
     size = x.itemsize
     batch, row, column = (stride // size for stride in x.strides)
-    line = column if how.crossed else row
-    align = gcd(ALIGN, how.before * size, line * size, batch * size)
+    pitch = column if how.crossed else row
+    align = gcd(ALIGN, how.before * size, pitch * size, batch * size)
     apart = [how.before * size - (d.ctypes.data % ALIGN), x.strides[0] - d.strides[0], x.strides[1] - d.strides[1]]
     return View((row, column), batch, align, gcd(ALIGN, *apart))
 
 
-class SumTrial:
+class TransposeTrial:
     """One sum on fresh numbers, D starting as something else; ``in_place`` makes Y and D the same memory."""
 
     def __init__(
@@ -115,7 +115,7 @@ class SumTrial:
         return run(ptx, self.kernel.launch(self.problem, operands), memory, races=True)
 
     def _bound(self, memory: Memory, name: str, array: Array | None, access: str) -> Pointer:
-        """The matrix where it lies in its own memory, of which there is no more than from 16 bytes before it on."""
+        """The matrix in its own memory, of which there is no more than from 16 bytes before it on."""
         if array is None:
             return memory.bind(name, None, access=access)
         size, whole = array.itemsize, memory_of(array)
@@ -134,8 +134,8 @@ def memory_of(view: Any) -> Any:
     return view
 
 
-def check(trial: SumTrial) -> Report:
-    """Runs and compares every element, and what of D's memory lies around them, which must not change."""
+def check(trial: TransposeTrial) -> Report:
+    """Runs and compares every element, and the rest of D's memory, which must not change."""
     expected, memory = trial.expected(), memory_of(trial.d)
     around, own = memory.copy(), trial.d.copy()
     report = trial.run()

@@ -1,4 +1,4 @@
-"""Early launches wait for the one before them: threads that touch global memory first, or end without, are reported."""
+"""Dependent launches wait for the one before: threads that touch global memory first, or end without, are reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def launched(body: str, *, pdl: bool = True, target: str = "", blocks: int = 2) 
 
 def said(body: str, *, pdl: bool = True) -> list[str]:
     report = launched(body, pdl=pdl)
-    assert {hazard.kind for hazard in report.hazards} <= {"early-launch"}
+    assert {hazard.kind for hazard in report.hazards} <= {"dependent-launch"}
     return [hazard.message for hazard in report.hazards]
 
 
@@ -59,7 +59,9 @@ def test_kernels_that_wait_first_are_right(body: str) -> None:
 )
 def test_who_touches_global_memory_before_it_waits_is_named(body: str, message: str) -> None:
     (found,) = said(body)
-    assert found.startswith(f"{message} before griddepcontrol.wait, while the launch before this early one may still")
+    assert found.startswith(
+        f"{message} before griddepcontrol.wait, while the launch before this dependent one may still"
+    )
 
 
 def test_every_instruction_is_reported_once_and_only_the_threads_that_have_not_waited() -> None:

@@ -1,4 +1,4 @@
-"""The inner kernel on matrix units in the emulator: right, free of races, and float32 all the same."""
+"""The inner kernel on tensor cores in the emulator: right, free of races, and float32 all the same."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.trial import Array, Case, Trial, cases, hazards, without
 
 
 @dataclass(frozen=True)
-class Units:
-    """One of the configurations on matrix units, which are offered where k is long, by what it is like."""
+class TensorCores:
+    """One of the configurations on tensor cores, which are offered where k is long, by what it is like."""
 
     wanted: Callable[[Config], bool] = lambda _config: True
     number: int = 0
@@ -36,10 +36,12 @@ class Units:
         return INNER.with_config(fitting[self.number % len(fitting)])
 
 
-def like(v: int, *, several: bool, **constants: int) -> Units:
-    """Lanes that load ``v`` k's at once, several teams or one, and these constants."""
+def like(v: int, *, several: bool, **constants: int) -> TensorCores:
+    """Lanes that load ``v`` k's at once, in several k-groups or one, and these constants."""
     wanted = {"V": v, **constants}
-    return Units(lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted))
+    return TensorCores(
+        lambda config: (config["U"] > 1) == several and all(config[name] == wanted[name] for name in wanted)
+    )
 
 
 def roundoffs(trial: Trial) -> float:
@@ -52,8 +54,8 @@ def roundoffs(trial: Trial) -> float:
     return float(np.max(error / (whole * trial.problem.dtype.roundoff)))
 
 
-#: Matrices as they lie and how far lines lie apart beyond their length: k odd, and lines that begin anywhere.
-ON_UNITS = [
+#: Layouts, and elements between the end of a contiguous run and the next: k odd, and runs that begin anywhere.
+ON_TENSOR_CORES = [
     (like(1, several=True, F_MODE=STRIDED), Case(64, 64, 260, "float32", "row"), 0),
     (like(2, several=True, F_WIDTH=4), Case(48, 56, 260, "float32", "column"), 0),
     (like(4, several=False, F_MODE=PACKED), Case(65, 65, 130, "float32", "row", alpha=2.0, beta=-1.0), 0),
@@ -81,16 +83,18 @@ ON_UNITS = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "pad"), ON_UNITS, ids=[f"{case}+{pad}" for _, case, pad in ON_UNITS])
-def test_matrix_units_are_right(subject: Units, case: Case, pad: int) -> None:
+@pytest.mark.parametrize(
+    ("subject", "case", "pad"), ON_TENSOR_CORES, ids=[f"{case}+{pad}" for _, case, pad in ON_TENSOR_CORES]
+)
+def test_tensor_cores_are_right(subject: TensorCores, case: Case, pad: int) -> None:
     trial = Trial(subject, case, pad=pad)
     assert not hazards(trial, schedule=case.m % 4)
     assert trial.excess() <= 1
     assert case.dtype != "float32" or roundoffs(trial) < 4
 
 
-#: Rows of E and columns of F beyond the tiles, of one side and of both, that a warp has or that several take in turns.
-BEYOND = [
+#: Rows of E, columns of F and both that the tiles leave, summed by one warp or interleaved among several.
+REMAINDERS = [
     (like(2, several=False, TM=8, TN=4), Case(65, 65, 260, "float32", "column", alpha=2.0, beta=-1.0), 0, (1, 1)),
     (like(1, several=True, TM=4, TN=4), Case(65, 65, 131, "float32", "row"), 0, (1, 1)),
     (like(1, several=False, TM=8, TN=4, F_MODE=SHIFTED), Case(65, 65, 131, "float32", "column"), 0, (1, 1)),
@@ -102,27 +106,27 @@ BEYOND = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "pad", "lines"), BEYOND, ids=[str(case) for _, case, *_ in BEYOND])
-def test_what_lies_beyond_the_tiles_is_right(
-    subject: Units, case: Case, pad: int, lines: tuple[int, int] | None
+@pytest.mark.parametrize(("subject", "case", "pad", "left"), REMAINDERS, ids=[str(case) for _, case, *_ in REMAINDERS])
+def test_the_remainder_of_tiles_is_right(
+    subject: TensorCores, case: Case, pad: int, left: tuple[int, int] | None
 ) -> None:
     trial = Trial(subject, case, pad=pad)
     assert max(remainder(trial.kernel.config)) > 0
-    assert lines is None or remainder(trial.kernel.config) == lines
+    assert left is None or remainder(trial.kernel.config) == left
     assert not hazards(trial, schedule=case.k % 4)
     assert trial.excess() <= 1
     assert roundoffs(trial) < 4
 
 
 #: One tile of a warp on its own, which may be longer than wide, and triangles of tiles.
-GRAM_ON_UNITS = [
+GRAM_ON_TENSOR_CORES = [
     (like(2, several=True, DOWN=1), Case(24, 24, 300, "float32", "gram"), 0),
     (like(4, several=False, DOWN=1), Case(49, 49, 131, "float32", "gram"), 0),
     (like(4, several=True, DOWN=2), Case(64, 64, 131, "float32", "gram"), 0),
     (like(2, several=False, DOWN=3), Case(81, 81, 67, "float32", "gram"), 1),
     (like(4, several=False, DOWN=4), Case(128, 128, 67, "float32", "gram"), 0),
     (like(1, several=True, E_MODE=STRIDED), Case(64, 64, 130, "float32", "gram", alpha=0.5, a_layout="column"), 0),
-    # Tiles of 32 rows and 24 columns, read from one stage: four lines to a load of rows would be three of columns.
+    # Tiles of 32 rows and 24 columns, read from one stage: a load of four rows would be one of three columns.
     (like(2, several=False, E_MODE=STRIDED, TM=4, TN=3), Case(24, 24, 200, "float32", "gram", a_layout="column"), 0),
     (like(4, several=True, DOWN=1), Case(24, 24, 301, "float16", "gram"), 1),
     (like(8, several=False), Case(48, 48, 300, "bfloat16", "gram", beta=1.0), 0),
@@ -135,8 +139,10 @@ GRAM_ON_UNITS = [
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "pad"), GRAM_ON_UNITS, ids=[str(case) for _, case, _ in GRAM_ON_UNITS])
-def test_gram_matrices_on_matrix_units_are_symmetric_to_the_bit(subject: Units, case: Case, pad: int) -> None:
+@pytest.mark.parametrize(
+    ("subject", "case", "pad"), GRAM_ON_TENSOR_CORES, ids=[str(case) for _, case, _ in GRAM_ON_TENSOR_CORES]
+)
+def test_gram_matrices_on_tensor_cores_are_symmetric_to_the_bit(subject: TensorCores, case: Case, pad: int) -> None:
     trial = Trial(subject, case, pad=pad)
     trial.c[:] = np.tril(trial.c) + np.tril(trial.c, -1).T
     assert not hazards(trial, schedule=case.m % 4)
@@ -159,13 +165,13 @@ def test_float64_is_the_same_by_the_smaller_instructions_of_older_gpus(layout: s
 
 @settings(max_examples=4, deadline=None)
 @given(st.data())
-def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
+def test_any_product_that_tensor_cores_take_is_right(data: st.DataObject) -> None:
     draw = data.draw
     case = draw(cases((24, 72), (8, 300), ["float32", "float32", "float64", "float16", "bfloat16"]))
-    subject = Units(number=draw(st.integers(0, 1000)))
+    subject = TensorCores(number=draw(st.integers(0, 1000)))
     try:
         trial = Trial(subject, case, pad=draw(st.sampled_from([0, 1, 2, 4])))
-    except AssertionError:  # none is offered: 16-bit matrices that lie k by k, few multiply-adds
+    except AssertionError:  # none is offered: 16-bit matrices that are contiguous along k, few FMAs
         reject()
     assert not hazards(trial, schedule=draw(st.integers(0, 3)))
     assert trial.excess() <= 1
@@ -180,7 +186,7 @@ def test_any_product_that_units_take_is_right(data: st.DataObject) -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, Case) else "",
 )
-def test_many_sums_are_written_in_whole_sectors(subject: Units, case: Case) -> None:
+def test_many_sums_are_written_in_whole_sectors(subject: TensorCores, case: Case) -> None:
     trial = Trial(subject, case)
     counters = trial.main().counters
     written = subject.blocks * case.m * case.n * trial.problem.dtype.accumulator.itemsize
@@ -190,14 +196,14 @@ def test_many_sums_are_written_in_whole_sectors(subject: Units, case: Case) -> N
 
 
 @pytest.mark.parametrize("k", [1, 5, 63, 1000])
-def test_teams_share_any_k(k: int) -> None:
+def test_k_groups_share_any_k(k: int) -> None:
     trial = Trial(replace(like(2, several=True), blocks=3), Case(24, 24, k, layout="row"))
     assert not hazards(trial, schedule=k % 4)
     assert roundoffs(trial) < 8
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_order_of_warps_and_blocks_changes_no_bit_of_matrix_units(several: bool) -> None:
+def test_the_order_of_warps_and_blocks_changes_no_bit_of_tensor_cores(several: bool) -> None:
     trial = Trial(replace(like(2, several=several), blocks=3), Case(24, 24, 200))
     results = set()
     for schedule in range(3):
@@ -207,8 +213,8 @@ def test_the_order_of_warps_and_blocks_changes_no_bit_of_matrix_units(several: b
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_teams_with_fewer_stages_pass_as_many_barriers(stages: int) -> None:
-    subject = Units(lambda config: config["U"] > 1 and config["BS"] > 32 * config["U"], blocks=1)
+def test_k_groups_with_fewer_stages_pass_as_many_barriers(stages: int) -> None:
+    subject = TensorCores(lambda config: config["U"] > 1 and config["BS"] > 32 * config["U"], blocks=1)
     config = Trial(subject, Case(64, 64, 1)).kernel.config
     barriers = [
         Trial(subject, Case(64, 64, config["BK"] * (k_groups(config) * (stages - 1) + last))).main().counters.barriers
@@ -239,8 +245,8 @@ def by_kind(x: Array) -> Array:
     ],
     ids=lambda value: str(value) if isinstance(value, Case) else "",
 )
-def test_what_is_not_finite_on_matrix_units_is_what_it_would_be_elsewhere(
-    subject: Units, case: Case, values: Array
+def test_what_is_not_finite_on_tensor_cores_is_what_it_would_be_elsewhere(
+    subject: TensorCores, case: Case, values: Array
 ) -> None:
     trial = Trial(subject, case)
     trial.a[: len(values), 70] = values
@@ -279,7 +285,7 @@ CROOKED = np.array([0x3F800FFF, 0x3F801000, 0x3F801001, 0x3FFFFFFF, 0x3FABCFFF],
 
 @pytest.mark.parametrize("k", [1, 8, 2000])
 @pytest.mark.parametrize("numbers", ["positive", "any sign", "crooked"])
-def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> None:
+def test_tensor_cores_lose_nothing_that_float32_keeps(numbers: str, k: int) -> None:
     trial = Trial(like(2, several=False), Case(24, 24, k))
     rng = np.random.default_rng(k)
     for matrix in (trial.a, trial.b):
@@ -296,7 +302,7 @@ def test_matrix_units_lose_nothing_that_float32_keeps(numbers: str, k: int) -> N
 
 
 @pytest.mark.parametrize(("e_size", "f_size"), [(-126, 100), (100, -126), (110, -100), (126, -100), (-70, -50)])
-def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None:
+def test_tensor_cores_take_numbers_of_any_size(e_size: int, f_size: int) -> None:
     trial = Trial(like(2, several=False), Case(24, 24, 40))
     rng = np.random.default_rng(40)
     trial.a[...] = rng.uniform(1, 2, trial.a.shape).astype(np.float32) * np.float32(2.0**e_size)
@@ -321,7 +327,7 @@ def test_matrix_units_take_numbers_of_any_size(e_size: int, f_size: int) -> None
         (like(4, several=True, F_MODE=SHIFTED), Case(32, 16, 0, "float16", "column"), 2),
     ],
 )
-def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: Case, pad: int) -> None:
+def test_the_host_knows_which_banks_meet_for_tensor_cores(subject: TensorCores, case: Case, pad: int) -> None:
     config = Trial(replace(subject, blocks=1), replace(case, k=256), pad=pad).kernel.config
     trial = Trial(replace(subject, blocks=1), replace(case, k=3 * config["BK"] * k_groups(config)), pad=pad)
     config = trial.kernel.config
@@ -341,19 +347,19 @@ def test_the_host_knows_which_banks_meet_for_matrix_units(subject: Units, case: 
     found = trial.main().counters.shared_load_wavefronts
     if max(8 * config["TM"] * config["DOWN"] - case.m, 8 * config["TN"] * config["ACROSS"] - case.n) == 0:
         assert found == expected
-    else:  # lines beyond the last are the last, which several lanes read at once
+    else:  # rows beyond the last are the last, which several lanes read at once
         assert 0.9 * expected < found <= expected
 
 
-#: Before a team's first stage, before its next one, and before sums take the stages' place.
+#: Before a k-group's first stage, before its next one, and before sums replace the stages.
 _FIRST, _NEXT = "ptx::cp_async_wait<STAGES - 1>();\n    ", "ptx::cp_async_wait<STAGES - 2>();\n          "
-_LONG, _BORDERED = Case(24, 24, 1000), Case(65, 65, 500)
+_LONG, _WITH_REMAINDER = Case(24, 24, 1000), Case(65, 65, 500)
 #: Between what threads put into shared memory and what others read of it.
 _AT_ONCE = "mine[i * S] = acc[i];\n    "
-_BORDER = "if (threadIdx.x % 32 == 0) own_corner[i] = sum;\n    }\n    "
+_REMAINDER = "if (threadIdx.x % 32 == 0) own_corner[i] = sum;\n    }\n    "
 _MANY, _ALL = Case(64, 64, 130), Case(128, 128, 130, "float16")
 _PLACED = "rows[row * PITCH + column] = sum; });\n      "
-PLANTED_ON_UNITS = [
+PLANTED_ON_TENSOR_CORES = [
     (like(2, several=False), _LONG, "k_groups.cuh", _FIRST + "sync();", _FIRST),
     (like(2, several=True), _LONG, "k_groups.cuh", _FIRST + "sync();", "sync();"),
     (like(2, several=False), _LONG, "k_groups.cuh", _NEXT + "sync();", _NEXT),
@@ -377,14 +383,20 @@ PLANTED_ON_UNITS = [
         "__syncthreads();  // the stages",
         "// the stages",
     ),
-    (like(4, several=True), _BORDERED, "remainder.cuh", _BORDER + "__syncthreads();", _BORDER),
-    (like(4, several=True), _BORDERED, "remainder.cuh", "    __syncthreads();\n  }\n\n private:", "  }\n\n private:"),
+    (like(4, several=True), _WITH_REMAINDER, "remainder.cuh", _REMAINDER + "__syncthreads();", _REMAINDER),
+    (
+        like(4, several=True),
+        _WITH_REMAINDER,
+        "remainder.cuh",
+        "    __syncthreads();\n  }\n\n private:",
+        "  }\n\n private:",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("subject", "case", "header", "snippet", "instead"), PLANTED_ON_UNITS)
-def test_a_missing_wait_or_barrier_of_teams_is_found(
-    subject: Units, case: Case, header: str, snippet: str, instead: str
+@pytest.mark.parametrize(("subject", "case", "header", "snippet", "instead"), PLANTED_ON_TENSOR_CORES)
+def test_a_missing_wait_or_barrier_of_k_groups_is_found(
+    subject: TensorCores, case: Case, header: str, snippet: str, instead: str
 ) -> None:
     trial = Trial(subject, case)
     source = without(trial.source(), header, snippet, instead=instead)
