@@ -106,7 +106,8 @@ class Launch:
     """One kernel launch: grid and block in blocks and threads, shared memory in bytes.
 
     ``args`` follow the entry point's parameters in order: pointers, NumPy scalars of the parameter's exact type,
-    structs and tensor maps (:class:`~matmill.parameters.Parameters` gives them by name). ``cluster`` is the blocks of one thread block cluster along each axis of the grid, which it divides.
+    structs and tensor maps (:class:`~matmill.parameters.Parameters` gives them by name). ``cluster`` is the blocks of
+    one thread block cluster along each axis of the grid, which it divides.
     ``pdl`` asks for programmatic dependent launch: the kernel may start while the launch before it on the stream still
     runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per
     SM that the kernel is made for: where the launch has no more per SM, shared memory is reserved for those that it

@@ -17,7 +17,7 @@ from matmill.choose import Choice, choose
 from matmill.dispatch import plan_cache
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
-from matmill.launch import Launch, Pointer, Struct
+from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
 from support.fake_gpu import Buffer, DeviceArray, FakeGPU, Tensors
@@ -177,8 +177,7 @@ def test_what_a_graph_captures_has_a_counter_and_a_tensor_of_its_own(device: Fak
 
 
 def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
-    values = [value for args in launch.args if isinstance(args, Struct) for _, value in args.fields]
-    found = {value.name: value.address for value in values if isinstance(value, Pointer)}
+    found = {arg.name: arg.address for arg in launch.args if isinstance(arg, Pointer)}
     return tuple(found[name] for name in names)
 
 
