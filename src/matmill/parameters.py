@@ -1,8 +1,8 @@
 """A kernel's parameters: declared once, emitted to the device, and given values on the host by name.
 
-The device gets ``PARAMETERS``, the list of an entry point, and ``struct Args`` with the same fields, which ``ARGUMENTS``
-makes of them; tensor maps are parameters alone. An entry point that took the struct itself made short calls up to 1.22
-times as long on an H200 (2026-11-23, ``benchmarks/results/launch_remarks.md``).
+The device gets ``PARAMETERS``, the list of an entry point, and ``struct Args`` with the same fields, which
+``ARGUMENTS`` makes of them; tensor maps are parameters alone. An entry point that took the struct itself made short
+calls up to 1.22 times as long on an H200 (2026-11-23, ``benchmarks/results/launch_remarks.md``).
 """
 
 from __future__ import annotations

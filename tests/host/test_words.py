@@ -99,8 +99,7 @@ RETIRED = (
         allowed=r"cache lines?|128-byte lines?|lines? of 128|lines? of (?:L1|L2|a cache|text|code|source)"
         r"|(?:command|source) lines?|line by line|one line per",
         under=MATRICES,
-        # The fields of the parameters of ``repack`` count contiguous runs of either kind.
-        without=("src/matmill/kernels/probe", "src/matmill/kernels/repack", "src/matmill/kernels/hgemm/repack.py"),
+        without=("src/matmill/kernels/probe",),
     ),
     Retired(
         "turn",

@@ -87,9 +87,9 @@ def _sizes(problem: Gemm, config: Config) -> dict[str, int]:
 _FIELDS = {
     "first": "Index",
     "vectors": "int",
-    "lines": "int",
+    "runs": "int",
     "length": "int",
-    "line_stride": "Index",
+    "run_stride": "Index",
     "stride": "Index",
     "batch_stride": "Index",
     "width": "int",
