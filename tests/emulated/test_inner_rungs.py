@@ -134,7 +134,7 @@ def test_planted_races_are_named(label: str, snippet: str, index: int, instead: 
 
 
 WRONG = [
-    *((label, "clear", "clear/kernel.cuh", "args.workspace[i] = 0;", ";") for label in ATOMIC),
+    *((label, "clear", "clear/kernel.cuh", "workspace[i] = 0;", ";") for label in ATOMIC),
     *(
         (label, "splitk_reduce", "reduce.cuh", "Index(i) * outputs + output", "output")
         for label in ("two-stage", "gram")

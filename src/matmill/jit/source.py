@@ -45,14 +45,20 @@ def generate(program: Program, dtype: DType) -> Source:
     title = program.package.removeprefix("matmill.")
     name = f"{title.replace('.', '/')}/{KERNEL_FILE}"
     body = _read(program.package, KERNEL_FILE)
-    headers = {name: body}
     parameters = program.parameters
     types = (*filter(None, (dtype.header,)), *(parameters.headers if parameters else ()))
     define = "".join(f'#include "{header}"\n' for header in types)
-    _collect(define + body, headers)
     args = f"{parameters.cxx(dtype)}\n" if parameters else ""
     text = f'{program.config.cxx()}\n{define}using Scalar = {dtype.cxx};\n{args}#include "{name}"\n'
-    return Source(kernel=title, entry=program.entry, text=text, headers=tuple(sorted(headers.items())))
+    headers = sorted([(name, body), *included(define + body)])
+    return Source(kernel=title, entry=program.entry, text=text, headers=tuple(headers))
+
+
+def included(text: str) -> tuple[tuple[str, str], ...]:
+    """All that ``text`` includes, transitively, as (name, text) in the order of names."""
+    headers: dict[str, str] = {}
+    _collect(text, headers)
+    return tuple(sorted(headers.items()))
 
 
 def _collect(text: str, headers: dict[str, str]) -> None:

@@ -9,6 +9,8 @@
 // another barrier.
 #pragma once
 
+#include "matmill/dtype/epilogue.cuh"
+
 namespace matmill {
 
 // The block has THREADS threads. Mainloop::sum uses SUM_BYTES of shared memory. With MMA, the host adds shared memory

@@ -12,6 +12,7 @@
 // A lane sums its own k's. At the end shuffles add four lanes' sums, and shared memory adds the groups'.
 #pragma once
 
+#include "matmill/inner/matrix.cuh"
 #include "matmill/inner/fragments.cuh"
 
 namespace matmill {
