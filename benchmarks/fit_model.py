@@ -1,6 +1,6 @@
 """Fits the constants of a cost model to what a search measured, and judges them.
 
-    python benchmarks/fit_model.py inner benchmarks/results/inner_search_h200.jsonl --write
+    python benchmarks/fit_model.py inner benchmarks/results/inner_search_h200_fit.jsonl --write
 
 Constants are fitted to the problems of the fit grid alone: all, or some (``--only``), or not far from what they are
 (``--within``). What is printed: how well they meet both grids, by element type and by what limits, the worst problems,

@@ -219,9 +219,9 @@ def test_a_malformed_measurement_is_told_in_words(text: str, words: str, tmp_pat
     assert caught.value.argument == "--measured"
 
 
-def test_a_measurement_that_is_not_there_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PHVM, "--measured", "no/such/file.json"]) == cli.FAILED
-    assert "no/such/file.json" in capsys.readouterr().err
+def test_a_measurement_that_is_not_there_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PHVM, "--measured", "no/such/file.json"]) == cli.USAGE
+    assert "--measured: got 'no/such/file.json': No such file or directory; wanted a JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -79,6 +80,12 @@ def test_lower_never_imports_higher(path: Path) -> None:
                 assert part in RANK, f"{MODULES[path]} imports {name}"
                 assert RANK[part] <= RANK[own], f"{MODULES[path]} imports {name}, which is above it"
                 assert part != "torch" or own == "torch", f"{MODULES[path]} imports {name}, which needs torch"
+
+
+def test_the_page_of_the_architecture_has_these_layers() -> None:
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^    errors, .*?\n\n", page, re.MULTILINE | re.DOTALL)
+    assert tuple(tuple(re.findall(r"\w+", layer)) for layer in block.split("<")) == LAYERS
 
 
 def test_reference_knows_only_dtypes() -> None:

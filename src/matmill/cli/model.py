@@ -260,7 +260,7 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
         [
             _tile(row["config"]),
             units.count(row["tiles"]),
-            units.count(row["config"]["GS"]),
+            units.count(row["config"]["SPLIT_K"]),
             units.count(row["rounds"]),
             units.seconds(row["compute"]),
             units.seconds(row["memory"]),

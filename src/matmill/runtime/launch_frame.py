@@ -48,11 +48,11 @@ class Frame:
     """Launches that follow each other, with their parameters.
 
     Every value has a slot of its own size and alignment, and every launch an array of its parameters' slots, in their
-    order. Pointers with one of ``names`` share one slot by name, which :meth:`bind` writes; tensor maps of such pointers
-    are encoded anew by it where the address is another one; all else is written once. ``calls`` has, for each launch,
-    the addresses of its ``CUlaunchConfig`` and of its array. ``arch`` is the GPU that they are for: launches with
-    ``pdl`` overlap the one before them where it can, and shared memory is kept only for the blocks that each of its SMs
-    gets, see ``Launch.resident``. ``encode`` makes the bytes of a tensor map.
+    order. Pointers with one of ``names`` share one slot by name, which :meth:`bind` writes; tensor maps of such
+    pointers are encoded anew by it where the address is another one; all else is written once. ``calls`` has, for each
+    launch, the addresses of its ``CUlaunchConfig`` and of its array. ``arch`` is the GPU that they are for: launches
+    with ``pdl`` overlap the one before them where it can, and shared memory is kept only for the blocks that each of
+    its SMs gets, see ``Launch.resident``. ``encode`` makes the bytes of a tensor map.
 
     A frame serves one launch at a time: threads that launch at the same time need one each. The driver has read it
     when the launch returns.

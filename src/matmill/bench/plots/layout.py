@@ -79,7 +79,7 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
     axes.spines[:].set_visible(False)
     actual, ideal = int(found.actual[found.worst]), int(found.ideal[found.worst])
     name = "plain" if made.name == "none" else made.name
-    part = f" (lines {start} to {start + lines - 1} of {len(rows)})" if len(rows) > lines else ""
+    part = f" (lines {start} to {start + lines - 1} of {len(rows)}, 128 bytes each)" if len(rows) > lines else ""
     axes.set_title(f"{name}: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}{part}", fontsize=10, loc="left")
 
 

@@ -41,10 +41,12 @@ _STYLES: dict[str, dict[str, Any]] = {
 def read_measured(path: Path, argument: str = "--measured") -> Curve:
     """The measured curve in a file.
 
-    Raises ``OSError`` where it cannot be read, :class:`~matmill.errors.ArgumentError` where it is not such a list.
+    Raises :class:`~matmill.errors.ArgumentError` where it cannot be read or is not such a list.
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _malformed(argument, f"{str(path)!r}: {error.strerror}") from None
     except ValueError as error:
         raise _malformed(argument, f"{str(path)!r}, which is not JSON ({error})") from None
     if not isinstance(rows, list) or not rows:

@@ -108,16 +108,17 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
 
 def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float) -> None:
     """One line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label."""
-    together: list[tuple[float, list[str]]] = []
+    together: list[tuple[list[float], list[str]]] = []
     for name, peak in sorted(peaks.items(), key=lambda item: item[1]):
-        if together and peak / together[-1][0] < _CLOSE:
-            together[-1][1].append(PEAKS[name])
-        else:
-            together.append((peak, [PEAKS[name]]))
+        if not together or peak / together[-1][0][0] >= _CLOSE:
+            together.append(([], []))
+        together[-1][0].append(peak)
+        together[-1][1].append(PEAKS[name])
     ends = []
-    for peak, names in together:
+    for alike, names in together:
+        peak = alike[0]
         axes.plot([peak / widest, right], [peak, peak], color="black", linewidth=1.3)
-        ends.append((right, peak, f"{_joined(names)}: {rate(peak, 'FLOP/s')}", "black"))
+        ends.append((right, peak, f"{_joined(names)}: {_range(peak, alike[-1])}", "black"))
     name_ends(axes, ends, right * (right / axes.get_xlim()[0]) ** 0.03)
 
 
@@ -154,6 +155,16 @@ def _joined(names: Sequence[str]) -> str:
         kind, _, dtype = name.partition(", ")
         kinds.setdefault(kind, []).append(dtype)
     return "; ".join(f"{kind}, {' and '.join(dtypes)}" for kind, dtypes in kinds.items())
+
+
+def _range(least: float, greatest: float) -> str:
+    """Rates of arithmetic from ``least`` to ``greatest``, which may read alike.
+
+    >>> _range(648.4e12, 649.1e12), _range(66.6e12, 66.6e12)
+    ('648 to 649 TFLOP/s', '66.6 TFLOP/s')
+    """
+    low, high = rate(least, "FLOP/s"), rate(greatest, "FLOP/s")
+    return low if low == high else f"{low.removesuffix(high[high.index(' ') :])} to {high}"
 
 
 def _points(axes: Axes, points: Sequence[Point]) -> None:

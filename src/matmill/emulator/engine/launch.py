@@ -36,7 +36,7 @@ class LaunchContext:
 
 
 def check_launch(program: Program, launch: Launch) -> None:
-    """The launch must be one that the driver would take."""
+    """The launch must be one that the driver would take, without clusters."""
     threads = launch.threads_per_block
     limit = program.entry.limit or _MAX_THREADS
     if min(*launch.grid, *launch.block) < 1 or threads > limit:
@@ -45,6 +45,13 @@ def check_launch(program: Program, launch: Launch) -> None:
             got=f"grid {launch.grid}, block {launch.block}",
             wanted=f"1 to {limit} threads per block",
             fix="Change the block shape, or the kernel's launch bounds.",
+        )
+    if launch.cluster != (1, 1, 1):
+        raise ArgumentError(
+            argument="launch.cluster",
+            got=f"{launch.cluster}",
+            wanted="(1, 1, 1)",
+            fix="Run the kernel on a GPU: clusters are not emulated.",
         )
     if len(launch.args) != len(program.entry.params):
         raise ArgumentError(
