@@ -236,7 +236,7 @@ def test_tables_fit_the_terminal_and_plots_show_the_peak(tmp_path: Path, capsys:
     for part in tables.report(outcome):
         Console(file=file, width=88).print(part, soft_wrap=True)
     lines = file.getvalue().splitlines()
-    assert lines[0].strip() == "hgemm: m=250 n=250 k=250 float16, matrix peaks of the H200 SXM 141 GB"
+    assert lines[0].strip() == "hgemm: m=250 n=250 k=250 float16, tensor-core peaks of the H200 SXM 141 GB"
     head = next(line for line in lines if line.startswith("rung"))
     assert all(word in head for word in ("time", "TFLOP/s", "% peak", "% lib", "regs", "check"))
     row = next(line for line in lines if line.startswith("epilogue"))
@@ -247,8 +247,8 @@ def test_tables_fit_the_terminal_and_plots_show_the_peak(tmp_path: Path, capsys:
         draw(outcome, tmp_path / "plot.svg")
         draw(replace(outcome, arch=get("titan-x")), tmp_path / "none.svg")
     picture = (tmp_path / "plot.svg").read_text(encoding="utf-8")
-    assert "matrix peak 989" in picture
-    assert "matrix peak" not in (tmp_path / "none.svg").read_text(encoding="utf-8")
+    assert "tensor-core peak 989" in picture
+    assert "tensor-core peak" not in (tmp_path / "none.svg").read_text(encoding="utf-8")
 
 
 # Sweeps
@@ -303,7 +303,7 @@ def test_a_plot_has_every_curve_and_leaves_out_what_is_wrong(tmp_path: Path) -> 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         draw_sweep(sweep, tmp_path / "sweep.svg")
     picture = (tmp_path / "sweep.svg").read_text(encoding="utf-8")
-    assert all(f">{name}<" in picture for name in (*LABELS, WIDE, NARROW, "matrix peak 989", "16384", "TFLOP/s"))
+    assert all(f">{name}<" in picture for name in (*LABELS, WIDE, NARROW, "tensor-core peak 989", "16384", "TFLOP/s"))
     assert not sweep.ok
     file = io.StringIO()
     for part in ladder_sweep.report(sweep):
@@ -321,7 +321,7 @@ def test_the_page_has_rates_of_every_size_and_type() -> None:
     assert page.index(f"| {NARROW} |") > page.index("| float32-sums |")
     assert "](../benchmarks/results/hgemm_h200_float16.png)" in page
     assert "*Measured* at 8192 float16: " in page
-    assert "of the h200's matrix peak" in page
+    assert "of the h200's tensor-core peak" in page
 
 
 # Libraries

@@ -253,7 +253,7 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     least = min(row["seconds"] for row in legal)
     columns = [
         ("tile", "left"),
-        *((name, "right") for name in ("tiles", "parts", "rounds", "compute", "memory", "second", "time")),
+        *((name, "right") for name in ("tiles", "slices", "rounds", "compute", "memory", "second", "time")),
     ]
     columns += [("excess", "right"), ("bound", "left"), ("", "left")]
     cells = [

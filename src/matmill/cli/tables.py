@@ -11,7 +11,7 @@ from rich.text import Text
 
 from matmill.bench import units
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
-from matmill.bench.ladder.subject import COPYING, MATRIX_PEAK, Subject
+from matmill.bench.ladder.subject import COPYING, TENSOR_CORE_PEAK, Subject
 from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
 from matmill.cli.console import table
 
@@ -84,7 +84,7 @@ def listing(ladders: Mapping[str, Sequence[Any]]) -> RenderableType:
 
 
 #: Headings of the column that holds fractions of a subject's limit.
-_LIMITS = {"peak": "% peak", MATRIX_PEAK: "% peak", COPYING: "% copy"}
+_LIMITS = {"peak": "% peak", TENSOR_CORE_PEAK: "% peak", COPYING: "% copy"}
 
 
 def _time_table(title: str, outcome: Outcome) -> Table:

@@ -25,7 +25,7 @@ from matmill.reference import Check
 S = TypeVar("S", Gemm, Geam)
 
 #: What the rate of the tensor cores is called in tables.
-MATRIX_PEAK = "matrix peak"
+TENSOR_CORE_PEAK = "tensor-core peak"
 #: What a copy's bandwidth, timed in the same run, is called there.
 COPYING = "copy bandwidth"
 
@@ -207,7 +207,7 @@ MOVING: Subject[Geam] = Subject(
 
 MATRIX: Subject[Gemm] = replace(
     ARITHMETIC,
-    limit_name=MATRIX_PEAK,
+    limit_name=TENSOR_CORE_PEAK,
     peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
     inputs=partial(InputsBySize, kind=HalfInputs),
     resized=hgemm.resized,
