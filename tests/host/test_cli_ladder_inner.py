@@ -34,6 +34,7 @@ from matmill.jit.compile import Binary
 from matmill.ladder.inner import INNER
 from matmill.launch import Launch, Pointer
 from support.ladder_runs import FakePeer, change, refused, use
+from support.named_arguments import named
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in INNER}
@@ -210,7 +211,7 @@ class InnerGPU(FakeGPU):
     def __init__(self) -> None:
         super().__init__()
         self.entries: list[str] = []
-        self.pending: tuple[Any, ...] = ()
+        self.pending: Launch  # the one whose sums are still to be added
         self.drift = 0.0
         self.products = 0
 
@@ -219,26 +220,25 @@ class InnerGPU(FakeGPU):
         assert stream is None or hasattr(stream, "__cuda_stream__")
         assert f".entry {launch.entry}(" in binary.ptx
         self.entries.append(launch.entry)
-        args: tuple[Any, ...] = launch.args
+        given = named(launch)
         if launch.entry not in {"clear", "splitk_reduce"}:
-            self.pending = (launch.entry, *args)
+            self.pending = launch
         elif launch.entry == "splitk_reduce":
-            (given,) = args
             assert (int(given["d_row"]), int(given["d_column"])) == (int(given["n"]), 1)
             self._multiply(given["D"], int(given["m"]), int(given["n"]))
         # No workspace: one block makes D itself; a counter: the last block does.
-        if launch.entry == "inner" and (not args[0]["workspace"].address or args[0]["counter"].address):
-            d, d_row = args[0]["D"], int(args[0]["d_row"])
+        if launch.entry == "inner" and (not given["workspace"].address or given["counter"].address):
+            d, d_row = given["D"], int(given["d_row"])
             self._multiply(d, self.live[d.address].nbytes // (4 * d_row), d_row)
 
     def _multiply(self, d: Pointer, m: int, n: int) -> None:
-        entry, *given = self.pending
+        entry, args, given = self.pending.entry, self.pending.args, named(self.pending)
         if entry == "inner":
-            e_at, f_at = given[0]["E"], given[0]["F"]
-            k, e_row, f_k, f_column = (int(given[0][name]) for name in ("k", "e_row", "f_k", "f_column"))
+            e_at, f_at = given["E"], given["F"]
+            k, e_row, f_k, f_column = (int(given[name]) for name in ("k", "e_row", "f_k", "f_column"))
         else:
-            e_at, f_at = given[:2]
-            numbers = [int(x) for x in given if not isinstance(x, Pointer)]
+            e_at, f_at = args[:2]
+            numbers = [int(x) for x in args if isinstance(x, np.integer)]
             if entry in {"basic", "phvm"}:  # which take m and n
                 assert numbers[:2] == [m, n]
                 numbers = numbers[2:]

@@ -40,6 +40,7 @@ from matmill.ladder.transpose_add import TRANSPOSE_ADD
 from matmill.launch import Launch, Pointer
 from matmill.lowering import lower_transpose
 from support.ladder_runs import FakePeer, change, refused, use
+from support.named_arguments import named
 
 Array = NDArray[Any]
 BY_LABEL = {rung.label: rung for rung in TRANSPOSE_ADD}
@@ -134,7 +135,7 @@ class SumGPU(FakeGPU):
             pointers, scalars = args[:3], args[-2:]
             strides = [(1, x_column), (y_row, 1), (d_row, 1)]
         else:
-            (given,) = args
+            given = named(launch)
             m, n = int(given["m"]), int(given["n"])
             pointers, scalars = tuple(given[name] for name in "XYD"), (given["alpha"], given["beta"])
             strides = [(int(given[f"{name}_row"]), int(given[f"{name}_column"])) for name in "xyd"]

@@ -192,6 +192,8 @@ def _argument(memory: Memory, index: int, each: Given | GivenStruct) -> Pointer 
     if isinstance(each, Given):
         return _bound(memory, str(index), each)
     members = [_bound(memory, f"{index}.{n}", member) for n, member in enumerate(each.members)]
+    from matmill.launch import Struct  # noqa: PLC0415 — the same
+
     return Struct.of(*members)
 
 
