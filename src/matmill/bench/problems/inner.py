@@ -38,7 +38,7 @@ CASES: dict[str, tuple[int, int, int]] = {
 EMULATED_K = 100_000
 #: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
 #: and a segment per thread would look like a stride.
-EMULATED_LAUNCH = {"SPLIT_K": 16}
+EMULATED_LAUNCH = {"GS": 16}
 
 
 def case(name: str) -> tuple[int, int, int]:
