@@ -7,9 +7,8 @@ from itertools import groupby
 from pathlib import Path
 
 from lab.markdown import markdown
-from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, shared, size_of
+from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, size_of, transactions
 from matmill.bench import units
-from matmill.bench.ladder.traffic import said, sectors_per_load
 
 _UNITS = (
     "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"
@@ -99,20 +98,8 @@ def _counted(emulated: Sequence[Record]) -> str:
         rows = []
         for row in record["rows"]:
             c = row["counters"]
-            rows.append(
-                [
-                    *needs(row),
-                    str(c["hmma"]),
-                    str(c["ldmatrix_requests"]),
-                    str(c["global_load_requests"] + c["cp_async_global_requests"]),
-                    said(sectors_per_load(c)),
-                    str(c["global_store_requests"]),
-                    units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                    *shared(c),
-                    str(c["barriers"]),
-                    str(len(row["hazards"])),
-                ]
-            )
+            tensor_cores = str(c["hmma"]), str(c["ldmatrix_requests"])
+            rows.append([*needs(row), *tensor_cores, *transactions(row, async_copies=True)])
         tables.append(f"{size_of(record)}:\n\n{markdown(headings, rows)}")
     return (
         f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: instructions of warps to the tensor "

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from lab.markdown import markdown
 from matmill.bench import units
 from matmill.bench.ladder.ladders import LADDERS
+from matmill.bench.ladder.traffic import said, sectors_per_load
 from matmill.kernel import Document
 
 Record = Mapping[str, Any]
@@ -113,6 +114,23 @@ def shared(counters: Mapping[str, int]) -> list[str]:
         (counters[f"{name}_ideal"], counters[name]) for name in ("shared_load_wavefronts", "shared_store_wavefronts")
     ]
     return [f"{ideal}/{actual}" for ideal, actual in pairs]
+
+
+def transactions(row: Mapping[str, Any], *, async_copies: bool = False) -> list[str]:
+    """Requests to global memory and sectors of each, wavefronts of shared memory, barriers, races.
+
+    ``async_copies`` counts cp.async among the loads.
+    """
+    c = row["counters"]
+    return [
+        str(c["global_load_requests"] + (c["cp_async_global_requests"] if async_copies else 0)),
+        said(sectors_per_load(c)),
+        str(c["global_store_requests"]),
+        units.ratio(c["global_store_sectors"], c["global_store_requests"]),
+        *shared(c),
+        str(c["barriers"]),
+        str(len(row["hazards"])),
+    ]
 
 
 def family(rungs: Sequence[Step], measured: Sequence[Record], emulated: Record | None) -> str:

@@ -23,6 +23,7 @@ from lab.page_parts import (
     overview,
     shared,
     size_of,
+    transactions,
 )
 from lab.transpose_add import report
 from matmill.bench import units
@@ -143,21 +144,7 @@ def _warps(emulated: Sequence[Record]) -> str:
     headings += ["shared loads, ideal/actual", "shared stores, ideal/actual", "barriers", "hazards"]
     tables = []
     for record in emulated:
-        rows = []
-        for row in record["rows"]:
-            c = row["counters"]
-            rows.append(
-                [
-                    *needs(row),
-                    str(c["global_load_requests"]),
-                    said(sectors_per_load(c)),
-                    str(c["global_store_requests"]),
-                    units.ratio(c["global_store_sectors"], c["global_store_requests"]),
-                    *shared(c),
-                    str(c["barriers"]),
-                    str(len(row["hazards"])),
-                ]
-            )
+        rows = [[*needs(row), *transactions(row)] for row in record["rows"]]
         tables.append(f"x {size_of(record)}:\n\n{markdown(headings, rows)}")
     return (
         f"## Counted\n\nBy the emulator, from the PTX for {emulated[0]['target']}: requests of warps to global memory "
