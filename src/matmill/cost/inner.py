@@ -251,11 +251,11 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    staged, bs, s, v, gs = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
+    staged, bs, s, v, slices = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
     chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
-    blocks = gs * problem.batch
+    blocks = slices * problem.batch
     slots = arch.sms * config["BLOCKS_PER_SM"]
-    chunks = ceil_div(ceil_div(problem.k, chunk), gs) * ceil_div(blocks, slots)
+    chunks = ceil_div(ceil_div(problem.k, chunk), slices) * ceil_div(blocks, slots)
     resident = min(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms))
     busy = min(arch.sms, blocks)
     shared = arch.carveout(resident, config["SHARED_BYTES"]) or arch.shared_per_sm
@@ -298,8 +298,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         cache_lines += _cache_lines(problem, config, "F", tn, config["ACROSS"])
 
     last_block_adds = config["LAST_BLOCK"] == 1
-    second_launch = gs > 1 and not last_block_adds
-    sum_bytes = gs * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    second_launch = slices > 1 and not last_block_adds
+    sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(in_flight * chunk * row_bytes * resident * busy),
@@ -321,12 +321,12 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         last_block=float(last_block_adds),
         mma=float(config["MMA"]),
         float64=float(problem.dtype.name == "float64"),
-        last=1 / max(1, ceil_div(ceil_div(problem.k, chunk), gs)),
+        last=1 / max(1, ceil_div(ceil_div(problem.k, chunk), slices)),
         direct=float(not staged),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if gs > 1 else 0.0,
-        steps=float(ceil_div(gs, _WAYS * _UNROLLED)),
+        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if slices > 1 else 0.0,
+        steps=float(ceil_div(slices, _WAYS * _UNROLLED)),
         last_block_steps=float(_last_block_steps(problem, config)),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,

@@ -70,7 +70,7 @@ class Frame:
         self._encode = encode or _no_encoder
         self._maps: list[tuple[int, int, TensorMap]] = []  # offset, index of the name, and what to encode
         self._encoded: dict[int, int] = {}  # what address a map was encoded for, by its offset
-        size = 8 * len(names) + sum(_check_size(launch) for launch in launches)
+        size = 8 * len(names) + sum(_slot_bytes(launch) for launch in launches)
         self._buffer = ctypes.create_string_buffer(size + _ALIGN)
         self._first = -ctypes.addressof(self._buffer) % _ALIGN
         self._write = Packer(f"={len(names)}Q").pack_into
@@ -128,7 +128,7 @@ class Frame:
         ctypes.memmove(ctypes.addressof(self._buffer) + offset, data, size)
 
 
-def _check_size(launch: Launch) -> int:
+def _slot_bytes(launch: Launch) -> int:
     """Bytes that the launch's parameters take at most, each at a multiple of its alignment."""
     sizes = [size_and_alignment(arg) for arg in launch.args]
     total = sum(size for size, _ in sizes)

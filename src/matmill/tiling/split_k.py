@@ -106,8 +106,12 @@ _REDUCE = Parameters.of(
 )
 
 
+def _slices(config: Config) -> int:
+    return config["SPLIT_K"]
+
+
 def splitk_reduce(
-    slices: Callable[[Config], int],
+    slices: Callable[[Config], int] = _slices,
     *,
     outputs: int = 32,
     ways: int = 16,
@@ -147,10 +151,6 @@ def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
     return geometry
 
 
-def _slices(config: Config) -> int:
-    return config["SPLIT_K"]
-
-
 #: After atomic adds, which leave one sum per output.
 REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
 
@@ -166,9 +166,9 @@ def _ways(problem: Gemm, config: Config) -> int:
 #: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the product saves, and 16 to
 #: each of 128 x 128 outputs of 33 slices 2 us longer than 4.
 SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
-    splitk_reduce(_slices, outputs=256, ways=1, needed=lambda *asked: _ways(*asked) == 1),
-    splitk_reduce(_slices, outputs=64, ways=4, needed=lambda *asked: _ways(*asked) == 4),
-    splitk_reduce(_slices, outputs=32, ways=16, needed=lambda *asked: _ways(*asked) == 16),
+    splitk_reduce(outputs=256, ways=1, needed=lambda *asked: _ways(*asked) == 1),
+    splitk_reduce(outputs=64, ways=4, needed=lambda *asked: _ways(*asked) == 4),
+    splitk_reduce(outputs=32, ways=16, needed=lambda *asked: _ways(*asked) == 16),
 )
 
 _CLEAR = Parameters.of(workspace="Acc*", count="int")

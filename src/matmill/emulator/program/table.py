@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Sink, Vector
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 
 Call: TypeAlias = "Callable[..., object]"
 
@@ -184,8 +184,3 @@ def scalars(operand: Operand) -> tuple[Operand, ...]:
 def registers(operands: Iterable[Operand]) -> list[Register]:
     """The plain registers among operands."""
     return [o for o in operands if isinstance(o, Register)]
-
-
-def optional(operand: Operand | None) -> Operand:
-    """A result operand, or a sink where the instruction names none."""
-    return Sink() if operand is None else operand

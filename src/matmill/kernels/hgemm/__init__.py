@@ -45,15 +45,18 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     if why_not_tensor_cores(problem, configs[0], arch) is not None:
         return (_launched(configs[0], 1),)
     repack = unaligned(problem)
-    direct = [_launched(config, gs) for config in configs for gs in _slices(problem, config, arch)]
+    direct = [_launched(config, slices) for config in configs for slices in _slices(problem, config, arch)]
     if not repack:
         return tuple(direct)
     others = shapes(problem, arch, repack)
-    return (*direct, *(_launched(config, gs, repack) for config in others for gs in _slices(problem, config, arch)))
+    return (
+        *direct,
+        *(_launched(config, slices, repack) for config in others for slices in _slices(problem, config, arch)),
+    )
 
 
-def _launched(config: Config, gs: int, repack: Collection[str] = ()) -> Config:
-    return config.launched(SPLIT_K=gs, REPACK_A=int("A" in repack), REPACK_B=int("B" in repack))
+def _launched(config: Config, slices: int, repack: Collection[str] = ()) -> Config:
+    return config.launched(SPLIT_K=slices, REPACK_A=int("A" in repack), REPACK_B=int("B" in repack))
 
 
 def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:

@@ -121,7 +121,7 @@ INNER: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=why_not,
-    after=(splitk_reduce(lambda config: config["SPLIT_K"], needed=lambda _problem, config: config["SPLIT_K"] > 1),),
+    after=(splitk_reduce(needed=lambda _problem, config: config["SPLIT_K"] > 1),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
     pdl=True,

@@ -83,9 +83,9 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         return ()
     found: dict[Config, None] = {}
     for config in _configs(problem, arch):
-        for gs in _grids(problem, config, arch):
-            for last in _adders(problem, config.launched(SPLIT_K=gs)):
-                found[config.launched(SPLIT_K=gs, LAST_BLOCK=last)] = None
+        for slices in _grids(problem, config, arch):
+            for last in _adders(problem, config.launched(SPLIT_K=slices)):
+                found[config.launched(SPLIT_K=slices, LAST_BLOCK=last)] = None
     return tuple(found)
 
 
