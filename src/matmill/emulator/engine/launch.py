@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from matmill.errors import ArgumentError
 from matmill.launch import Launch, Struct, TensorMap, in_memory
 
 _MAX_THREADS = 1024
+# With the attribute for non-portable sizes; 8 without (CUDA C++ programming guide, "Thread Block Clusters").
+_MAX_CLUSTER = 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class LaunchContext:
 
 
 def check_launch(program: Program, launch: Launch) -> None:
-    """The launch must be one that the driver would take, without clusters."""
+    """The launch must be one that the driver would take."""
     threads = launch.threads_per_block
     limit = program.entry.limit or _MAX_THREADS
     if min(*launch.grid, *launch.block) < 1 or threads > limit:
@@ -46,18 +49,26 @@ def check_launch(program: Program, launch: Launch) -> None:
             wanted=f"1 to {limit} threads per block",
             fix="Change the block shape, or the kernel's launch bounds.",
         )
-    if launch.cluster != (1, 1, 1):
-        raise ArgumentError(
-            argument="launch.cluster",
-            got=f"{launch.cluster}",
-            wanted="(1, 1, 1)",
-            fix="Run the kernel on a GPU: clusters are not emulated.",
-        )
+    _check_cluster(launch, program.entry.cluster)
     if len(launch.args) != len(program.entry.params):
         raise ArgumentError(
             argument="launch.args", got=f"{len(launch.args)} values", wanted=f"{len(program.entry.params)}",
             fix=f"Give one value for each parameter of {program.entry.name}.",
         )  # fmt: skip
+
+
+def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> None:
+    """Clusters must divide the grid, be no larger than the hardware's and those that the kernel was compiled for."""
+    divides = all(side > 0 and not blocks % side for side, blocks in zip(launch.cluster, launch.grid, strict=True))
+    if not divides or math.prod(launch.cluster) > _MAX_CLUSTER or launch.cluster != (required or launch.cluster):
+        raise ArgumentError(
+            argument="launch.cluster",
+            got=f"{launch.cluster} in a grid of {launch.grid}",
+            wanted=f"{required}, as the kernel requires"
+            if required
+            else f"a divisor of it, {_MAX_CLUSTER} blocks at most",
+            fix="Round the grid up to whole clusters and let the blocks beyond the problem do nothing.",
+        )
 
 
 def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:

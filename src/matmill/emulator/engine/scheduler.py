@@ -1,7 +1,8 @@
 """Which warps run next, and what happens between blocks of code: branches, waits, exits.
 
-A lane's program counter is a block number, plus ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it
-waits at a barrier of its thread block, or ``DONE``.
+A lane's program counter is a block number, plus ``POLL`` while it waits alone (for a phase of an mbarrier, or for its
+cluster), ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it waits at a barrier of its thread block, or
+``DONE``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.stuck import blame, who
+from matmill.emulator.engine.polls import Polls, columns_of
+from matmill.emulator.engine.stuck import blame, blame_end, who
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
-from matmill.emulator.program.waits import Barrier, Converge
+from matmill.emulator.program.waits import Barrier, Converge, PhaseWait, Poll
 from matmill.emulator.report.hazards import KernelFault, fault
 
+POLL = 1 << 25
 HOLD = 1 << 26
 BARRIER = 1 << 27
 DONE = 1 << 28
@@ -60,6 +63,7 @@ class Scheduler:
         self.stalled = np.full(warps, -1, np.int64)
         self.priority = np.zeros(warps, np.int64)
         self.last_place: dict[int, Instruction] = {}
+        self.polls = Polls(interpreter)
 
     def begin(self, block_ids: Ints) -> None:
         """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
@@ -71,6 +75,8 @@ class Scheduler:
         self.quiet = 0
         self.seen_progress = self.machine.progress
         self.watch: dict[tuple[int, int, int], _Watch] = {}
+        self.polled = self.polls.completions()
+        self.timed_out = -1
         self._shuffle()
 
     def _look(self, warps: Ints) -> None:
@@ -94,17 +100,19 @@ class Scheduler:
     def run(self) -> bool:
         """Run until all threads are done (True), or only warps that spin on memory are left (False)."""
         while True:
-            ready = (self.first < HOLD) & (self.stalled != self.machine.progress)
+            self._wake_polling()
+            ready = (self.first < POLL) & (self.stalled != self.machine.progress)
             chosen = np.flatnonzero(ready)
             if not len(chosen):
-                if self._release_held():
+                if self._act() or self._time_out() or self._release_held():
                     continue
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
+                    self.machine.queue.finish()
                     if self.machine.detector is not None:
                         self.machine.detector.release(self.geometry.block_ids)
                     return True
-                if (self.first < HOLD).any():
+                if (self.first < POLL).any():
                     return False
                 raise self._deadlock()
             if self.schedule:
@@ -136,7 +144,7 @@ class Scheduler:
     def _run_together(self, block: int, first: int, last: int) -> None:
         """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
         warps = np.arange(first, last)
-        alone = bool((self.first[:first] >= HOLD).all() and (self.first[last:] >= HOLD).all())
+        alone = bool((self.first[:first] >= POLL).all() and (self.first[last:] >= POLL).all())
         while True:
             self._note(block)
             self.interpreter.run_slice(block, first, last)
@@ -148,7 +156,7 @@ class Scheduler:
                 return
             back = following <= block
             block = following
-            if not alone or (back and self.quiet > _WATCH_AFTER):
+            if not alone or self.polled != self.polls.completions() or (back and self.quiet > _WATCH_AFTER):
                 self.counter[first:last] = block
                 self.first[first:last] = block
                 if back and self.quiet > _WATCH_AFTER:
@@ -169,11 +177,19 @@ class Scheduler:
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
             return end.next if self.machine.detector is None or not end.detail.barrier else None
-        everybody = last - first == self.geometry.warp_count
-        return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
+        return end.next if end.kind == "wait" and self._passes_at_once(end, first, last) else None
 
-    def _passes_at_once(self, barrier: Barrier) -> bool:
-        """Whether all warps of the batch, being here, just pass the barrier: the usual ``__syncthreads()``."""
+    def _passes_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Whether whole warps need not wait: as for a phase that has completed, or the usual ``__syncthreads()``."""
+        if isinstance(end.detail, Poll):
+            warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
+            passes = bool(self.polls.past(end, warps, lanes).all())
+            if passes:
+                self.polls.finish(end, warps, lanes, succeeds=True)
+            return passes
+        barrier: Barrier = end.detail
+        if last - first != self.geometry.warp_count:
+            return False
         if self.schedule or barrier.mode != "sync" or barrier.threads is not None or self.machine.arrived:
             return False
         if not isinstance(barrier.number, Immediate):
@@ -182,7 +198,7 @@ class Scheduler:
         machine.tally.barriers += geometry.warp_count
         machine.progress += 1
         if machine.detector is not None:
-            ids = self._ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
+            ids = self.machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
             for block in range(geometry.blocks):
                 machine.detector.barrier(ids[:, block])
         return True
@@ -236,17 +252,25 @@ class Scheduler:
             )
             table = np.array(end.table)
             counter[active] = table[np.minimum(chosen, len(table) - 1)][active]
+        elif isinstance(end.detail, Poll):
+            counter[active] = POLL + end.next
         else:
             counter[active] = HOLD + end.next
         self.counter[warps] = counter
         self._look(warps)
         if end.kind == "wait":
-            self._converge(block, end, warps)
+            self._wait(block, end, warps)
         elif end.kind == "exit":
-            self.machine.progress += 1
             self._exited(warps)
         elif self.quiet > _WATCH_AFTER and (counter[active] <= block).any():
             self._watch_loop(int(counter[active].min()), warps)
+
+    def _wait(self, block: int, end: Terminator, warps: Ints) -> None:
+        """Lanes have come to a wait; those that need not wait go on."""
+        if isinstance(end.detail, Poll):
+            self._poll(end, warps, self.counter[warps] == POLL + end.next)
+        else:
+            self._converge(block, end, warps)
 
     def _converge(self, block: int, end: Terminator, warps: Ints) -> None:
         """Release the warps whose lanes have all met; at a block barrier whole warps then wait there."""
@@ -270,16 +294,11 @@ class Scheduler:
             self._arrive(block, end, warps, here)
             return
         if isinstance(end.detail, Converge) and end.detail.barrier and self.machine.detector is not None:
-            self.machine.detector.warp_barrier(self._ids(warps), here)
+            self.machine.detector.warp_barrier(self.machine.warp_ids(warps), here)
         counter = self.counter[warps]
         counter[here] = end.next
         self.counter[warps] = counter
         self._look(warps)
-
-    def _ids(self, warps: Ints) -> Ints:
-        geometry = self.geometry
-        ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
-        return np.asarray(ids, np.int64)
 
     def _release_held(self) -> bool:
         """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""
@@ -299,6 +318,55 @@ class Scheduler:
         self.machine.hazards.add("divergent-barrier", instruction, message, instruction)
         self._pass(block, end, warps, self.counter[warps] == point)
         return True
+
+    # Waits of single lanes
+
+    def _polling(self) -> list[tuple[Terminator, Ints, Flags]]:
+        """The places at which lanes wait alone, with the warps that have lanes there, and these lanes."""
+        points = np.unique(self.counter[(self.counter >= POLL) & (self.counter < HOLD)])
+        found = []
+        for point in points.tolist():
+            warps = np.flatnonzero((self.counter == point).any(axis=1))
+            found.append((self.waits[point - POLL].end, warps, self.counter[warps] == point))
+        return found
+
+    def _wake_polling(self) -> None:
+        """Look again at all lanes that wait alone, if anything that they may wait for has come to pass."""
+        if self.polled != self.polls.completions():
+            self.polled = self.polls.completions()
+            for end, warps, lanes in self._polling():
+                self._poll(end, warps, lanes)
+
+    def _poll(self, end: Terminator, warps: Ints, lanes: Flags) -> None:
+        """Let those ``lanes`` that wait at ``end`` go on for which what they wait for holds."""
+        self._go_on(end, warps, self.polls.past(end, warps, lanes), succeeds=True)
+
+    def _go_on(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
+        counter = self.counter[warps]
+        counter[lanes] = end.next
+        self.counter[warps] = counter
+        self._look(warps)
+        self.polls.finish(end, warps, lanes, succeeds=succeeds)
+
+    def _act(self) -> bool:
+        """Nobody can run: let an asynchronous operation act, one that lanes wait for if there is one."""
+        awaited = {
+            key
+            for end, warps, lanes in self._polling()
+            if isinstance(end.detail, PhaseWait)
+            for key, _, _ in self.polls.barriers(end, warps, lanes)
+        }
+        return self.machine.queue.act_for(awaited)
+
+    def _time_out(self) -> bool:
+        """Nobody can run: each try_wait fails once, as after the hardware's time limit. False if all have done so."""
+        if self.timed_out == self.machine.progress:
+            return False
+        self.timed_out = self.machine.progress
+        waiting = [where for where in self._polling() if isinstance(where[0].detail, PhaseWait)]
+        for end, warps, lanes in waiting:
+            self._go_on(end, warps, lanes, succeeds=False)
+        return bool(waiting)
 
     # Barriers
 
@@ -381,7 +449,7 @@ class Scheduler:
         if reduction is not None:
             self._reduce(reduction.end, warps, waiting[roles])
         if machine.detector is not None:
-            machine.detector.barrier(self._ids(np.concatenate([warps, np.array(early, np.int64)])))
+            machine.detector.barrier(self.machine.warp_ids(np.concatenate([warps, np.array(early, np.int64)])))
         counter = self.counter[warps]
         counter[waiting[roles]] -= BARRIER
         self.counter[warps] = counter
@@ -401,7 +469,11 @@ class Scheduler:
         row[columns] = value
 
     def _exited(self, warps: Ints) -> None:
-        """Threads that ended: warps and barriers may have waited for them alone."""
+        """Threads that ended: warps, barriers and clusters may have waited for them alone."""
+        self.machine.progress += 1
+        ended = columns_of(warps, self.counter[warps] == DONE)
+        self.machine.ended[ended] = True
+        self.machine.cluster.exited(ended)
         held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
         for block in self.blocks if len(held) else ():
             if block.end.kind == "wait":
@@ -439,7 +511,7 @@ class Scheduler:
 
     def spinning(self) -> KernelFault:
         """The error for a batch of which only spinning warps are left."""
-        spinners = self.first < HOLD
+        spinners = self.first < POLL
         warp = int(np.flatnonzero(spinners)[0])
         instruction = self.last_place.get(warp) or blame(self.blocks[int(self.first[warp])])
         message = (
@@ -450,14 +522,17 @@ class Scheduler:
 
     def _deadlock(self) -> KernelFault:
         """The error for a batch in which every warp waits for another."""
-        waiting = (self.first >= BARRIER) & (self.first < DONE)
-        point = int(self.first[np.flatnonzero(waiting)[0]]) - BARRIER
-        instruction = blame(self.waits[point])
+        waiting = (self.first >= POLL) & (self.first < DONE)
+        instruction = blame(self.waits[int(self.first[np.flatnonzero(waiting)[0]]) % POLL])
         return fault("deadlock", f"{self.machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:
         """Who waits where, for messages."""
         parts = []
+        for end, warps, lanes in self._polling():
+            here = np.isin(np.arange(len(self.first)), warps)
+            what = self.polls.describe(end, warps, lanes)
+            parts.append(f"{who(self.geometry, here)} waits {what} ({blame_end(end).location})")
         waiting = (self.first >= BARRIER) & (self.first < DONE)
         for point in np.unique(self.first[waiting]):
             here = waiting & (self.first == point)
@@ -465,4 +540,5 @@ class Scheduler:
             number = int(self.barrier_of[warp][self.counter[warp] == point][0])
             instruction = blame(self.waits[int(point) - BARRIER])
             parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
-        return "; " + "; ".join(parts) if parts else ""
+        barriers = self.machine.mbarriers.describe(self.geometry.block_ids)
+        return "".join(f"; {part}" for part in (*parts, *barriers))

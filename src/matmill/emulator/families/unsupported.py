@@ -7,16 +7,11 @@ from typing import NoReturn
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, instructions
 
-_MBARRIERS = "an mbarrier, which is not emulated yet"
-_CLUSTERS = "thread block clusters are not emulated yet"
 _TEXTURES = "textures and surfaces are not emulated"
 _REASONS = {
     "wmma": "its fragments have no documented layout; write mma.sync and ldmatrix instead",
     "wgmma": "Hopper's warpgroup products are not emulated yet",
-    "mbarrier": _MBARRIERS,
     "tcgen05": "the tensor memory of sm_100 is not emulated",
-    "mapa": _CLUSTERS,
-    "getctarank": _CLUSTERS,
     "multimem": "multicast memory is not emulated",
     "tensormap": "TMA is not emulated yet",
     "setmaxnreg": "the register files of warpgroups are not emulated yet",
@@ -41,6 +36,4 @@ def refuse(i: Instruction) -> Action:
 
 def refuse_copy(i: Instruction) -> NoReturn:
     """Raise for the forms of ``cp`` that are no ``cp.async`` of single threads."""
-    if "mbarrier" in i.modifiers:
-        raise i.unsupported(_MBARRIERS)
     raise i.unsupported("a bulk copy (TMA), which is not emulated yet")

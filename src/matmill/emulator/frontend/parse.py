@@ -230,7 +230,7 @@ class _Parser(Cursor):
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
         params = self._params() if self.token.text == "(" else ()
-        limit = self._limits()
+        limit, cluster = self._limits()
         if self.accept(";"):
             self.scopes.pop()
             return None
@@ -241,7 +241,7 @@ class _Parser(Cursor):
         resolved = resolve_labels(body)
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
-            body=resolved, targets=dict(self.targets), limit=limit,
+            body=resolved, targets=dict(self.targets), limit=limit, cluster=cluster,
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -257,9 +257,10 @@ class _Parser(Cursor):
                 self.take(",")
         return tuple(found)
 
-    def _limits(self) -> int:
-        """Skip the directives between a function's parameters and its body; return the most threads per block."""
+    def _limits(self) -> tuple[int, tuple[int, int, int] | None]:
+        """The directives between a function's parameters and its body: the most threads of a block, its cluster."""
         limit = 0
+        cluster = None
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
@@ -270,11 +271,14 @@ class _Parser(Cursor):
                     limit = 1
                     for value in values:
                         limit *= value
+                elif word == ".reqnctapercluster":
+                    x, y, z = (*values, 1, 1)[:3]
+                    cluster = x, y, z
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return limit
+        return limit, cluster
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int

@@ -25,8 +25,15 @@ LOCAL_WINDOW = 1 << 53
 PARAM_WINDOW = 1 << 54
 # sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
 SHARED_BASE = 1024
+# An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
+# block's own addresses have neither. Where the hardware keeps the rank is not documented.
+MAPPED = 1 << 30
+RANK_SHIFT = 24
+RANKS = 0x3F
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 Words = dict[int, NDArray[np.generic]]
+Ints = NDArray[np.int64]
 _WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
@@ -35,6 +42,18 @@ def window_of(address: int) -> tuple[str, int]:
     if address >= PARAM_WINDOW:
         return "param", PARAM_WINDOW
     return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
+
+
+def shared_places(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
+    """The block of a batch and the offset in its window that each shared address names, with or without a rank.
+
+    ``addresses`` may be generic or of shared memory, ``owner`` is the block whose thread uses each, and ``cluster`` the
+    blocks of a cluster. A block is -1 where the rank is none of the cluster's.
+    """
+    mapped = addresses & MAPPED != 0
+    rank = addresses >> RANK_SHIFT & RANKS
+    peer = np.where(rank < cluster, owner - owner % cluster + rank, -1)
+    return np.where(mapped, peer, owner), addresses & np.where(mapped, OFFSET_MASK, SHARED_WINDOW - 1)
 
 
 def words(data: NDArray[np.uint8]) -> Words:

@@ -1,10 +1,10 @@
-"""Where threads wait for others: block barriers, and warps whose lanes have to meet."""
+"""Where threads wait: block barriers, lanes of a warp that have to meet, phases of an mbarrier, cluster barriers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Operand
+from matmill.emulator.frontend.syntax import Address, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +28,25 @@ class Converge:
 
     members: Operand | None
     barrier: bool = False
+
+
+class Poll:
+    """A wait of single lanes, which go on as soon as what they wait for holds."""
+
+
+@dataclass(frozen=True)
+class PhaseWait(Poll):
+    """``mbarrier.try_wait``: each lane waits for a phase of the mbarrier at ``address`` to complete.
+
+    ``phase`` is its parity, or the state that an arrive returned. The wait may end without success, after a time that
+    the hardware chooses.
+    """
+
+    address: Address
+    phase: Operand
+    parity: bool
+
+
+@dataclass(frozen=True)
+class ClusterWait(Poll):
+    """``barrier.cluster.wait``: each lane waits until all threads of its cluster have arrived."""
