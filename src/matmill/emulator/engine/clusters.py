@@ -49,7 +49,7 @@ class ClusterBarrier:
 
     def arrive(self, columns: Ints) -> int | None:
         """These threads arrive. Returns one of them that had arrived already, if any."""
-        twice = columns[self._joined[columns] >= self._generation[self._cluster[columns]]]
+        twice = columns[self._joined[columns] >= 0]
         self._arrived[columns] = True
         self._joined[columns] = self._generation[self._cluster[columns]]
         self.complete(np.unique(self._cluster[columns]))
@@ -68,6 +68,10 @@ class ClusterBarrier:
         """Which of these threads need not wait; one that never arrived waits for ever."""
         joined = self._joined[columns]
         return (joined >= 0) & (joined < self._generation[self._cluster[columns]])
+
+    def waited(self, columns: Ints) -> None:
+        """These threads have waited, and may arrive again."""
+        self._joined[columns] = -1
 
     def exited(self, columns: Ints) -> None:
         """Threads that have returned are waited for no longer."""

@@ -15,7 +15,7 @@ from matmill.emulator.frontend.syntax import TYPE_BYTES, Register
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
-from matmill.emulator.program.waits import PhaseWait
+from matmill.emulator.program.waits import ClusterWait, PhaseWait
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -67,6 +67,8 @@ class Polls:
         """The wait of some lanes is over: its predicate says whether it has succeeded."""
         if end.action is not None and end.action.results:
             self._interpreter.result_row(end.action.results[0])[columns_of(warps, lanes)] = succeeds
+        if succeeds and isinstance(end.detail, ClusterWait):
+            self._machine.cluster.waited(columns_of(warps, lanes))
         if succeeds and self._machine.events is not None and lanes.any():
             self._tell(end, warps, lanes)
 

@@ -134,10 +134,7 @@ class _Parser(Cursor):
 
         def renamed(function: Function) -> Function:
             body = tuple(self._with_file(s) if isinstance(s, Instruction) else s for s in function.body)
-            return Function(
-                name=function.name, entry=function.entry, params=function.params, returns=function.returns,
-                variables=function.variables, body=body, targets=function.targets, limit=function.limit,
-            )  # fmt: skip
+            return replace(function, body=body)
 
         return Module(
             entries={name: renamed(f) for name, f in module.entries.items()},
