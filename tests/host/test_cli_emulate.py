@@ -184,12 +184,13 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     record = asked(*command, code=cli.FAILED, capsys=capsys)
     assert record["ok"] is False
     (hazard,) = record["hazards"]
-    assert (hazard["kind"], hazard["where"]) == ("race", "racy.cu:4")
+    assert (hazard["severity"], hazard["kind"], hazard["where"]) == ("error", "race", "racy.cu:4")
     assert "with nothing that orders them" in hazard["message"]
     assert record["counters"]["shared_load_requests"] == 2
     assert main(command) == cli.FAILED
     shown = capsys.readouterr().out
-    assert "1 hazard\n" in shown
+    assert "1 error\n" in shown
+    assert "\nerror: race at racy.cu:4: racy: " in shown
     assert "  racy.cu:3  s[threadIdx.x] = 1;" in shown
     assert "  racy.cu:4  y[threadIdx.x] = s[63 - threadIdx.x];" in shown
     assert asked(*command, "--no-races", capsys=capsys)["ok"] is True

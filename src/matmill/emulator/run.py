@@ -31,7 +31,7 @@ _BATCH_LANES = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that there were no hazards."""
+    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
 
     counters: Counters
     hazards: tuple[Hazard, ...] = ()
@@ -39,8 +39,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
-        return not self.hazards
+        """Whether there is no error among the hazards; warnings and notes do not count."""
+        return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 def run(

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.errors import MatmillError
 
-KINDS = (
-    "out-of-bounds",
-    "misaligned",
-    "read-only",
-    "uninitialised-shared",
-    "race",
-    "deadlock",
-    "divergent-barrier",
-    "missing-wait",
-    "dependent-launch",
-    "step-limit",
-    "trap",
-    "partial-warp",
-)
+Severity: TypeAlias = Literal["error", "warning", "note"]
+# An error makes results wrong or undefined. A warning may do so on other GPUs or with other data. What a note says is
+# right as it is, and worth a look.
+SEVERITIES: dict[str, Severity] = {
+    "out-of-bounds": "error",
+    "misaligned": "error",
+    "read-only": "error",
+    "uninitialised-shared": "error",
+    "race": "error",
+    "deadlock": "error",
+    "divergent-barrier": "error",
+    "missing-wait": "error",
+    "dependent-launch": "error",
+    "step-limit": "error",
+    "trap": "error",
+    "partial-warp": "error",
+}
+KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
 
@@ -39,8 +44,13 @@ class Hazard:
     where: str
     instruction: str
 
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: "error", "warning" or "note"; each kind has one severity."""
+        return SEVERITIES[self.kind]
+
     def __str__(self) -> str:
-        return f"{self.kind} at {self.where}: {self.message}"
+        return f"{self.severity}: {self.kind} at {self.where}: {self.message}"
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
