@@ -23,7 +23,9 @@ BODIES = {
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
-    "divergent-barrier": "if (t < 40) __syncthreads();",
+    "same-value": "x[0] = 1;",
+    "divergent-barrier": 'if (t % 2) __syncthreads(); else asm volatile("bar.sync 0;" ::: "memory");',
+    "early-exit": "if (t >= 40) return; __syncthreads(); x[t] = 1;",
     "missing-wait": (
         'extern __shared__ float s[]; const unsigned at = __cvta_generic_to_shared(s + t); asm volatile("cp.async.ca'
         '.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + t) : "memory"); __syncthreads(); x[t] = s[t];'

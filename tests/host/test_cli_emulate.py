@@ -196,6 +196,22 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     assert asked(*command, "--no-races", capsys=capsys)["ok"] is True
 
 
+def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "flag.cu").write_text(
+        'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n  *y = 1;\n}\n'
+    )
+    command = ["emulate", "flag.cu", "--block", "64", "--arg", "zeros:i32:1"]
+    record = asked(*command, capsys=capsys)
+    assert record["ok"] is True
+    found = [("note", "early-exit"), ("note", "same-value")]
+    assert [(hazard["severity"], hazard["kind"]) for hazard in record["hazards"]] == found
+    assert asked(*command, "--strict", code=cli.FAILED, capsys=capsys) == record | {"ok": False}
+    assert main(command) == cli.OK
+    shown = capsys.readouterr().out
+    assert ": 2 notes\n" in shown
+    assert "\nnote: early-exit at flag.cu:3: flag: " in shown
+
+
 def test_faults_end_with_code_1_and_write_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*LAUNCH, "--arg", "zeros:f32:100", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "100"]
     record = asked(*command, code=cli.FAILED, capsys=capsys)

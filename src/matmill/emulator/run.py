@@ -200,7 +200,8 @@ def _report_races(
         message = (
             f"{launch.kernel}: {where}: {race.first_kind} by {threads[0]} in "
             f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.location}), with nothing that orders them"
+            f"({second.location}), {'both of one value, ' if race.kind == 'same-value' else ''}with nothing that "
+            "orders them"
         )
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

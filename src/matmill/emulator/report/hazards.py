@@ -17,8 +17,10 @@ SEVERITIES: dict[str, Severity] = {
     "read-only": "error",
     "uninitialised-shared": "error",
     "race": "error",
+    "same-value": "note",
     "deadlock": "error",
     "divergent-barrier": "error",
+    "early-exit": "note",
     "missing-wait": "error",
     "dependent-launch": "error",
     "step-limit": "error",
@@ -35,8 +37,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch"
-    and "divergent-barrier" are collected.
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "same-value", "missing-wait",
+    "dependent-launch", "divergent-barrier" and "early-exit" are collected.
     """
 
     kind: str
