@@ -198,7 +198,8 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
 
 def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "flag.cu").write_text(
-        'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n  *y = 1;\n}\n'
+        'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n'
+        "  *y = 1;\n}\n"
     )
     command = ["emulate", "flag.cu", "--block", "64", "--arg", "zeros:i32:1"]
     record = asked(*command, capsys=capsys)
@@ -301,7 +302,10 @@ def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsy
         (["emulate", "axpy.cu"], "--block"),
         (["emulate", "axpy.cu", "--block", "0"], "positive whole numbers"),
         (["emulate", "axpy.cu", "--block", "1,2,3,4"], "one to three"),
-        (["emulate", "axpy.cu", "--block", "4096", *GOOD], "1 to 1024 threads per block"),
+        (["emulate", "axpy.cu", "--block", "4096", *GOOD], "got block.x = 4096 > 1024; wanted a launch that a GPU of"),
+        (["emulate", "axpy.cu", "--block", "1,1,128", *GOOD], "got block.z = 128 > 64"),
+        (["emulate", "axpy.cu", "--block", "1", "--grid", "1,70000", *GOOD], "got grid.y = 70000 > 65535"),
+        (["emulate", "axpy.cu", "--block", "1", "--shared", "400000", *GOOD], "got shared memory 400000 > 232448"),
         (["emulate", "axpy.cu", "--block", "1", "--shared", "x", *GOOD], "zero or more"),
         (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "2=y.npy"], "an array argument: 0, 1"),
         (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "y.npy"], "INDEX=FILE.npy"),

@@ -67,7 +67,7 @@ def run(
     """
     module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
-    check_launch(program, launch)
+    check_launch(program, launch, module.capability)
     space = AddressSpace(memory)
     warps = -(-launch.threads_per_block // LANES)
     detector = None

@@ -7,6 +7,8 @@ table decides later what an instruction means. Debug sections are skipped.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from math import prod
 
 from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
 from matmill.emulator.frontend.lexer import Token, syntax_error
@@ -134,10 +136,7 @@ class _Parser(Cursor):
 
         def renamed(function: Function) -> Function:
             body = tuple(self._with_file(s) if isinstance(s, Instruction) else s for s in function.body)
-            return Function(
-                name=function.name, entry=function.entry, params=function.params, returns=function.returns,
-                variables=function.variables, body=body, targets=function.targets, limit=function.limit,
-            )  # fmt: skip
+            return replace(function, body=body)
 
         return Module(
             entries={name: renamed(f) for name, f in module.entries.items()},
@@ -230,7 +229,7 @@ class _Parser(Cursor):
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
         params = self._params() if self.token.text == "(" else ()
-        limit = self._limits()
+        limit, required = self._limits()
         if self.accept(";"):
             self.scopes.pop()
             return None
@@ -241,7 +240,7 @@ class _Parser(Cursor):
         resolved = resolve_labels(body)
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
-            body=resolved, targets=dict(self.targets), limit=limit,
+            body=resolved, targets=dict(self.targets), limit=limit, required=required,
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -257,24 +256,25 @@ class _Parser(Cursor):
                 self.take(",")
         return tuple(found)
 
-    def _limits(self) -> int:
-        """Skip the directives between a function's parameters and its body; return the most threads per block."""
-        limit = 0
+    def _limits(self) -> tuple[int, tuple[int, int, int] | None]:
+        """Skip the directives between parameters and body; return the most threads per block and their one shape."""
+        limit, required = 0, None
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
                 values = [self.take_integer("a number")]
                 while self.accept(","):
                     values.append(self.take_integer("a number"))
-                if word in {".maxntid", ".reqntid"}:
-                    limit = 1
-                    for value in values:
-                        limit *= value
+                if word == ".maxntid":
+                    limit = prod(values)
+                elif word == ".reqntid":
+                    x, y, z = (*values, 1, 1)[:3]
+                    required = (x, y, z)
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return limit
+        return limit, required
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
