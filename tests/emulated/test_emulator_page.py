@@ -22,6 +22,7 @@ BODIES = {
     "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
+    "uninitialised-global": "x[t] += 1;",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
     "same-value": "x[0] = 1;",
     "divergent-barrier": 'if (t % 2) __syncthreads(); else asm volatile("bar.sync 0;" ::: "memory");',
@@ -44,7 +45,8 @@ def found(kind: str) -> list[str]:
     """What the emulator says of the kernel of a kind."""
     text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
     memory, x = Memory(), np.ones(64, np.float32)
-    pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
+    access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
+    pointer = memory.bind("x", x, access=access, initialised=initialised)
     launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)

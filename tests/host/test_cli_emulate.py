@@ -213,6 +213,17 @@ def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture
     assert "\nnote: early-exit at flag.cu:3: flag: " in shown
 
 
+def test_reads_of_outputs_are_reported_on_demand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "old.npy", np.zeros(90, np.float32))
+    command = [*LAUNCH, "--arg", "zeros:f32:90", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "90"]
+    assert asked(*command, capsys=capsys)["ok"] is True
+    (hazard,) = asked(*command, "--initcheck", code=cli.FAILED, capsys=capsys)["hazards"]
+    assert (hazard["kind"], hazard["where"]) == ("uninitialised-global", "axpy.cu:4")
+    for given in ("zeros:f32:90", "out:old.npy"):
+        command[len(LAUNCH) + 3] = given
+        assert asked(*command, "--initcheck", capsys=capsys)["ok"] is True
+
+
 def test_faults_end_with_code_1_and_write_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*LAUNCH, "--arg", "zeros:f32:100", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "100"]
     record = asked(*command, code=cli.FAILED, capsys=capsys)

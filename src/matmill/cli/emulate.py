@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
+    parser.add_argument(
+        "--initcheck", action="store_true", help="report reads of out:FILE:TYPE:SHAPE arrays before anything is stored"
+    )
     parser.add_argument("--no-races", action="store_true", help="do not look for races: about 3 times as fast")
     parser.add_argument("--strict", action="store_true", help="let warnings and notes fail too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -99,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     named = _named(values)
     files = _files(args.out, named)
     memory = Memory()
-    arguments: tuple[Any, ...] = tuple(_argument(memory, index, each) for index, each in enumerate(values))
+    bind = partial(_bound, memory, initcheck=args.initcheck)
+    arguments: tuple[Any, ...] = tuple(_argument(bind, index, each) for index, each in enumerate(values))
     launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl)
     report: Report | None = None
     try:
@@ -190,20 +195,23 @@ def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given | Gi
     ]
 
 
-def _argument(memory: Memory, index: int, each: Given | GivenStruct) -> Pointer | np.generic | Struct:
+def _argument(
+    bind: Callable[[str, Given], Pointer | np.generic], index: int, each: Given | GivenStruct
+) -> Pointer | np.generic | Struct:
     """An argument as the launch takes it: arrays bound to addresses, structs made of their members."""
     if isinstance(each, Given):
-        return _bound(memory, str(index), each)
-    members = [_bound(memory, f"{index}.{n}", member) for n, member in enumerate(each.members)]
+        return bind(str(index), each)
+    members = [bind(f"{index}.{n}", member) for n, member in enumerate(each.members)]
     from matmill.launch import Struct  # noqa: PLC0415 — the same
 
     return Struct.of(*members)
 
 
-def _bound(memory: Memory, name: str, each: Given) -> Pointer | np.generic:
-    if isinstance(each.value, np.ndarray):
-        return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r")
-    return each.value
+def _bound(memory: Memory, name: str, each: Given, *, initcheck: bool) -> Pointer | np.generic:
+    if not isinstance(each.value, np.ndarray):
+        return each.value
+    initialised = each.initialised or not initcheck
+    return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r", initialised=initialised)
 
 
 def _named(values: Sequence[Given | GivenStruct]) -> dict[str, Given]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.initialised import mark_written
+from matmill.emulator.engine.initialised import check_copied, mark_written
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.families.unsupported import refuse_copy
@@ -132,6 +132,7 @@ class AsyncCopy:
             )
         source = np.broadcast_to(self.row, lanes.count).astype(np.int64) + self.offset
         self._check(source, active, amount)
+        check_copied(to, source, np.where(active, amount, 0))
         if machine.counting:
             self._count(source, active, amount)
         piece = to.pieces[0]

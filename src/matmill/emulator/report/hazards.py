@@ -16,6 +16,7 @@ SEVERITIES: dict[str, Severity] = {
     "misaligned": "error",
     "read-only": "error",
     "uninitialised-shared": "error",
+    "uninitialised-global": "error",
     "race": "error",
     "same-value": "note",
     "deadlock": "error",
@@ -37,8 +38,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "same-value", "missing-wait",
-    "dependent-launch", "divergent-barrier" and "early-exit" are collected.
+    with a :class:`KernelFault`; "uninitialised-shared", "uninitialised-global", "race",
+    "same-value", "missing-wait", "dependent-launch", "divergent-barrier" and "early-exit" are collected.
     """
 
     kind: str
