@@ -32,7 +32,7 @@ _BATCH_LANES = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that there were no hazards."""
+    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
 
     counters: Counters
     hazards: tuple[Hazard, ...] = ()
@@ -40,8 +40,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
-        return not self.hazards
+        """Whether there is no error among the hazards; warnings and notes do not count."""
+        return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 def run(
@@ -80,7 +80,7 @@ def run(
         )
     cluster = program.entry.cluster if launch.cluster == (1, 1, 1) else None
     launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)
-    check_launch(program, launch)
+    check_launch(program, launch, module.capability)
     context = LaunchContext(
         program=program,
         launch=launch,
@@ -203,7 +203,8 @@ def _report_races(
         message = (
             f"{launch.kernel}: {where}: {race.first_kind} by {threads[0]} in "
             f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.location}), with nothing that orders them"
+            f"({second.location}), {'both of one value, ' if race.kind == 'same-value' else ''}with nothing that "
+            "orders them"
         )
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

@@ -7,6 +7,7 @@ distances alone (indices, alignment, wavefronts, sectors) is kept until they cha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_WI
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
+from matmill.emulator.races.detector import Stores
 from matmill.emulator.report.hazards import KernelFault, fault
 
 
@@ -113,24 +115,6 @@ class Addresses:
     def absolute(self, offset: int) -> NDArray[np.int64]:
         """int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
         return (self.distance + (self.low + offset)).reshape(-1, LANES)
-
-
-def same_values(addresses: NDArray[np.int64], active: Mask, values: tuple[Row, ...]) -> Mask | None:
-    """bool[warps]: whether lanes of a warp with one address store one value; None where no two share an address."""
-    # Inactive lanes get addresses of their own, below all real ones.
-    own = np.where(active, addresses, -1 - np.arange(LANES))
-    order = np.argsort(own, axis=1, kind="stable")
-    ordered = np.take_along_axis(own, order, axis=1)
-    meet = ordered[:, 1:] == ordered[:, :-1]
-    if not meet.any():
-        return None
-    equal = np.ones(len(own), np.bool_)
-    for value in values:
-        row = np.broadcast_to(value, own.size)
-        bits = row.view(f"u{row.dtype.itemsize}").reshape(own.shape)
-        sorted_bits = np.take_along_axis(bits, order, axis=1)
-        equal &= ((sorted_bits[:, 1:] == sorted_bits[:, :-1]) | ~meet).all(axis=1)
-    return equal
 
 
 def _same_mask(a: Mask | None, b: Mask | None) -> bool:
@@ -389,6 +373,14 @@ class Access:
                 width=self.width,
                 kind=self.kind,
                 where=self.where,
-                same_value=same_values(absolute, active, values) if self.kind == "write" else None,
+                stores=Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None,
                 ordering=ordering,
             )
+
+    def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """What the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
+        held, first, lanes = piece.region.words[self.element], piece.start >> self.shift, len(piece.index)
+        stored = np.stack([np.broadcast_to(value.view(f"u{self.element}"), lanes) for value in values], axis=1)
+        there = np.stack([held[first + i + piece.index] for i in range(len(values))], axis=1)
+        shape = (-1, LANES, self.width)
+        return stored.view(np.uint8).reshape(shape), there.view(np.uint8).reshape(shape)

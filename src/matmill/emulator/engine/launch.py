@@ -13,7 +13,7 @@ from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
-from matmill.launch import Launch, Struct, TensorMap, in_memory
+from matmill.launch import STATIC_SHARED, Launch, Struct, TensorMap, in_memory, shared_per_block, why_not_shape
 
 _MAX_THREADS = 1024
 # With the attribute for non-portable sizes; 8 without (CUDA C++ programming guide, "Thread Block Clusters").
@@ -38,16 +38,27 @@ class LaunchContext:
     late_copies: bool
 
 
-def check_launch(program: Program, launch: Launch) -> None:
-    """The launch must be one that the driver would take."""
-    threads = launch.threads_per_block
-    limit = program.entry.limit or _MAX_THREADS
-    if min(*launch.grid, *launch.block) < 1 or threads > limit:
+def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
+    """The launch must be one that the driver of a GPU of this compute capability would take."""
+    entry = program.entry
+    why = why_not_shape(
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared,
+        most_threads=entry.limit or _MAX_THREADS,
+        most_shared=shared_per_block(capability),
+        static=program.static_shared,
+    )
+    if entry.required not in {None, launch.block}:
+        why = f"block {launch.block}, where the kernel is compiled for {entry.required} alone"
+    elif program.static_shared > STATIC_SHARED:
+        why = f"{program.static_shared} bytes of static shared memory > {STATIC_SHARED}"
+    if why is not None:
         raise ArgumentError(
-            argument="launch",
-            got=f"grid {launch.grid}, block {launch.block}",
-            wanted=f"1 to {limit} threads per block",
-            fix="Change the block shape, or the kernel's launch bounds.",
+            argument=f"launch {launch}",
+            got=why,
+            wanted=f"a launch that a GPU of compute capability {'.'.join(map(str, capability))} takes",
+            fix="Change the launch's shape, the kernel's launch bounds, or the target that it is compiled for.",
         )
     _check_cluster(launch, program.entry.cluster)
     if len(launch.args) != len(program.entry.params):

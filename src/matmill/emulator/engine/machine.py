@@ -124,7 +124,14 @@ class Machine:
         kind = "const" if space == "const" else "global"
         key = f"{kind}{allocation.start}"
         if key not in self._regions:
-            self._regions[key] = Region(kind, allocation.start, allocation.end, allocation.words, allocation=allocation)
+            self._regions[key] = Region(
+                kind,
+                allocation.start,
+                allocation.end,
+                allocation.words,
+                allocation=allocation,
+                written=allocation.written,
+            )
         return self._regions[key]
 
     def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -440,16 +440,22 @@ class Scheduler:
             BARRIER + b.end.next: b for b in self.blocks if b.end.kind == "wait" and isinstance(b.end.detail, Barrier)
         }
         exists = geometry.exists.reshape(-1, LANES).reshape(geometry.warps, geometry.blocks, LANES)[:, index]
-        if not wanted and (gone & exists).any():
+        left = (gone & exists)[roles]
+        if left.any():
+            role, lane = np.argwhere(left)[0]
             instruction = blame(ends[int(points[0])])
-            name = int(geometry.block_ids[index])
-            message = f"{machine.launch.kernel}: block {name} passes a barrier that threads skipped by exiting"
-            machine.hazards.add("divergent-barrier", instruction, message, instruction)
+            message = (
+                f"{machine.launch.kernel}: {geometry.thread_name(int(warps[role]) * LANES + int(lane))} had returned "
+                f"when threads of its warp passed {instruction.text!r}: right since sm_70, undefined before"
+            )
+            machine.hazards.add("early-exit", instruction, message, instruction)
         reduction = next((ends[int(p)] for p in points if ends[int(p)].end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction.end, warps, waiting[roles])
         if machine.detector is not None:
-            machine.detector.barrier(self.machine.warp_ids(np.concatenate([warps, np.array(early, np.int64)])))
+            # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
+            met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
+            machine.detector.barrier(machine.warp_ids(met.astype(np.int64)))
         counter = self.counter[warps]
         counter[waiting[roles]] -= BARRIER
         self.counter[warps] = counter

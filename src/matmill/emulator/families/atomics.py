@@ -16,7 +16,7 @@ from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access, Piece
-from matmill.emulator.engine.initialised import ones
+from matmill.emulator.engine.initialised import check_written, ones
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
@@ -97,6 +97,9 @@ class Atomic:
         count = access.addresses.lanes.count
         values = tuple(np.broadcast_to(v, count) for v in values)
         for piece in access.pieces:
+            # An exchange is how locks and flags get their first value.
+            if self.operation != "exch":
+                check_written(access, piece, 1)
             lanes = np.arange(count) if piece.mask is None else np.flatnonzero(piece.mask)
             self._update(piece, lanes, values, outs)
 

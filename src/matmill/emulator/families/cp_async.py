@@ -15,7 +15,7 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access
 from matmill.emulator.engine.async_queue import Operation
 from matmill.emulator.engine.barrier_places import BarrierPlaces
-from matmill.emulator.engine.initialised import mark_written
+from matmill.emulator.engine.initialised import check_copied, mark_written
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.mbarriers import Key
 from matmill.emulator.engine.site import Site
@@ -177,6 +177,7 @@ class AsyncCopy:
             )
         source = np.broadcast_to(self.row, lanes.count).astype(np.int64) + self.offset
         self._check(source, active, amount)
+        check_copied(to, source, np.where(active, amount, 0))
         if machine.counting:
             self._count(source, active, amount)
         piece = to.pieces[0]

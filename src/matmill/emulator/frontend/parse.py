@@ -7,6 +7,8 @@ table decides later what an instruction means. Debug sections are skipped.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from math import prod
 
 from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
 from matmill.emulator.frontend.lexer import Token, syntax_error
@@ -227,7 +229,7 @@ class _Parser(Cursor):
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
         params = self._params() if self.token.text == "(" else ()
-        limit, cluster = self._limits()
+        limits = self._limits()
         if self.accept(";"):
             self.scopes.pop()
             return None
@@ -238,7 +240,8 @@ class _Parser(Cursor):
         resolved = resolve_labels(body)
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
-            body=resolved, targets=dict(self.targets), limit=limit, cluster=cluster,
+            body=resolved, targets=dict(self.targets), limit=prod(limits.get(".maxntid", (0,))),
+            required=limits.get(".reqntid"), cluster=limits.get(".reqnctapercluster"),
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -254,28 +257,22 @@ class _Parser(Cursor):
                 self.take(",")
         return tuple(found)
 
-    def _limits(self) -> tuple[int, tuple[int, int, int] | None]:
-        """The directives between a function's parameters and its body: the most threads of a block, its cluster."""
-        limit = 0
-        cluster = None
+    def _limits(self) -> dict[str, tuple[int, int, int]]:
+        """The directives between parameters and body that have numbers, each as three of them."""
+        found: dict[str, tuple[int, int, int]] = {}
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
                 values = [self.take_integer("a number")]
                 while self.accept(","):
                     values.append(self.take_integer("a number"))
-                if word in {".maxntid", ".reqntid"}:
-                    limit = 1
-                    for value in values:
-                        limit *= value
-                elif word == ".reqnctapercluster":
-                    x, y, z = (*values, 1, 1)[:3]
-                    cluster = x, y, z
+                x, y, z = (*values, 1, 1)[:3]
+                found[word] = x, y, z
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return limit, cluster
+        return found
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -171,8 +172,8 @@ class Function:
     """An entry or a device function: parameters, memory it declares, and its statements in order.
 
     ``targets`` are the named lists of labels that ``brx.idx`` chooses from. ``limit`` is the most threads per block
-    that the kernel was compiled for (``.maxntid``), 0 where it does not say; ``cluster`` are the blocks of a cluster
-    along each axis (``.reqnctapercluster``), None where it does not say.
+    that the kernel was compiled for (``.maxntid``), 0 where it does not say. ``required`` is the one shape of a block
+    that it takes (``.reqntid``) and ``cluster`` that of a cluster (``.reqnctapercluster``), if it says so.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Function:
     targets: dict[str, tuple[str, ...]]
     limit: int = 0
     cluster: tuple[int, int, int] | None = None
+    required: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +198,13 @@ class Module:
     target: str
     # Filled by the translator: one program per entry, so that a second launch need not translate again.
     programs: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability that the module is for: (9, 0) of "sm_90a"."""
+        found = re.match(r"sm_(\d+)", self.target)
+        major, minor = divmod(int(found[1]), 10) if found is not None else (0, 0)
+        return major, minor
 
     @property
     def shared(self) -> tuple[Variable, ...]:

@@ -62,15 +62,19 @@ def words(data: NDArray[np.uint8]) -> Words:
 
 
 class Allocation:
-    """A span of virtual addresses backed by host bytes."""
+    """A span of virtual addresses backed by host bytes.
 
-    def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str) -> None:
+    ``written`` holds a byte per byte: 1 once it was stored to. It is None where the bytes had values from the start.
+    """
+
+    def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
         self.name = name
         self.start = start
         self.size = len(data)
         self.readable = "r" in access
         self.writable = "w" in access
         self.words = words(data)
+        self.written = None if initialised else words(np.zeros(len(data), np.uint8))
 
     @property
     def end(self) -> int:
@@ -90,11 +94,13 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
 
-    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str) -> Pointer:
+    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str, initialised: bool = True) -> Pointer:
         """Give ``array`` an address: the pointer to its first element, which kernels then read and write in place.
 
         Any strides will do, negative ones too: the allocation is the array's span of bytes, at a 512-aligned virtual
         address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault.
+        Without ``initialised`` the array counts as memory from ``cudaMalloc``, and what a kernel reads there before a
+        kernel of this or an earlier launch has stored it is reported.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
         where a writable binding of a read-only array is asked for.
@@ -110,11 +116,11 @@ class Memory:
             raise ReadOnlyError(
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
-        return Pointer(name, self.allocate(name, data, access).start + first)
+        return Pointer(name, self.allocate(name, data, access, initialised=initialised).start + first)
 
-    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Give flat bytes the next free address."""
-        allocation = Allocation(name, self.next_address, data, access)
+        allocation = Allocation(name, self.next_address, data, access, initialised=initialised)
         self.next_address += (2 * allocation.size + GUARD) // ALIGNMENT * ALIGNMENT
         self.allocations.append(allocation)
         return allocation
@@ -132,6 +138,7 @@ class AddressSpace:
     def _index(self) -> None:
         self.allocations: Sequence[Allocation] = self._memory.allocations
         self.starts = [a.start for a in self.allocations]
+        self.uninitialised = [a for a in self.allocations if a.written is not None]
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
         """Add a module variable for the time of the launch."""

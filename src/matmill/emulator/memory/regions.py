@@ -9,7 +9,7 @@ class Region:
     """An allocation of global memory, or the shared, local or parameter memory of a batch of thread blocks.
 
     ``start`` and ``end`` are offsets in the region's own space. The bytes of lane ``i`` begin at
-    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte of shared memory: 1 once it was stored to.
+    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte, 1 once it was stored to; None where all have values.
     """
 
     def __init__(

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.errors import MatmillError
 
-KINDS = (
-    "out-of-bounds",
-    "misaligned",
-    "read-only",
-    "uninitialised-shared",
-    "race",
-    "deadlock",
-    "divergent-barrier",
-    "missing-wait",
-    "dependent-launch",
-    "step-limit",
-    "trap",
-    "partial-warp",
-)
+Severity: TypeAlias = Literal["error", "warning", "note"]
+# An error makes results wrong or undefined. A warning may do so on other GPUs or with other data. What a note says is
+# right as it is, and worth a look.
+SEVERITIES: dict[str, Severity] = {
+    "out-of-bounds": "error",
+    "misaligned": "error",
+    "read-only": "error",
+    "uninitialised-shared": "error",
+    "uninitialised-global": "error",
+    "race": "error",
+    "same-value": "note",
+    "deadlock": "error",
+    "divergent-barrier": "error",
+    "early-exit": "note",
+    "missing-wait": "error",
+    "dependent-launch": "error",
+    "step-limit": "error",
+    "trap": "error",
+    "partial-warp": "error",
+}
+KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
 
@@ -30,8 +38,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch"
-    and "divergent-barrier" are collected.
+    with a :class:`KernelFault`; "uninitialised-shared", "uninitialised-global", "race",
+    "same-value", "missing-wait", "dependent-launch", "divergent-barrier" and "early-exit" are collected.
     """
 
     kind: str
@@ -39,8 +47,13 @@ class Hazard:
     where: str
     instruction: str
 
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: "error", "warning" or "note"; each kind has one severity."""
+        return SEVERITIES[self.kind]
+
     def __str__(self) -> str:
-        return f"{self.kind} at {self.where}: {self.message}"
+        return f"{self.severity}: {self.kind} at {self.where}: {self.message}"
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
