@@ -56,6 +56,8 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
+        self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])

@@ -20,6 +20,7 @@ KINDS = (
     "step-limit",
     "trap",
     "partial-warp",
+    "shuffle",
 )
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
@@ -30,8 +31,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch"
-    and "divergent-barrier" are collected.
+    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch",
+    "divergent-barrier" and "shuffle" are collected.
     """
 
     kind: str
