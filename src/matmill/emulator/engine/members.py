@@ -6,7 +6,8 @@ lanes of its mask that have not exited execute the instruction with the same mas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,6 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.report.hazards import HazardLog
 
 Flags = NDArray[np.bool_]
 Masks = NDArray[np.uint32]
@@ -69,93 +69,127 @@ def lane_list(mask: int) -> str:
     return f"lane{'s' if len(lanes) > 1 else ''} {', '.join(spans)}"
 
 
-def report_outside(hazards: HazardLog, kernel: str, thread: str, lane: int, mask: int, i: Instruction) -> None:
-    """Report a lane that executes a collective with a mask that does not name it."""
-    message = f"{kernel}: {thread}, lane {lane} of its warp, executes {i.text!r} with mask {mask:#010x}, which leaves it out"
-    hazards.add("shuffle", (i, "outside"), message, i)
+def leaves_out(thread: str, lane: int, mask: int, i: Instruction) -> str:
+    """The message for a lane that executes a collective with a mask that does not name it."""
+    return f"{thread}, lane {lane} of its warp, executes {i.text!r} with mask {mask:#010x}, which leaves it out"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One execution of a collective by ``lanes`` (bool[warps, 32], None for all that are active).
+
+    ``companions`` are the lanes that each lane exchanges with, bool[warps, 32 or 1, 32], and ``WHOLE`` itself where all
+    warps are whole. The results of ``undefined`` lanes (bool[warps, 32], None for no lane) have no meaning.
+    ``operands`` are [warps, 32] each, the last one the member masks where the instruction is ``.sync``.
+    """
+
+    lanes: Flags | None
+    companions: Flags
+    undefined: Flags | None
+    operands: list[Row]
 
 
 class Together:
     """Who executes a collective together, for an instruction bound to a site.
 
-    Called with the rows of the member masks (none for the old forms without ``.sync``), it returns the lanes that each
-    lane exchanges with, bool[warps, 32 or 1, 32] (``WHOLE`` itself where all warps are whole), and the lanes whose
-    result is undefined, bool[warps, 32] or None. It reports masks that leave out the lane itself, and lanes of one mask
-    that name different masks.
+    It reports masks that leave out the lane itself, lanes of one mask that name different masks, and shuffles that read
+    a lane which takes no part.
     """
 
-    def __init__(self, site: Site, i: Instruction) -> None:
-        self.site = site
+    def __init__(self, site: Site, i: Instruction, *, synchronous: bool) -> None:
         self.machine = site.machine
         self.lanes = site.lanes
         self.instruction = i
+        self.synchronous = synchronous
         self.active: Callable[[], Flags] = site.participants()
 
-    def __call__(self, *rows: Row) -> tuple[Flags, Flags | None]:
-        """The companions of each lane, and the lanes whose result is undefined."""
+    def exchanges(self, *rows: Row) -> list[Exchange]:
+        """The executions that the active lanes make with these operands: nearly always one."""
         active = self.active()
-        if active.all() and all((row == FULL).all() for row in rows):
-            return WHOLE, None
-        if not rows:
-            return active[:, None, :], None
-        masks = self.masks(rows[0])
-        together = companions(masks, active)
-        outside = active & ~in_own(masks)
+        operands = [np.broadcast_to(row, self.lanes.count).reshape(-1, LANES) for row in rows]
+        if active.all() and (not self.synchronous or bool((rows[-1] == FULL).all())):
+            return [Exchange(None, WHOLE, None, operands)]
+        if not self.synchronous:
+            return [Exchange(None, active[:, None, :], None, operands)]
+        if not self.machine.meetings:
+            return [self._exchange(active, active, operands)]
+        found = [self._exchange(*parts) for parts in self._meetings(active, operands)]
+        alone = active.copy()
+        for exchange in found:
+            alone &= ~exchange.lanes
+        return [*found, self._exchange(alone, alone, operands)]
+
+    def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
+        """Meetings with lanes at other instructions: who executes this one, who takes part, and all their operands."""
+        for index, warp in enumerate(self.lanes.warps.tolist()):
+            for meeting in list(self.machine.meetings.get(warp, ())):
+                mine = meeting.pending & active[index]
+                if not mine.any():
+                    continue
+                lanes, present = np.zeros((2, *active.shape), np.bool_)
+                lanes[index], present[index] = mine, meeting.lanes
+                yield lanes, present, [np.where(present, *pair) for pair in zip(meeting.sources, operands, strict=True)]
+                meeting.pending &= ~mine
+                if not meeting.pending.any():
+                    self.machine.meetings[warp].remove(meeting)
+
+    def _exchange(self, lanes: Flags, present: Flags, operands: list[Row]) -> Exchange:
+        """The exchange of ``lanes`` with those of their mask among all that are ``present``."""
+        masks = operands[-1]
+        together = companions(masks, present)
+        outside = lanes & ~in_own(masks)
         if outside.any():
             lane = int(np.flatnonzero(outside)[0])
-            mask = int(masks.flat[lane])
-            hazards, kernel = self.machine.hazards, self.machine.launch.kernel
-            report_outside(hazards, kernel, self.lanes.thread_name(lane), lane % LANES, mask, self.instruction)
-        absent = missing(masks, together, self.live())
-        deserted = active & ~outside & (absent != 0)
+            i, thread = self.instruction, self.lanes.thread_name(lane)
+            message = f"{self.machine.launch.kernel}: {leaves_out(thread, lane % LANES, int(masks.flat[lane]), i)}"
+            self.machine.hazards.add("shuffle", (i, "outside"), message, i)
+        absent = missing(masks, together, self._live())
+        deserted = lanes & ~outside & (absent != 0)
         if deserted.any():
-            self._report_others(masks, absent, deserted, active)
+            self._report_others(masks, absent & ballot(present)[:, None], deserted)
         undefined = outside | deserted
-        return together, undefined if undefined.any() else None
+        return Exchange(lanes, together, undefined if undefined.any() else None, operands)
 
-    def unreadable(self, source: Row, companions: Flags, undefined: Flags | None, *rows: Row) -> Flags:
-        """The lanes, bool[warps, 32], whose result is undefined or which read a lane (``source``) not with them.
+    def unreadable(self, exchange: Exchange, source: Row) -> Flags | None:
+        """The lanes, bool[warps, 32], whose result is undefined, or that read a lane (``source``) which takes no part.
 
         Of the latter one is reported.
         """
-        active = self.active()
-        readable = np.take_along_axis(np.broadcast_to(companions, (*active.shape, LANES)), source[:, :, None], axis=2)
-        lost = active & ~readable[:, :, 0]
-        if undefined is not None:
-            lost &= ~undefined
-        if lost.any():
-            self._report_read(source, lost, *rows)
-        return lost if undefined is None else lost | undefined
-
-    def _report_read(self, source: Row, lost: Flags, *rows: Row) -> None:
-        i, lane = self.instruction, int(np.flatnonzero(lost)[0])
-        read = lane // LANES * LANES + int(source.flat[lane])
-        if not self.lanes.geometry.exists[self.lanes.columns[read]]:
-            why = "which the block does not have"
-        elif not self.live().flat[read]:
-            why = f"{self.lanes.thread_name(read)}, which has exited"
-        elif rows:
-            mask = int(self.masks(rows[0]).flat[lane])
-            why = f"{self.lanes.thread_name(read)}, which its mask {mask:#010x} does not name"
-        else:
-            why = f"{self.lanes.thread_name(read)}, which does not execute it"
-        message = (
-            f"{self.machine.launch.kernel}: {self.lanes.thread_name(lane)} reads lane {read % LANES} of its warp, {why}, "
-            f"in {i.text!r}"
+        if exchange.companions is WHOLE:
+            return None
+        lanes = exchange.lanes if exchange.lanes is not None else self.active()
+        readable = np.take_along_axis(
+            np.broadcast_to(exchange.companions, (*lanes.shape, LANES)), source[:, :, None], 2
         )
-        self.machine.hazards.add("shuffle", (i, "source"), message, i)
+        lost = lanes & ~readable[:, :, 0]
+        undefined = exchange.undefined if exchange.undefined is not None else np.False_
+        read = lost & ~undefined
+        if read.any():
+            self._report_read(source, int(np.flatnonzero(read)[0]), exchange.operands[-1])
+        return lost | undefined
 
-    def masks(self, row: Row) -> Masks:
-        """A row (or scalar) of masks as uint32[warps, 32]."""
-        return np.broadcast_to(row, self.lanes.count).reshape(-1, LANES)
-
-    def live(self) -> Flags:
+    def _live(self) -> Flags:
         """The lanes that exist and have not exited: bool[warps, 32]."""
         return self.machine.live[self.lanes.warps]
 
-    def _report_others(self, masks: Masks, absent: Masks, deserted: Flags, active: Flags) -> None:
+    def _report_read(self, source: Row, lane: int, masks: Row) -> None:
+        """Report a lane that reads one which takes no part."""
+        read = lane // LANES * LANES + int(source.flat[lane])
+        name = self.lanes.thread_name
+        if not self.lanes.geometry.exists[self.lanes.columns[read]]:
+            why = "which the block does not have"
+        elif not self._live().flat[read]:
+            why = f"{name(read)}, which has exited"
+        elif self.synchronous:
+            why = f"{name(read)}, which its mask {int(masks.flat[lane]):#010x} does not name"
+        else:
+            why = f"{name(read)}, which does not execute it"
+        i, kernel = self.instruction, self.machine.launch.kernel
+        message = f"{kernel}: {name(lane)} reads lane {read % LANES} of its warp, {why}, in {i.text!r}"
+        self.machine.hazards.add("shuffle", (i, "source"), message, i)
+
+    def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
         """Report lanes that are here too, but name another mask. Of others that never came the scheduler tells."""
-        others = absent & ballot(active)[:, None]
         found = np.flatnonzero(deserted & (others != 0))
         if not len(found):
             return

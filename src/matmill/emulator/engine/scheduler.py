@@ -7,12 +7,14 @@ waits at a barrier of its thread block, or ``DONE``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.members import FULL, companions, in_own, lane_list, missing, report_outside
+from matmill.emulator.engine.machine import Meeting
+from matmill.emulator.engine.members import FULL, companions, in_own, lane_list, leaves_out, missing
 from matmill.emulator.engine.stuck import blame, who
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
@@ -31,6 +33,11 @@ _WATCH_AFTER = 64
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Masks = NDArray[np.uint32]
+
+
+def _kind(end: Terminator) -> tuple[object, ...]:
+    """What lanes at different instructions must have in common to meet: opcode and modifiers."""
+    return () if end.instruction is None else (end.instruction.name, end.instruction.modifiers)
 
 
 @dataclass
@@ -52,8 +59,6 @@ class Scheduler:
         self.blocks = machine.program.blocks
         # The blocks of code that end with a wait, by the block that follows.
         self.waits = {b.end.next: b for b in self.blocks if b.end.kind == "wait"}
-        details = [(b.end, b.end.detail) for b in self.waits.values()]
-        self.warp_barriers = [end for end, detail in details if isinstance(detail, Converge) and detail.barrier]
         self.schedule = schedule
         self.random = np.random.default_rng(schedule)
         warps = self.geometry.warp_count
@@ -173,14 +178,14 @@ class Scheduler:
                 return end.target
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
-            return end.next if not end.detail.barrier or self._meet_at_once(end.detail, first, last) else None
+            return end.next if not end.detail.barrier or self._meet_at_once(end, first, last) else None
         everybody = last - first == self.geometry.warp_count
         return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
 
-    def _meet_at_once(self, barrier: Converge, first: int, last: int) -> bool:
+    def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
         """Whether whole warps, being here, just pass a warp barrier: the usual ``__syncwarp()``."""
         warps = np.arange(first, last)
-        if not (self.interpreter.operand_row(Value(barrier.members, "u4"), warps) == FULL).all():
+        if not (self._members(end, warps) == FULL).all():
             return False
         if self.machine.detector is not None:
             self.machine.detector.warp_barrier(self._ids(warps), np.ones((len(warps), LANES), np.bool_))
@@ -275,28 +280,45 @@ class Scheduler:
         if isinstance(end.detail, Converge) and end.detail.barrier:
             if outside.any():
                 self._report_outside(block, warps, masks, outside)
-            if self.machine.detector is not None:
-                self._order(warps, np.broadcast_to(together, (*met.shape, LANES)), met & ~outside)
+            self._order(warps, np.broadcast_to(together, (*met.shape, LANES)), met & ~outside)
+        elif isinstance(end.detail, Converge):
+            for row in np.flatnonzero((met & (counter != HOLD + end.next)).any(axis=1)):
+                self._keep_sources(int(warps[row]), met[row])
         rows = met.any(axis=1)
         self._pass(block, end, warps[rows], met[rows])
 
     def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
-        """Which lanes wait here (at a warp barrier: at any), and the masks that they name: [warps, 32] both."""
+        """Which lanes wait here or, for a collective, at another one of its kind, and their masks: [warps, 32] both."""
         counter = self.counter[warps]
+        here = counter == HOLD + end.next
         if isinstance(end.detail, Barrier):
-            return counter == HOLD + end.next, np.full(counter.shape, FULL)
-        here, masks = np.zeros(counter.shape, np.bool_), np.zeros(counter.shape, np.uint32)
-        for point in self.warp_barriers if end.detail.barrier else (end,):
-            there = counter == HOLD + point.next
-            if there.any():
-                here |= there
-                named = self.interpreter.operand_row(Value(point.detail.members, "u4"), warps)
-                masks = np.where(there, named, masks)
+            return here, np.full(counter.shape, FULL)
+        masks = self._members(end, warps)
+        elsewhere = (counter >= HOLD) & (counter < BARRIER) & ~here
+        for point in np.unique(counter[elsewhere]):
+            other = self.waits[int(point) - HOLD].end
+            if isinstance(other.detail, Converge) and _kind(other) == _kind(end):
+                there = counter == point
+                here = here | there
+                masks = np.where(there, self._members(other, warps), masks)
         return here, masks
 
+    def _members(self, end: Terminator, warps: Ints) -> Masks:
+        return self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
+
+    def _keep_sources(self, warp: int, met: Flags) -> None:
+        """Lanes of a warp meet at different instructions: keep the operands of all until each has executed its own."""
+        counter, warps = self.counter[warp], np.array([warp])
+        kept: list[NDArray[Any]] = []
+        for point in np.unique(counter[met]):
+            action = self.blocks[int(point) - HOLD].actions[0]
+            rows = [self.interpreter.operand_row(source, warps)[0] for source in action.sources]
+            kept = [np.where(counter == point, *pair) for pair in zip(rows, kept or rows, strict=True)]
+        self.machine.meetings.setdefault(warp, []).append(Meeting(met, met.copy(), kept))
+
     def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
-        """Tell the detector that lanes met at a warp barrier, the lanes of one mask after those of another."""
-        while met.any():
+        """Tell the detector that lanes met at a warp barrier, those of one mask after those of another."""
+        while self.machine.detector is not None and met.any():
             rows = np.flatnonzero(met.any(axis=1))
             group = met[rows] & together[rows, met[rows].argmax(axis=1)]
             self.machine.detector.warp_barrier(self._ids(warps[rows]), group)
@@ -360,9 +382,9 @@ class Scheduler:
     def _report_outside(self, block: int, warps: Ints, masks: Masks, outside: Flags) -> None:
         """Report a lane that waits at a warp barrier with a mask that does not name it."""
         row, lane = (int(x[0]) for x in np.nonzero(outside))
-        thread = self.geometry.thread_name(int(warps[row]) * LANES + lane)
-        hazards, kernel = self.machine.hazards, self.machine.launch.kernel
-        report_outside(hazards, kernel, thread, lane, int(masks[row, lane]), blame(self.blocks[block]))
+        thread, i = self.geometry.thread_name(int(warps[row]) * LANES + lane), blame(self.blocks[block])
+        message = f"{self.machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"
+        self.machine.hazards.add("shuffle", (i, "outside"), message, i)
 
     # Barriers
 

@@ -13,54 +13,63 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.members import WHOLE, Flags, Together, ballot
+from matmill.emulator.engine.members import Flags, Together, ballot
 from matmill.emulator.engine.site import Site
-from matmill.emulator.frontend.syntax import Instruction, Negated, Operand, Pair
+from matmill.emulator.frontend.syntax import Instruction, Operand, Pair
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
 from matmill.emulator.program.waits import Converge
 
 _LANE = np.arange(LANES, dtype=np.int64)
-# From the lanes that each lane exchanges with (bool[warps, 32 or 1, 32]) and values ([warps, 32]) to the results, each
-# [warps, 32 or 1].
+# From the lanes that each lane exchanges with (bool[warps, 32 or 1, 32]) and operands ([warps, 32]) to the results,
+# each [warps, 32 or 1].
 Combine: TypeAlias = "Callable[..., tuple[Row, ...]]"
 
 
-def by_warp(row: Row, warps: int) -> Row:
-    """A row (or scalar) as [warps, 32]."""
-    return np.broadcast_to(row, warps * LANES).reshape(warps, LANES)
-
-
-def _deliver(rows: Sequence[Row], results: Sequence[Row], undefined: Flags | None) -> None:
-    """Write results, and poison where they are undefined (bool[warps, 32])."""
-    for row, result in zip(rows, results, strict=True):
-        out = row.reshape(-1, LANES)
-        out[...] = result
-        if undefined is not None:
-            bits = out if row.dtype == np.bool_ else out.view(f"u{row.itemsize}")
-            bits[undefined] = 0 if row.dtype == np.bool_ else np.iinfo(bits.dtype).max
-
-
 def _collective(
-    i: Instruction, source: Value | None, members: Sequence[Operand], results: Sequence[Value], combine: Combine
+    i: Instruction,
+    operands: tuple[Sequence[Value], Sequence[Operand]],
+    results: Sequence[Value],
+    combine: Combine,
+    *,
+    reads: Callable[..., Row] | None = None,
 ) -> Action:
-    """An action that combines values of the lanes of each mask; ``members`` is empty in forms without ``.sync``."""
-    sources = (source,) if source is not None else ()
-    own = len(sources)
-    inputs = own + len(members)
+    """An action that combines values of the lanes of each mask.
+
+    ``operands`` are the values and the member mask, of which there is none in forms without ``.sync``. ``reads`` says
+    of a shuffle which lane each lane reads, from the values.
+    """
+    sources, members = operands
+    inputs = (*sources, *(Value(x, "u4") for x in members))
 
     def bind(site: Site) -> Call:
-        warps, together = site.lanes.warp_count, Together(site, i)
+        together = Together(site, i, synchronous=bool(members))
 
         def call(*rows: Row) -> None:
-            companions, undefined = together(*rows[own:inputs])
-            found = combine(companions, *(by_warp(row, warps) for row in rows[:own]))
-            _deliver(rows[inputs:], found, undefined)
+            for exchange in together.exchanges(*rows[: len(inputs)]):
+                values = exchange.operands[: len(sources)]
+                found = combine(exchange.companions, *values)
+                lost = [exchange.undefined] * len(found)
+                if reads is not None:
+                    lost[0] = together.unreadable(exchange, reads(*values))
+                for row, result, undefined in zip(rows[len(inputs) :], found, lost, strict=True):
+                    _deliver(row, result, exchange.lanes, undefined)
 
         return call
 
-    masks = tuple(Value(x, "u4") for x in members)
-    return Action(i, (*sources, *masks), tuple(results), bind=bind, detail=Converge(members[0]) if members else None)
+    return Action(i, inputs, tuple(results), bind=bind, detail=Converge(members[0]) if members else None)
+
+
+def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None) -> None:
+    """Write the result of ``lanes`` (bool[warps, 32], None for all), and poison where it is undefined."""
+    out = row.reshape(-1, LANES)
+    if lanes is None:
+        out[...] = result
+    else:
+        np.copyto(out, result, where=lanes, casting="unsafe")
+    if undefined is not None:
+        bits = out if row.dtype == np.bool_ else out.view(f"u{row.itemsize}")
+        bits[undefined] = 0 if row.dtype == np.bool_ else np.iinfo(bits.dtype).max
 
 
 def _pair(d: Operand, kind: str) -> list[Value]:
@@ -80,22 +89,14 @@ def shuffle(i: Instruction) -> Action:
     if len(members) != synchronous:
         raise i.unsupported("its member mask")
 
-    def bind(site: Site) -> Call:
-        warps, together = site.lanes.warp_count, Together(site, i)
+    def combine(_companions: Flags, a: Row, b: Row, c: Row) -> tuple[Row, ...]:
+        source, inside = _source(mode, b, c)
+        return (np.take_along_axis(a, source, axis=1), inside)[: 1 + isinstance(d, Pair)]
 
-        def call(a: Row, b: Row, c: Row, *rows: Row) -> None:
-            masks, outs = rows[: len(members)], rows[len(members) :]
-            companions, undefined = together(*masks)
-            source, inside = _source(mode, by_warp(b, warps), by_warp(c, warps))
-            lost = undefined if companions is WHOLE else together.unreadable(source, companions, undefined, *masks)
-            _deliver(outs[:1], [np.take_along_axis(by_warp(a, warps), source, axis=1)], lost)
-            _deliver(outs[1:], [inside][: len(outs) - 1], undefined)
+    def reads(_a: Row, b: Row, c: Row) -> Row:
+        return _source(mode, b, c)[0]
 
-        return call
-
-    sources = [Value(x, "u4") for x in (a, b, c, *members)]
-    converge = Converge(members[0]) if synchronous else None
-    return Action(i, tuple(sources), tuple(_pair(d, "u4")), bind=bind, detail=converge)
+    return _collective(i, ([Value(x, "u4") for x in (a, b, c)], members), _pair(d, "u4"), combine, reads=reads)
 
 
 def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
@@ -124,11 +125,9 @@ def vote(i: Instruction) -> Action:
     d, a, *members = i.operands
     if len(members) != synchronous:
         raise i.unsupported("its member mask")
-    negated = isinstance(a, Negated)
-    predicate = a.register if isinstance(a, Negated) else a
 
     def combine(companions: Flags, flags: Row) -> tuple[Row, ...]:
-        yes = (flags != negated)[:, None, :] & companions
+        yes = flags[:, None, :] & companions
         if mode == "ballot":
             return (ballot(yes),)
         some = yes.any(axis=2)
@@ -138,13 +137,13 @@ def vote(i: Instruction) -> Action:
         return (every if mode == "all" else every | ~some,)
 
     kind = "u4" if mode == "ballot" else "p"
-    return _collective(i, Value(predicate, "p"), members, [Value(d, kind)], combine)
+    return _collective(i, ([Value(a, "p")], members), [Value(d, kind)], combine)
 
 
 @instructions("activemask", operands=(1,))
 def active_mask(i: Instruction) -> Action:
     """activemask: the lanes that run together now."""
-    return _collective(i, None, (), [Value(i.operands[0], "u4")], lambda companions: (ballot(companions),))
+    return _collective(i, ((), ()), [Value(i.operands[0], "u4")], lambda companions: (ballot(companions),))
 
 
 @instructions("match")
@@ -163,7 +162,7 @@ def match(i: Instruction) -> Action:
         agreed = masks == ballot(companions)
         return (np.where(agreed, masks, np.uint32(0)), agreed)[: 1 + isinstance(d, Pair)]
 
-    return _collective(i, Value(a, kind), (members,), _pair(d, "u4"), combine)
+    return _collective(i, ([Value(a, kind)], (members,)), _pair(d, "u4"), combine)
 
 
 # How lanes are combined, and the value of a lane that takes no part.
@@ -192,7 +191,7 @@ def reduce(i: Instruction) -> Action:
     def combine(companions: Flags, value: Row) -> tuple[Row, ...]:
         return (ufunc.reduce(np.where(companions, value[:, None, :], fill), axis=2, dtype=value.dtype),)
 
-    return _collective(i, Value(a, kind), (members,), [Value(d, kind)], combine)
+    return _collective(i, ([Value(a, kind)], (members,)), [Value(d, kind)], combine)
 
 
 @instructions("elect")
@@ -207,4 +206,4 @@ def elect(i: Instruction) -> Action:
         leader = companions.argmax(axis=2)
         return leader, leader == _LANE
 
-    return _collective(i, None, (members,), _pair(d, "u4"), combine)
+    return _collective(i, ((), (members,)), _pair(d, "u4"), combine)
