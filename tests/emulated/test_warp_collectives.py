@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -20,7 +21,8 @@ Array = NDArray[Any]
 LANES = 32
 FULL = 0xFFFFFFFF
 POISON = 0xFFFFFFFF
-#: The value (None where it is undefined) and the predicate that a lane gets.
+#: The value and the predicate that a lane gets. The value is None where it is undefined; the predicate says whether the
+#: mask was right, so that only the lane read by a shuffle was not.
 Result: TypeAlias = tuple[int | None, int]
 UNDEFINED: Result = (None, 0)
 
@@ -80,8 +82,8 @@ def folded(fold: Callable[[int, int], int], read: Callable[[int], int]) -> Calla
     return lambda _lane, group: (reduce(fold, [read(lane.value) for lane in group]) & FULL, 0)
 
 
-#: What a lane gets from its group, by instruction. It reads value v (w in 64 bits, predicate p: odd), operand x and mask
-#: m; it writes d and predicate q.
+#: What a lane gets from its group, by instruction, which reads value v (w in 64 bits, predicate p: odd), operand x and
+#: mask m; it writes d and predicate q.
 COLLECTIVES: dict[str, Callable[[Lane, Sequence[Lane]], Result]] = {
     "vote.sync.all.pred q, p, m;": lambda _, group: (0, int(all(votes(group)))),
     "vote.sync.any.pred q, p, m;": lambda _, group: (0, int(any(votes(group)))),
@@ -254,5 +256,156 @@ def check(program: Program, schedule: int) -> None:
     for step, got, wanted in zip(program.steps, found, expected, strict=True):
         poison = [POISON if " d" in step.collectives[way] else 0 for way in step.way]
         assert got == [(p if d is None else d, q) for p, (d, q) in zip(poison, wanted, strict=True)], step
-    undefined = any(d is None for wanted in expected for d, _ in wanted)
-    assert {hazard.kind for hazard in report.hazards} == ({"shuffle"} if undefined else set())
+    undefined = {q for wanted in expected for d, q in wanted if d is None}
+    assert {hazard.kind for hazard in report.hazards} == {("shuffle", "shuffle-source")[q] for q in undefined}
+
+
+def ran(body: str, threads: int, schedule: int = 0) -> tuple[list[int], Report]:
+    """What a CUDA C++ kernel leaves in y, -7 where it stores nothing; t is the thread, lane its number in the warp."""
+    y = np.full(threads, -7, np.int32)
+    source = f"""extern "C" __global__ void k(int* y) {{
+      const int t = threadIdx.x, lane = t % 32; const unsigned full = 0xffffffff;
+      {body} }}"""
+    report = launch(compile_ptx(source), {"y": y}, block=(threads, 1, 1), options={"schedule": schedule})
+    return y.tolist(), report
+
+
+def tile(t: int, width: int) -> range:
+    """The threads of a tile."""
+    return range(t // width * width, (t // width + 1) * width)
+
+
+#: What public code does and hardware executes as written: threads, kernel and what thread t of them leaves.
+IDIOMS: dict[str, tuple[int, str, Callable[[int], int]]] = {
+    "halves that vote": (
+        32, "unsigned m = t < 16 ? 0xffffu : 0xffff0000u; y[t] = __any_sync(m, t == 20);", lambda t: int(t >= 16)
+    ),
+    **{
+        f"a sum over tiles of {width}": (
+            64, f"""const unsigned m = ((1u << {width}) - 1) << (lane & ~({width} - 1)); int v = t;
+            for (int o = {width} / 2; o; o /= 2) v += __shfl_down_sync(m, v, o, {width});
+            v = __shfl_sync(m, v, 0, {width}); y[t] = v == __reduce_add_sync(m, t) ? v : -1;""",
+            lambda t, width=width: sum(tile(t, width)),
+        )
+        for width in (16, 8, 4)
+    },
+    "a sum over whole warps": (
+        64, "int v = t; for (int o = 16; o; o /= 2) v += __shfl_down_sync(full, v, o); if (!lane) y[t] = v;",
+        lambda t: -7 if t % 32 else sum(tile(t, 32)),
+    ),
+    "a scan of a partial warp": (
+        40, """int v = t; for (int o = 1; o < 32; o *= 2) { const int w = __shfl_up_sync(full, v, o);
+        if (lane >= o) v += w; } y[t] = v;""",
+        lambda t: sum(range(t // 32 * 32, t + 1)),
+    ),
+    "a vote of a partial warp": (40, "y[t] = __popc(__ballot_sync(full, t & 1));", lambda t: 16 if t < 32 else 4),
+    "threads that return first": (
+        40, "if (t % 5 == 4) return; y[t] = __shfl_sync(full, t, 3) + __popc(__ballot_sync(full, 1));",
+        lambda t: -7 if t % 5 == 4 else 3 + 26 if t < 32 else 35 + 6,
+    ),
+    "a mask made by a vote": (
+        32, "const unsigned m = __ballot_sync(full, t % 3 == 1); if (t % 3 == 1) y[t] = __shfl_sync(m, t, 31);",
+        lambda t: 31 if t % 3 == 1 else -7,
+    ),
+    "lanes that run together": (
+        40, """if (t % 3 == 1) { const unsigned m = __activemask(); const unsigned next = __fns(m, lane, 2);
+        const int v = __shfl_sync(m, t, next == full ? lane : next); __syncwarp(m);
+        y[t] = 100 * v + (lane == __ffs(m) - 1); }""",
+        lambda t: -7 if t % 3 != 1 else 100 * (t if t in {31, 37} else t + 3) + (t in {1, 34}),
+    ),
+    "lanes with equal labels": (
+        32, "const unsigned m = __match_any_sync(__activemask(), t % 3); y[t] = __reduce_add_sync(m, t);",
+        lambda t: sum(range(t % 3, 32, 3)),
+    ),
+    "tiles that pass on data": (
+        32, """__shared__ int s[32]; s[t] = t; if (t < 16) { __syncwarp(0xffff); y[t] = s[t ^ 15]; }
+        else { __syncwarp(0xffff0000); y[t] = s[t ^ 15]; }""",
+        lambda t: t ^ 15,
+    ),
+    "a barrier of the warp in two branches": (
+        32, """__shared__ int s[32]; if (t < 16) { s[t] = t; __syncwarp(); y[t] = s[t ^ 16]; }
+        else { s[t] = -t; __syncwarp(); y[t] = s[t ^ 16]; }""",
+        lambda t: -(t ^ 16) if t < 16 else t ^ 16,
+    ),
+    # Measured on an H200: the lanes of both branches vote together, then those of the first branch alone.
+    "votes in a branch and after it": (
+        32, "int v; if (t < 16) v = __ballot_sync(full, 1); else v = t; y[t] = v + __ballot_sync(full, 0);",
+        lambda t: 0xFFFF + (t if t >= 16 else 0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", [0, 3])
+@pytest.mark.parametrize("name", IDIOMS)
+def test_what_is_right_on_hardware_is_right_here_and_not_reported(name: str, schedule: int) -> None:
+    threads, body, expected = IDIOMS[name]
+    found, report = ran(body, threads, schedule)
+    assert found == [expected(t) for t in range(threads)]
+    assert not report.hazards
+
+
+#: What is wrong: threads, kernel, hazard and what thread t leaves, None where it does not matter.
+MISUSES: dict[str, tuple[int, str, str, Callable[[int], int | None]]] = {
+    "a mask without the lane": (
+        32, "y[t] = __ballot_sync(0xffff, t & 1);",
+        r"shuffle .*thread \(16, 0, 0\) of block 0, lane 16 of its warp, executes .* with mask 0x0000ffff, which",
+        lambda t: 0xAAAA if t < 16 else -1,
+    ),
+    "a barrier's mask without the lane": (
+        32, "__syncwarp(0xffff); y[t] = t;", r"shuffle .*lane 16 of its warp, executes 'bar.warp.sync", lambda t: t
+    ),
+    "two masks for one group": (
+        32, "y[t] = __ballot_sync(t < 16 ? full : 0xffff0000u, 1);",
+        r"shuffle .*with mask 0xffffffff, but lanes 16-31 of its warp with another: thread \(16, .* with 0xffff0000",
+        lambda t: -1 if t < 16 else -65536,
+    ),
+    "a lane outside the mask": (
+        32, "y[t] = __shfl_sync(t < 16 ? 0xffffu : 0xffff0000u, t, 20);",
+        r"shuffle-source .*thread \(0, 0, 0\) of block 0 reads lane 20 .*, which its mask 0x0000ffff does not name",
+        lambda t: -1 if t < 16 else 20,
+    ),
+    "a lane that the block does not have": (
+        40, "y[t] = __shfl_down_sync(full, t, 4);",
+        r"shuffle-source .*thread \(36, 0, 0\) of block 0 reads lane 8 of its warp, which the block does not have",
+        lambda t: -1 if t >= 36 else None,
+    ),
+    "a lane that has exited": (
+        32, "if (t >= 20) return; y[t] = __shfl_down_sync(full, t, 8);",
+        r"shuffle-source .*thread \(12, .* reads lane 20 .*thread \(20, 0, 0\) of block 0, which has exited",
+        lambda t: -7 if t >= 20 else t + 8 if t < 12 else -1,
+    ),
+    # An H200 never ends this kernel.
+    "a full mask in a branch": (
+        32, "int v = 5; if (t < 16) v = __shfl_sync(full, t, 3); __syncwarp(); y[t] = v;",
+        r"shuffle .*with mask 0xffffffff for lanes 16-31 .*: thread \(16, 0, 0\) of block 0 waits at test\.cu:3 \('bar\.w",
+        lambda t: -1 if t < 16 else 5,
+    ),
+    "a barrier of the warp in a branch": (
+        64, "if (t < 16) __syncwarp(); __syncthreads(); y[t] = t;",
+        r"divergent-barrier .*waits in 'bar\.warp\.sync .* for lanes 16-31 .* waits at test\.cu:3 \('bar\.sync",
+        lambda t: t,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse_is_named_and_gives_poison(name: str) -> None:
+    threads, body, message, expected = MISUSES[name]
+    found, report = ran(body, threads)
+    wanted = [expected(t) for t in range(threads)]
+    assert [w if w is None else f for f, w in zip(found, wanted, strict=True)] == wanted
+    assert len(report.hazards) == 1
+    assert re.search(message, str(report.hazards[0]))
+
+
+def test_the_old_shuffle_reads_active_lanes_alone() -> None:
+    body = """.reg .b32 t, v, w; .reg .b64 at; .reg .pred p; mov.u32 t, %tid.x; mad.wide.u32 at, t, 4, y; mov.u32 v, 7;
+    setp.lt.u32 p, t, 16; @p shfl.bfly.b32 v, t, 1, 31; @p shfl.down.b32 w, t, 8, 31; @p add.u32 v, v, w;
+    st.global.u32 [at], v;"""
+    y = np.zeros(32, np.int32)
+    report = launch(entry(body, ["y"]), {"y": y})
+    assert y.tolist() == [(t ^ 1) + (t + 8 if t < 8 else -1) if t < 16 else 7 for t in range(32)]
+    assert [hazard.kind for hazard in report.hazards] == ["shuffle-source"]
+    assert "reads lane 16 of its warp, thread (16, 0, 0) of block 0, which does not execute it" in str(
+        report.hazards[0]
+    )

@@ -186,7 +186,7 @@ class Together:
             why = f"{name(read)}, which does not execute it"
         i, kernel = self.instruction, self.machine.launch.kernel
         message = f"{kernel}: {name(lane)} reads lane {read % LANES} of its warp, {why}, in {i.text!r}"
-        self.machine.hazards.add("shuffle", (i, "source"), message, i)
+        self.machine.hazards.add("shuffle-source", i, message, i)
 
     def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
         """Report lanes that are here too, but name another mask. Of others that never came the scheduler tells."""

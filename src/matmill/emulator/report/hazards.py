@@ -21,6 +21,7 @@ KINDS = (
     "trap",
     "partial-warp",
     "shuffle",
+    "shuffle-source",
 )
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
@@ -32,7 +33,7 @@ class Hazard:
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
     with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch",
-    "divergent-barrier" and "shuffle" are collected.
+    "divergent-barrier", "shuffle" and "shuffle-source" are collected.
     """
 
     kind: str
