@@ -234,7 +234,7 @@ def share(step: Step, alive: Array, rng: np.random.Generator, groups: int) -> No
         for group in np.unique(label[lanes]):
             mine = lanes[label[lanes] == group]
             mask = sum(1 << int(t - warp) for t in mine[alive[mine]])
-            step.mask[mine] = mask | absent & int(rng.choice([0, FULL, rng.integers(0, FULL)]))
+            step.mask[mine] = mask | absent & int(rng.choice([0, FULL, int(rng.integers(0, FULL))]))
 
 
 @settings(max_examples=60)
@@ -270,9 +270,9 @@ def ran(body: str, threads: int, schedule: int = 0) -> tuple[list[int], Report]:
     return y.tolist(), report
 
 
-def tile(t: int, width: int) -> range:
-    """The threads of a tile."""
-    return range(t // width * width, (t // width + 1) * width)
+def sums_of(width: int) -> Callable[[int], int]:
+    """The sum of all threads of a thread's tile."""
+    return lambda t: sum(range(t // width * width, (t // width + 1) * width))
 
 
 #: What public code does and hardware executes as written: threads, kernel and what thread t of them leaves.
@@ -285,13 +285,13 @@ IDIOMS: dict[str, tuple[int, str, Callable[[int], int]]] = {
             64, f"""const unsigned m = ((1u << {width}) - 1) << (lane & ~({width} - 1)); int v = t;
             for (int o = {width} / 2; o; o /= 2) v += __shfl_down_sync(m, v, o, {width});
             v = __shfl_sync(m, v, 0, {width}); y[t] = v == __reduce_add_sync(m, t) ? v : -1;""",
-            lambda t, width=width: sum(tile(t, width)),
+            sums_of(width),
         )
         for width in (16, 8, 4)
     },
     "a sum over whole warps": (
         64, "int v = t; for (int o = 16; o; o /= 2) v += __shfl_down_sync(full, v, o); if (!lane) y[t] = v;",
-        lambda t: -7 if t % 32 else sum(tile(t, 32)),
+        lambda t: -7 if t % 32 else sums_of(32)(t),
     ),
     "a scan of a partial warp": (
         40, """int v = t; for (int o = 1; o < 32; o *= 2) { const int w = __shfl_up_sync(full, v, o);
@@ -377,7 +377,7 @@ MISUSES: dict[str, tuple[int, str, str, Callable[[int], int | None]]] = {
     # An H200 never ends this kernel.
     "a full mask in a branch": (
         32, "int v = 5; if (t < 16) v = __shfl_sync(full, t, 3); __syncwarp(); y[t] = v;",
-        r"shuffle .*with mask 0xffffffff for lanes 16-31 .*: thread \(16, 0, 0\) of block 0 waits at test\.cu:3 \('bar\.w",
+        r"shuffle .*with mask 0xffffffff for lanes 16-31 .*: thread \(16, 0, 0\) of block 0 waits at test\.cu:3 ",
         lambda t: -1 if t < 16 else 5,
     ),
     "a barrier of the warp in a branch": (

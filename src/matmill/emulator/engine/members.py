@@ -34,12 +34,12 @@ def ballot(flags: Flags) -> Masks:
 
 def named(masks: Masks) -> Flags:
     """Masks [...] to the lanes that they name, bool[..., 32]."""
-    return (masks[..., None] & _BITS) != 0
+    return np.asarray((masks[..., None] & _BITS) != 0)
 
 
 def in_own(masks: Masks) -> Flags:
     """Whether each lane's mask (uint32[warps, 32]) names the lane itself."""
-    return (masks & _BITS) != 0
+    return np.asarray((masks & _BITS) != 0)
 
 
 def companions(masks: Masks, lanes: Flags) -> Flags:
@@ -113,10 +113,10 @@ class Together:
             return [Exchange(None, active[:, None, :], None, operands)]
         if not self.machine.meetings:
             return [self._exchange(active, active, operands)]
-        found = [self._exchange(*parts) for parts in self._meetings(active, operands)]
-        alone = active.copy()
-        for exchange in found:
-            alone &= ~exchange.lanes
+        found, alone = [], active.copy()
+        for lanes, present, joined in self._meetings(active, operands):
+            found.append(self._exchange(lanes, present, joined))
+            alone &= ~lanes
         return [*found, self._exchange(alone, alone, operands)]
 
     def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:

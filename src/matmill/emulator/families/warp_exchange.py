@@ -134,7 +134,7 @@ def vote(i: Instruction) -> Action:
         if mode == "any":
             return (some,)
         every = (yes == companions).all(axis=2)
-        return (every if mode == "all" else every | ~some,)
+        return (every if mode == "all" else np.asarray(every | ~some),)
 
     kind = "u4" if mode == "ballot" else "p"
     return _collective(i, ([Value(a, "p")], members), [Value(d, kind)], combine)
