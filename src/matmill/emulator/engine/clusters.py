@@ -28,12 +28,12 @@ def cluster_order(launch: Launch) -> Ints:
 class ClusterBarrier:
     """The barriers of a batch's clusters. A thread waits for the generation in which it arrived.
 
-    ``ended`` (bool[threads of the batch], the machine's) says who has returned or does not exist.
+    ``live`` (bool[threads of the batch], the machine's) says who exists and has not returned.
     """
 
-    def __init__(self, geometry: Geometry, size: int, ended: Flags) -> None:
+    def __init__(self, geometry: Geometry, size: int, live: Flags) -> None:
         self.size = size
-        self._ended = ended
+        self._live = live
         self.completions = 0
         columns = geometry.columns
         self._cluster = np.repeat(geometry.block_of_warp, LANES) // size
@@ -59,7 +59,7 @@ class ClusterBarrier:
         """Open the barriers of those ``clusters`` of which all live threads have arrived."""
         for cluster in clusters:
             members = self._cluster == cluster
-            if self._arrived[members].any() and not (~self._ended & ~self._arrived & members).any():
+            if self._arrived[members].any() and not (self._live & ~self._arrived & members).any():
                 self._arrived[members] = False
                 self._generation[cluster] += 1
                 self.completions += 1

@@ -27,6 +27,8 @@ SEVERITIES: dict[str, Severity] = {
     "step-limit": "error",
     "trap": "error",
     "partial-warp": "error",
+    "shuffle": "error",
+    "shuffle-source": "error",
 }
 KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
@@ -38,8 +40,7 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "uninitialised-global", "race",
-    "same-value", "missing-wait", "dependent-launch", "divergent-barrier" and "early-exit" are collected.
+    with a :class:`KernelFault`; all others are collected.
     """
 
     kind: str
