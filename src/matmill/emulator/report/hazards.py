@@ -29,6 +29,15 @@ SEVERITIES: dict[str, Severity] = {
     "partial-warp": "error",
     "shuffle": "error",
     "shuffle-source": "error",
+    "mbarrier": "error",
+    "missing-proxy-fence": "error",
+    "register-in-flight": "error",
+    "missing-wgmma-fence": "error",
+    "warpgroup": "error",
+    "tensor-map": "error",
+    "unwaited": "warning",
+    "register-pool": "error",
+    "cluster": "error",
 }
 KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
