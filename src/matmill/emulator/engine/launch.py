@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.engine.map_changes import MapChanges
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
@@ -37,6 +38,7 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
+    maps: MapChanges = field(default_factory=MapChanges)
 
 
 def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:

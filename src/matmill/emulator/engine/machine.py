@@ -15,6 +15,7 @@ from matmill.emulator.arith.exact import Buffers
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.async_copies import PendingCopies
 from matmill.emulator.engine.async_queue import AsyncQueue
+from matmill.emulator.engine.bulk_groups import BulkGroups
 from matmill.emulator.engine.clusters import ClusterBarrier
 from matmill.emulator.engine.dependent_launch import GridDependency
 from matmill.emulator.engine.lanes import Geometry
@@ -77,12 +78,14 @@ class Machine:
         self.events: AsyncEvents | None = None
         self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
         self.queue = AsyncQueue(late=context.late_copies)
+        self.maps = context.maps
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
         # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.meetings: dict[int, list[Meeting]] = {}
+        self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
         self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
         self.files = {
@@ -113,6 +116,7 @@ class Machine:
         self.expected.clear()
         self.mbarriers.begin()
         self.cluster.begin()
+        self.bulk.begin()
         if self.dependency is not None:
             self.dependency.begin()
 

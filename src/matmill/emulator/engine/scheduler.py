@@ -118,7 +118,7 @@ class Scheduler:
                     continue
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
-                    self.machine.queue.finish()
+                    self._finish_units()
                     if self.machine.detector is not None:
                         self.machine.detector.release(self.geometry.block_ids)
                     return True
@@ -404,6 +404,18 @@ class Scheduler:
         thread, i = self.geometry.thread_name(int(warps[row]) * LANES + lane), blame(self.blocks[block])
         message = f"{self.machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"
         self.machine.hazards.add("shuffle", (i, "outside"), message, i)
+
+    def _finish_units(self) -> None:
+        """The batch has ended: what is in flight acts, and what nobody waited for is reported."""
+        machine = self.machine
+        machine.queue.finish()
+        for store in machine.bulk.finish():
+            thread = machine.geometry.thread_name(store.column)
+            message = (
+                f"{machine.launch.kernel}: {thread} ends without cp.async.bulk.wait_group.read for "
+                f"{store.instruction.text!r}, which may still read the shared memory of its block"
+            )
+            machine.hazards.add("unwaited", store.instruction, message, store.instruction)
 
     # Waits of single lanes
 

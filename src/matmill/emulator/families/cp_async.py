@@ -20,7 +20,7 @@ from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.mbarriers import Key
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers
-from matmill.emulator.families.unsupported import refuse_copy
+from matmill.emulator.families.bulk_copy import bulk
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Register
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.banks import LANES
@@ -30,8 +30,8 @@ from matmill.emulator.program.table import Action, Call, Modifiers, Value, instr
 @instructions("cp")
 def copy_async(i: Instruction) -> Action:
     """cp.async.{ca,cg}.shared.global, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all."""
-    if "bulk" in i.modifiers or "reduce" in i.modifiers:
-        refuse_copy(i)
+    if "bulk" in i.modifiers:
+        return bulk(i)
     if "mbarrier" in i.modifiers:
         return _arrive(i)
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]

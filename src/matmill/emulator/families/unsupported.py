@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, instructions
 
@@ -13,7 +11,6 @@ _REASONS = {
     "wgmma": "Hopper's warpgroup products are not emulated yet",
     "tcgen05": "the tensor memory of sm_100 is not emulated",
     "multimem": "multicast memory is not emulated",
-    "tensormap": "TMA is not emulated yet",
     "setmaxnreg": "the register files of warpgroups are not emulated yet",
     "tex": _TEXTURES,
     "tld4": _TEXTURES,
@@ -32,8 +29,3 @@ _REASONS = {
 def refuse(i: Instruction) -> Action:
     """Raise ``EmulationError`` with the reason."""
     raise i.unsupported(_REASONS[i.name])
-
-
-def refuse_copy(i: Instruction) -> NoReturn:
-    """Raise for the forms of ``cp`` that are no ``cp.async`` of single threads."""
-    raise i.unsupported("a bulk copy (TMA), which is not emulated yet")

@@ -73,6 +73,7 @@ class Allocation:
         self.size = len(data)
         self.readable = "r" in access
         self.writable = "w" in access
+        self.data = data
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from matmill.emulator.memory.address_space import Allocation, Words
 
 
@@ -26,6 +28,7 @@ class Region:
         self.start = start
         self.end = end
         self.words = words
+        self.data = words[1].view(np.uint8)
         self.allocation = allocation
         self.written = written
         # A kernel's parameters are constants (PTX ISA, "Kernel Function Parameters").

@@ -27,6 +27,9 @@ class LineCounts:
     ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those of which a lane
     reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
     ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
+
+    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes, with the sectors and bytes of global memory that they touch
+    and their wavefronts in shared memory; reductions count as stores.
     """
 
     instructions: int = 0
@@ -52,6 +55,14 @@ class LineCounts:
     atomics: int = 0
     ldmatrix_requests: int = 0
     stmatrix_requests: int = 0
+    bulk_loads: int = 0
+    bulk_load_sectors: int = 0
+    bulk_load_wavefronts: int = 0
+    bulk_load_bytes: int = 0
+    bulk_stores: int = 0
+    bulk_store_sectors: int = 0
+    bulk_store_wavefronts: int = 0
+    bulk_store_bytes: int = 0
 
     @property
     def bank_conflicts(self) -> int:

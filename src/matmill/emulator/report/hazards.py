@@ -35,6 +35,7 @@ SEVERITIES: dict[str, Severity] = {
     "missing-wgmma-fence": "error",
     "warpgroup": "error",
     "tensor-map": "error",
+    "bulk-copy": "error",
     "unwaited": "warning",
     "register-pool": "error",
     "cluster": "error",
@@ -81,6 +82,8 @@ _WANTED = {
     "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
+    "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
+    "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
 }  # fmt: skip
 
