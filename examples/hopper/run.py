@@ -26,7 +26,7 @@ from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.jit.compile import compile_ptx, compile_source
 from matmill.jit.source import Source, included
 from matmill.kernel import ceil_div
-from matmill.launch import Dim3, Launch, Pointer, TensorMap
+from matmill.launch import Argument, Dim3, Launch, Pointer, TensorMap
 from matmill.runtime.gpu import GPU, unavailable
 
 Array: TypeAlias = NDArray[Any]
@@ -101,7 +101,7 @@ def copy(rows: int, columns: int, *, box: tuple[int, int] = (32, 64), blocks: in
             box_map(pointers[name], x.shape, pitch, F32, box=box, swizzle=0)
             for name, pitch in (("X", columns), ("D", columns + MARGIN))
         ]
-        args = (*maps, np.int32(rows), np.int32(columns))
+        args: tuple[Argument, ...] = (*maps, np.int32(rows), np.int32(columns))
         shared = 2 * (box[0] * box[1] * 4 + 8)
         return Launch("hopper/tile_copy", "tile_copy", (blocks, 1, 1), (32, 1, 1), args, shared)
 
@@ -155,7 +155,7 @@ def wgmma_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0,
         sizes = [np.int32(x) for x in (m, n, k, n + MARGIN)]
         grid = (ceil_div(n, config["BN"]), ceil_div(m, 64), 1)
         shared = (64 + config["BN"]) * SWIZZLE + 8
-        args = (*maps, pointers["D"], *sizes)
+        args: tuple[Argument, ...] = (*maps, pointers["D"], *sizes)
         return Launch("hopper/wgmma_product", "wgmma_product", grid, (128, 1, 1), args, shared)
 
     return Trial("wgmma_product", config, operands, F32, launch, wanted, limit)
@@ -174,7 +174,7 @@ def _staged(
         def launch(pointers: Pointers) -> Launch:
             maps = _maps(pointers, operands, config, rows)
             d = box_map(pointers["D"], (m, n), n + MARGIN, dtype, box=(64, ACROSS))
-            args = (*maps, d, *map(np.int32, numbers))
+            args: tuple[Argument, ...] = (*maps, d, *map(np.int32, numbers))
             return Launch(f"hopper/{kernel}", kernel, grid, (384, 1, 1), args, shared, cluster=cluster)
 
         rounded = limit + dtype.roundoff * (np.abs(wanted) + limit) + dtype.tiny
