@@ -27,11 +27,16 @@ class Pointer:
 class TensorMap:
     """A tensor for TMA, as ``cuTensorMapEncodeTiled`` takes it (CUDA driver API, "Tensor Map Object Management").
 
-    ``element`` is a row of its data types in lower case, such as ``"float16"``. ``sizes`` and ``box`` count elements of
-    each dimension, the contiguous one first; ``strides`` are bytes, of every dimension but the first. ``swizzle`` is 0
-    or the 32, 64 or 128 bytes within which the 16-byte chunks of the box are exchanged in shared memory.
+    ``element`` is a row of its data types in lower case, such as ``"float16"``; float32 data of type ``"tfloat32"``
+    is rounded as it is loaded. ``sizes`` and ``box`` count elements of each dimension, the contiguous one first;
+    ``strides`` are bytes, of every dimension but the first. ``swizzle`` is 0 or the 32, 64 or 128 bytes within which
+    the 16-byte chunks of the box are exchanged in shared memory. Of each ``element_strides`` elements of a dimension
+    one is copied (none given: every element; the first dimension's counts with ``interleave`` alone). ``interleave``
+    is 0, or 16 or 32 bytes of channels that are neighbours. ``promotion`` is 0, or the 64, 128 or 256 bytes that L2
+    reads at once. With ``nan_fill`` what is loaded from outside the tensor is NaN, else zeros.
 
-    The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch.
+    The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch
+    (:func:`matmill.tensor_map.encode`).
     """
 
     NBYTES: ClassVar[int] = 128
@@ -43,6 +48,14 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    element_strides: tuple[int, ...] = ()
+    interleave: int = 0
+    promotion: int = 256
+    nan_fill: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.element_strides:
+            object.__setattr__(self, "element_strides", (1,) * len(self.sizes))
 
 
 @dataclass(frozen=True)

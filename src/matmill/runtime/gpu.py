@@ -26,10 +26,10 @@ from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
 from matmill.jit.compile import Binary
-from matmill.launch import Launch
+from matmill.launch import HOPPER, Launch
 from matmill.runtime.launch_frame import Frame
 from matmill.runtime.memory import Allocation
-from matmill.runtime.tensor_map import encode
+from matmill.tensor_map import encode
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
@@ -206,7 +206,7 @@ class GPU:
 
     def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
         """A frame of launches for this GPU."""
-        return Frame(launches, names, self.arch, encode)
+        return Frame(launches, names, self.arch, encode if self.arch.capability >= HOPPER else None)
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
         """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.

@@ -12,7 +12,8 @@ from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
-from matmill.launch import Launch, Struct, TensorMap, in_memory
+from matmill.launch import Launch, Struct, in_memory
+from matmill.tensor_map import encode
 
 _MAX_THREADS = 1024
 
@@ -67,7 +68,7 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
     """
     found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
-        data = in_memory(argument, _no_tensor_maps)
+        data = in_memory(argument, encode)
         if isinstance(argument, Struct) and (len(data), argument.align) != (variable.size, variable.align):
             raise ArgumentError(
                 argument=f"launch.args[{index}]",
@@ -85,15 +86,6 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
         start = program.parameters[variable]
         found[start : start + len(data)] = np.frombuffer(data, np.uint8)
     return found
-
-
-def _no_tensor_maps(tensor: TensorMap, _address: int) -> bytes:
-    raise ArgumentError(
-        argument=f"tensor map of {tensor.pointer.name}",
-        got="a launch in the emulator",
-        wanted="pointers, numbers, or structs of them",
-        fix="Run the kernel on a GPU: TMA is not emulated.",
-    )
 
 
 def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
