@@ -3,9 +3,9 @@
     python benchmarks/hopper_probe.py --out hopper_h200.json
 
 ``wgmma``     the bits of products of all types, for many k and kinds of numbers, with A in shared memory and registers
-``boxes``     what TMA leaves in shared memory: boxes narrower than the swizzle, element strides, negative coordinates,
-              rounding to tf32, fill with NaN; and how many bytes a barrier gets
-``addresses`` the bits of mapped addresses in a cluster, the lane of elect.sync, and what a descriptor's base offset does
+``boxes``     what TMA leaves in shared memory: boxes narrower than the swizzle, element strides, negative
+              coordinates, rounding to tf32, fill with NaN; and how many bytes a barrier gets
+``addresses`` the bits of mapped addresses in a cluster, the lane of elect.sync, and a descriptor's base offset
 ``barriers``  answers to waits that lag behind, and how long try_wait takes to say no
 
 Arrays are zlib-compressed bytes in base64 (:func:`unpacked`). Inputs follow from seeds (:func:`operands`).
@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.config import Config
+from matmill.errors import MatmillError
 from matmill.jit.compile import compile_source, compiler_version
 from matmill.jit.source import Source, included
-from matmill.launch import Argument, Dim3, Launch, Pointer, Struct
+from matmill.launch import Argument, Dim3, Launch, TensorMap
 from matmill.runtime.gpu import GPU
 
 Array: TypeAlias = NDArray[Any]
@@ -90,7 +91,8 @@ def _elements(rng: np.random.Generator, product: Product, shape: tuple[int, int]
     if product.numbers in {"finite", "any"}:
         words = np.dtype(f"u{dtype.itemsize}")
         drawn = rng.integers(0, np.iinfo(words).max, shape, words, endpoint=True)
-        finite = np.isfinite(drawn.view(dtype).astype(np.float64))
+        with np.errstate(invalid="ignore"):  # NaNs that signal
+            finite = np.isfinite(drawn.view(dtype).astype(np.float64))
         # Of "any" one in 512 keeps its special value, so that not each sum is NaN.
         keep = finite | (rng.integers(0, 512, shape) == 0) if product.numbers == "any" else finite
         return np.where(keep, drawn, 0).view(dtype)
@@ -113,10 +115,7 @@ class Device:
     """The GPU, and launches of the probe kernels on it."""
 
     def __init__(self) -> None:
-        from cuda.bindings import driver  # noqa: PLC0415 — only GPU users need it
-
         self.gpu = GPU.get(0)
-        self._driver = driver
 
     def run(
         self,
@@ -139,7 +138,7 @@ class Device:
         with ExitStack() as stack:
             held = {name: stack.enter_context(self.gpu.upload(array, name)) for name, array in arrays.items()}
             mapped = dict(maps)
-            args: list[Argument] = [Struct(self.encode(held[name].address, **fields), 64) for name, fields in maps]
+            args: list[Argument] = [TensorMap(held[name].pointer(name), **fields) for name, fields in maps]
             args += [one.pointer(name) for name, one in held.items() if name not in mapped]
             args += [np.int32(number) for number in numbers]
             grid: Dim3 = (cluster, 1, 1)
@@ -148,43 +147,15 @@ class Device:
             self.gpu.synchronize()
             return {name: held[name].download(array.shape, array.dtype) for name, array in arrays.items()}
 
-    def encode(
-        self,
-        address: int,
-        *,
-        element: str,
-        sizes: tuple[int, int],
-        pitch: int,
-        box: tuple[int, int],
-        swizzle: str = "NONE",
-        strides: tuple[int, int] = (1, 1),
-        fill: str = "NONE",
-    ) -> bytes:
-        """The driver's map of a matrix whose rows are ``pitch`` bytes apart; sizes and boxes contiguous first."""
-        driver = self._driver
-        status, encoded = driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
-            2,
-            address,
-            [driver.cuuint64_t(size) for size in sizes],
-            [driver.cuuint64_t(pitch)],
-            [driver.cuuint32_t(extent) for extent in box],
-            [driver.cuuint32_t(stride) for stride in strides],
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
-            getattr(driver.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{fill}"),
-        )
-        if int(status):
-            raise ValueError(f"the driver refuses the map ({int(status)})")
-        return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
-
     def product(self, product: Product, *, shift: int = 0, base: int = 0) -> Array:
         """The product's bits (uint32[64][N])."""
         a, b, d = operands(product)
         width = 32 * product.count
         maps = [
-            (name, {"element": "UINT8", "sizes": (width, rows), "pitch": width, "box": (128, rows), "swizzle": "128B"})
+            (
+                name,
+                {"element": "uint8", "sizes": (width, rows), "strides": (width,), "box": (128, rows), "swizzle": 128},
+            )
             for name, rows in (("A", 64), ("B", N))
         ]
         found = self.run(
@@ -223,26 +194,28 @@ def base_offsets(device: Device) -> list[dict[str, Any]]:
 def _boxes() -> Iterator[tuple[str, dict[str, Any], Array, tuple[int, int]]]:
     """Name, fields of the map, the matrix, and coordinates of boxes to look at."""
     words = np.arange(64 * 128, dtype=np.uint16).reshape(64, 128)
-    plain: dict[str, Any] = {"element": "UINT16", "sizes": (128, 64), "pitch": 256}
-    for swizzle, span in (("128B", 128), ("64B", 64), ("32B", 32)):
+    plain: dict[str, Any] = {"element": "uint16", "sizes": (128, 64), "strides": (256,)}
+    for swizzle in (128, 64, 32):
         for width in (16, 32, 48, 64, 96, 128):
-            if width <= span:
-                yield f"{width} of {swizzle}", {**plain, "box": (width // 2, 16), "swizzle": swizzle}, words, (8, 3)
-    for strides in ((1, 2), (1, 3), (2, 1), (2, 2)):
-        yield f"element strides {strides}", {**plain, "box": (32, 9), "strides": strides}, words, (8, 3)
-        yield f"element strides {strides} at the edge", {**plain, "box": (32, 9), "strides": strides}, words, (112, 60)
+            if width <= swizzle:
+                fields = {**plain, "box": (width // 2, 16), "swizzle": swizzle}
+                yield f"{width} bytes, swizzled by {swizzle}", fields, words, (8, 3)
+    for steps in ((1, 2), (1, 3), (2, 1), (2, 2)):
+        fields = {**plain, "box": (32, 9), "element_strides": steps}
+        yield f"element strides {steps}", fields, words, (8, 3)
+        yield f"element strides {steps} at the edge", fields, words, (112, 60)
     for x, y in ((-8, 0), (-3, 2), (0, -5), (-1, -1), (-200, 0), (0, 1000), (125, 62)):
         yield f"at ({x}, {y})", {**plain, "box": (32, 8)}, words, (x, y)
     rng = np.random.default_rng(5)
     floats = rng.integers(0, 2**32, (16, 32), np.uint32)
     floats[0, :8] = [0x3F801000, 0x3F803000, 0x3F800FFF, 0x3F801001, 0x7F7FFFFF, 0x00001000, 0x7F800001, 0xFF800000]
-    for element in ("FLOAT32", "TFLOAT32", "TFLOAT32_FTZ", "FLOAT32_FTZ"):
-        fields = {"element": element, "sizes": (32, 16), "pitch": 128, "box": (32, 16)}
+    for element in ("float32", "tfloat32", "tfloat32_ftz", "float32_ftz"):
+        fields = {"element": element, "sizes": (32, 16), "strides": (128,), "box": (32, 16)}
         yield f"random bits as {element}", fields, floats, (0, 0)
-    for element, size in (("FLOAT16", 2), ("BFLOAT16", 2), ("FLOAT32", 4), ("TFLOAT32", 4), ("FLOAT64", 8)):
-        matrix = np.zeros((4, 64 // size), f"u{size}")
-        fields = {"element": element, "sizes": (64 // size, 4), "pitch": 64, "box": (64 // size, 8)}
-        yield f"NaN fill of {element}", {**fields, "fill": "NAN_REQUEST_ZERO_FMA"}, matrix, (0, 0)
+    for element, size in (("float16", 2), ("bfloat16", 2), ("float32", 4), ("tfloat32", 4), ("float64", 8)):
+        across = 64 // size
+        fields = {"element": element, "sizes": (across, 4), "strides": (64,), "box": (across, 8), "nan_fill": True}
+        yield f"NaN fill of {element}", fields, np.zeros((4, across), f"u{size}"), (0, 0)
 
 
 def boxes(device: Device) -> list[dict[str, Any]]:
@@ -252,13 +225,13 @@ def boxes(device: Device) -> list[dict[str, Any]]:
         record = {"name": name, **fields, "x": x, "y": y}
         try:
             found.append({**record, **_box(device, fields, matrix, (x, y))})
-        except ValueError as refused:
+        except MatmillError as refused:
             found.append({**record, "refused": str(refused)})
     return found
 
 
 def _box(device: Device, fields: dict[str, Any], matrix: Array, first: tuple[int, int]) -> dict[str, Any]:
-    size, strides = matrix.dtype.itemsize, fields.get("strides", (1, 1))
+    size, strides = matrix.dtype.itemsize, fields.get("element_strides", (1, 1))
     full = fields["box"][0] * fields["box"][1] * size
     # What may count: the box, the elements that element strides leave of it, in either dimension.
     across, down = (-(-extent // stride) for extent, stride in zip(fields["box"], strides, strict=True))
