@@ -187,3 +187,27 @@ extern "C" __global__ void __launch_bounds__(32)
     answers[i] = over;
   }
 }
+
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1302  // PTX ISA 9.2
+// What 64 bytes from `from` on leave in shared memory that was all 0xa5, where the first `left` and the last `right` of
+// them may be outside an allocation; `done` as for box_bytes.
+extern "C" __global__ void __launch_bounds__(32)
+    ignored_bytes(const unsigned char* from, unsigned char* dump, unsigned* done, int expected, int left, int right) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const unsigned full = new_barrier(shared_address(shared) + 64);
+  for (int i = threadIdx.x; i < 64; i += 32) shared[i] = 0xa5;
+  fence_proxy_async_shared();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(full, expected);
+    asm volatile(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%0], [%1], 64, %2, %3, [%4];" ::"r"(
+            shared_address(shared)),
+        "l"(__cvta_generic_to_global(from)), "r"(left), "r"(right), "r"(full)
+        : "memory");
+    *done = ends(full, 0);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 64; i += 32) dump[i] = shared[i];
+}
+#endif

@@ -7,6 +7,10 @@
               coordinates, rounding to tf32, fill with NaN; and how many bytes a barrier gets
 ``addresses`` the bits of mapped addresses in a cluster, the lane of elect.sync, and a descriptor's base offset
 ``barriers``  answers to waits that lag behind, and how long try_wait takes to say no
+``ignored``   what bulk copies with .ignore_oob leave: with an NVRTC of PTX 9.2, or machine code from another one
+
+    python benchmarks/hopper_probe.py --write-code probe.cubin       where there is such an NVRTC, no GPU needed
+    python benchmarks/hopper_probe.py --out hopper_h200.json --code probe.cubin
 
 Arrays are zlib-compressed bytes in base64 (:func:`unpacked`). Inputs follow from seeds (:func:`operands`).
 """
@@ -17,9 +21,10 @@ import argparse
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,10 +34,10 @@ from numpy.typing import NDArray
 
 from matmill.config import Config
 from matmill.errors import MatmillError
-from matmill.jit.compile import compile_source, compiler_version
+from matmill.jit.compile import Binary, compile_source, compiler_version
 from matmill.jit.source import Source, included
 from matmill.launch import Argument, Dim3, Launch, TensorMap
-from matmill.runtime.gpu import GPU
+from matmill.runtime.gpu import GPU, unavailable
 
 Array: TypeAlias = NDArray[Any]
 FILE = Path(__file__).with_suffix(".cuh")
@@ -111,6 +116,14 @@ def products() -> Iterator[Product]:
                     yield Product(form, count, numbers, a_registers, seed=count)
 
 
+def source(entry: str, operand: str = "matmill::Half", **constants: int) -> Source:
+    """The translation unit of all probes; products are of ``operand``."""
+    config = Config.of(**{"N": N, "A_REGISTERS": 0, **constants})
+    body = FILE.read_text(encoding="utf-8")
+    text = f'{config.cxx()}\n#include "matmill/ptx/wgmma.cuh"\nusing Operand = {operand};\n#include "{FILE.name}"\n'
+    return Source("hopper_probe", entry, text, ((FILE.name, body), *included(body)))
+
+
 class Device:
     """The GPU, and launches of the probe kernels on it."""
 
@@ -127,14 +140,12 @@ class Device:
         block: int = 32,
         cluster: int = 1,
         shared: int = 1024,
+        binary: Binary | None = None,
         operand: str = "matmill::Half",
         **constants: int,
     ) -> dict[str, Array]:
         """Launches an entry point with maps of some arrays, pointers to the others, and numbers; gives all arrays."""
-        config = Config.of(**{"N": N, "A_REGISTERS": 0, **constants})
-        body = FILE.read_text(encoding="utf-8")
-        text = f'{config.cxx()}\n#include "matmill/ptx/wgmma.cuh"\nusing Operand = {operand};\n#include "{FILE.name}"\n'
-        source = Source("hopper_probe", entry, text, ((FILE.name, body), *included(body)))
+        binary = binary or compile_source(source(entry, operand, **constants), TARGET)
         with ExitStack() as stack:
             held = {name: stack.enter_context(self.gpu.upload(array, name)) for name, array in arrays.items()}
             mapped = dict(maps)
@@ -143,7 +154,7 @@ class Device:
             args += [np.int32(number) for number in numbers]
             grid: Dim3 = (cluster, 1, 1)
             launch = Launch("hopper_probe", entry, grid, (block, 1, 1), tuple(args), shared, cluster=grid)
-            self.gpu.launch(compile_source(source, TARGET), launch)
+            self.gpu.launch(binary, launch)
             self.gpu.synchronize()
             return {name: held[name].download(array.shape, array.dtype) for name, array in arrays.items()}
 
@@ -281,13 +292,56 @@ def barriers(device: Device) -> dict[str, Any]:
     }
 
 
+def ignored(device: Device, code: Path | None) -> list[dict[str, Any]]:
+    """What copies of 64 bytes with so many ignored ones leave, and at which expected bytes their phase ended."""
+    binary = compile_source(source("ignored_bytes"), TARGET)
+    if code is not None:
+        binary = replace(binary, cubin=code.read_bytes())
+    elif "ignored_bytes" not in binary.ptx:
+        return []
+    found = []
+    for left, right in ((0, 0), (3, 0), (0, 5), (3, 5), (15, 15)):
+        for expected in sorted({64, 64 - left - right}):
+            arrays = {
+                "from": np.arange(1, 65, dtype=np.uint8),
+                "dump": np.zeros(64, np.uint8),
+                "done": np.zeros(1, np.uint32),
+            }
+            answer = device.run("ignored_bytes", arrays, (expected, left, right), binary=binary)
+            found.append(
+                {
+                    "left": left,
+                    "right": right,
+                    "expected": expected,
+                    "ended": bool(answer["done"][0]),
+                    "shared": answer["dump"].tolist(),
+                }
+            )
+    return found
+
+
 def main() -> None:
     """Asks everything and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--out", type=Path, help="the JSON file to write")
+    chosen.add_argument("--write-code", type=Path, help="compile, write the machine code there, and end")
+    parser.add_argument("--code", type=Path, help="machine code that --write-code wrote, for ``ignored``")
     options = parser.parse_args()
+    if options.write_code:
+        options.write_code.write_bytes(compile_source(source("ignored_bytes"), TARGET).cubin)
+        return
+    reason = unavailable()
+    if reason is not None:
+        raise SystemExit(f"this needs a GPU: {reason}")
     device = Device()
-    probes = {"addresses": addresses, "barriers": barriers, "boxes": boxes, "wgmma": wgmma_bits}
+    probes: dict[str, Callable[[Device], Any]] = {
+        "addresses": addresses,
+        "barriers": barriers,
+        "boxes": boxes,
+        "wgmma": wgmma_bits,
+        "ignored": partial(ignored, code=options.code),
+    }
     found: dict[str, Any] = {"gpu": device.gpu.arch.name, "nvrtc": compiler_version()}
     for name, probe in probes.items():
         found[name] = probe(device)

@@ -15,7 +15,9 @@ from support.hopper_defects import DEFECTS, Defect, registers, retarget
 REMARK = re.compile(r"C75\d\d|serializ|setmaxnreg ignored", re.IGNORECASE)
 TRIALS = (
     run.copy(8, 8),
-    *(run.wgmma_product(8, 8, 8, **{name: 1}) for name in ("A_TRANSPOSED", "B_TRANSPOSED", "A_REGISTERS")),
+    run.wgmma_product(8, 8, 8, A_TRANSPOSED=1),
+    run.wgmma_product(8, 8, 8, B_TRANSPOSED=1),
+    run.wgmma_product(8, 8, 8, A_REGISTERS=1),
     *(run.persistent_product(8, 8, 8, BN=bn, B_TRANSPOSED=bt) for bn, bt in ((128, 0), (192, 1), (256, 0), (256, 1))),
     *(run.multicast_product(8, 8, 8, BN=bn, SHARES_B=sb) for bn, sb in ((128, 0), (256, 1))),
     retarget(),
