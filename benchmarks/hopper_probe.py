@@ -302,7 +302,7 @@ def ignored(device: Device, code: Path | None) -> list[dict[str, Any]]:
     found = []
     for left, right in ((0, 0), (3, 0), (0, 5), (3, 5), (15, 15)):
         for expected in sorted({64, 64 - left - right}):
-            arrays = {
+            arrays: dict[str, Array] = {
                 "from": np.arange(1, 65, dtype=np.uint8),
                 "dump": np.zeros(64, np.uint8),
                 "done": np.zeros(1, np.uint32),

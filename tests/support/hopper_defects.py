@@ -67,21 +67,21 @@ def retarget(rows: int = 8, columns: int = 32) -> Trial:
 class Defect:
     """A mistake in the kernel of ``trial``, as ``changes`` to its files.
 
-    ``kind`` is the hazard that it is, and ``instructions`` are the ones that its message or place has to name.
+    The emulator has to report one of ``kinds``, in whose message or place ``instructions`` are named.
     """
 
     name: str
     trial: Callable[[], Trial]
     changes: tuple[Change, ...]
-    kind: str
+    kinds: tuple[str, ...]
     instructions: tuple[str, ...]
 
     def __str__(self) -> str:
         return self.name
 
 
-def _one(name: str, trial: Callable[[], Trial], change: Change, kind: str, *instructions: str) -> Defect:
-    return Defect(name, trial, (change,), kind, instructions)
+def _one(name: str, trial: Callable[[], Trial], change: Change, kinds: tuple[str, ...], *instructions: str) -> Defect:
+    return Defect(name, trial, (change,), kinds, instructions)
 
 
 _FENCE = "  fence_proxy_async_shared();\n"
@@ -107,43 +107,46 @@ _STORE, _LOAD, _PRODUCT = "cp.async.bulk.tensor", "cp.async.bulk.tensor", "wgmma
 
 #: Each mistake alone, in an otherwise right kernel.
 DEFECTS = (
-    _one("no proxy fence before a TMA store", persistent, (SHARED, _FENCE, ""), "race", "stmatrix", _STORE),
+    _one(
+        "no proxy fence before a TMA store",
+        persistent,
+        (SHARED, _FENCE, ""),
+        ("missing-proxy-fence",),
+        "stmatrix",
+        _STORE,
+    ),
     _one(
         "proxy fence after the barrier",
         persistent,
         (SHARED, _FENCE + _STAGED, _STAGED + "    fence_proxy_async_shared();\n"),
-        "race",
+        ("missing-proxy-fence",),
         "stmatrix",
         _STORE,
     ),
     _one(
         "no proxy fence before a product",
         single,
-        (
-            WGMMA,
-            _STEP,
-            f"{_STEP}{_REWRITTEN}    __syncthreads();\n",
-        ),
-        "race",
+        (WGMMA, _STEP, f"{_STEP}{_REWRITTEN}    __syncthreads();\n"),
+        ("missing-proxy-fence",),
         "st.volatile",
         _PRODUCT,
     ),
-    _one("no wait for a full stage", persistent, (SHARED, _WAIT_FULL, ""), "race", _LOAD, _PRODUCT),
-    _one("no wait for the only stage", single, (WGMMA, _STEP, ""), "race", _LOAD, _PRODUCT),
+    _one("no wait for a full stage", persistent, (SHARED, _WAIT_FULL, ""), ("race",), _LOAD, _PRODUCT),
+    _one("no wait for the only stage", single, (WGMMA, _STEP, ""), ("race",), _LOAD, _PRODUCT),
     _one(
         "no wait for a box that is stored",
         copy,
         (COPY, "    mbarrier_wait(full + 8 * stage, i / 2 % 2);\n", ""),
-        "race",
+        ("race",),
         _LOAD,
         _STORE,
     ),
-    _one("no wait for an empty stage", persistent, (PERSISTENT, _WAIT_EMPTY, ""), "race", _PRODUCT, _LOAD),
+    _one("no wait for an empty stage", persistent, (PERSISTENT, _WAIT_EMPTY, ""), ("race",), _PRODUCT, _LOAD),
     _one(
         "a stage released one step early",
         persistent,
         (SHARED, _RELEASED, "    wgmma_wait<2>();\n"),
-        "race",
+        ("race",),
         _PRODUCT,
         _LOAD,
     ),
@@ -151,7 +154,7 @@ DEFECTS = (
         "sums read before the wait",
         persistent,
         (SHARED, "  wgmma_wait<0>();\n", ""),
-        "missing-wait",
+        ("register-in-flight",),
         _PRODUCT,
         "cvt.rn",
     ),
@@ -159,23 +162,23 @@ DEFECTS = (
         "registers of A changed in flight",
         registers,
         (WGMMA, _FRAGMENTS_READ, _CHANGED + _FRAGMENTS_READ),
-        "missing-wait",
+        ("register-in-flight",),
         _PRODUCT,
         "xor.b32",
     ),
-    _one("no wgmma.fence", persistent, (SHARED, "    wgmma_fence();\n", ""), "missing-wait", _PRODUCT),
+    _one("no wgmma.fence", persistent, (SHARED, "    wgmma_fence();\n", ""), ("missing-wgmma-fence",), _PRODUCT),
     _one(
         "too few bytes expected",
         persistent,
         (PERSISTENT, _EXPECT, _EXPECT.replace("BYTES", "BYTES - 16")),
-        "mbarrier",
+        ("mbarrier", "deadlock"),
         "mbarrier",
     ),
     _one(
         "too many bytes expected",
         persistent,
         (PERSISTENT, _EXPECT, _EXPECT.replace("BYTES", "BYTES + 16")),
-        "deadlock",
+        ("deadlock",),
         "mbarrier",
     ),
     Defect(
@@ -185,37 +188,43 @@ DEFECTS = (
             (PERSISTENT, _EXPECT, "          mbarrier_arrive(full);\n"),
             (PERSISTENT, _LOAD_B, f"{_LOAD_B}          mbarrier_expect_tx(full, STAGE_BYTES);\n"),
         ),
-        "mbarrier",
+        ("mbarrier", "race"),
         ("mbarrier",),
     ),
     _one(
         "parity of the first round for ever",
         persistent,
         (SHARED, _WAIT_FULL, _WAIT_FULL.replace("slot.parity", "0")),
-        "race",
+        ("mbarrier", "race"),
         _LOAD,
         _PRODUCT,
     ),
-    _one("parity that does not wrap", persistent, (SHARED, "      parity ^= 1;\n", ""), "deadlock", "mbarrier"),
+    _one(
+        "parity that does not wrap",
+        persistent,
+        (SHARED, "      parity ^= 1;\n", ""),
+        ("deadlock", "mbarrier", "race"),
+        "mbarrier",
+    ),
     _one(
         "an arrival more than is counted",
         persistent,
         (PERSISTENT, _EMPTY_COUNT, _EMPTY_COUNT.replace("CONSUMERS", "CONSUMERS - 1")),
-        "mbarrier",
+        ("mbarrier", "race"),
         "mbarrier",
     ),
     _one(
         "an arrival less than is counted",
         persistent,
         (PERSISTENT, _EMPTY_COUNT, _EMPTY_COUNT.replace("CONSUMERS", "CONSUMERS + 1")),
-        "deadlock",
+        ("deadlock",),
         "mbarrier",
     ),
     _one(
         "staging written before the last store has read it",
         persistent,
         (SHARED, _LAST_READ, ""),
-        "race",
+        ("race",),
         _STORE,
         "stmatrix",
     ),
@@ -223,7 +232,7 @@ DEFECTS = (
         "a box loaded over one that is being stored",
         copy,
         (COPY, "    bulk_wait_read<0>();\n", ""),
-        "race",
+        ("race",),
         _STORE,
         _LOAD,
     ),
@@ -234,15 +243,17 @@ DEFECTS = (
             (MULTICAST, "4 * CONSUMERS * BLOCKS", "4 * CONSUMERS"),
             (MULTICAST, "if (lane < BLOCKS) " + _RELEASE, "if (lane == rank) " + _RELEASE),
         ),
-        "race",
+        ("race",),
         (_PRODUCT, _LOAD),
     ),
-    _one("a block that ends before its cluster", multicast, (MULTICAST, _LAST_SYNC, ""), "cluster", "mbarrier.arrive"),
+    _one(
+        "a block that ends before its cluster", multicast, (MULTICAST, _LAST_SYNC, ""), ("cluster",), "mbarrier.arrive"
+    ),
     _one(
         "multicast before the other block has barriers",
         multicast,
         (MULTICAST, "  cluster_sync();  // a block must not", "  __syncthreads();  // a block must not"),
-        "race",
+        ("mbarrier", "cluster"),
         "mbarrier.init",
     ),
     _one(
@@ -253,7 +264,7 @@ DEFECTS = (
             '    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");\n',
             "",
         ),
-        "race",
+        ("tensor-map",),
         "tensormap.replace",
         _LOAD,
     ),
@@ -268,21 +279,21 @@ DEFECTS = (
                 "",
             ),
         ),
-        "race",
+        ("tensor-map",),
         ("tensormap.replace", _LOAD),
     ),
     _one(
         "coordinates swapped",
         persistent,
         (PERSISTENT, _LOAD_A, "tma_load_2d(to, &a, full, origin.row, step * BK);"),
-        "out-of-bounds",
+        ("tensor-map",),
         _LOAD,
     ),
     _one(
         "a descriptor of another swizzle than the map",
         persistent,
         (SHARED, "k_major_descriptor<128>(stage + rows)", "matrix_descriptor<64>(stage + rows, 16, 8 * 128)"),
-        "swizzle",
+        ("tensor-map", "warpgroup"),
         _LOAD,
         _PRODUCT,
     ),
@@ -290,35 +301,35 @@ DEFECTS = (
         "a product without one warp",
         single,
         (WGMMA, _ACCUMULATE, _ACCUMULATE.replace("wgmma<", "if (warp != 3) wgmma<")),
-        "partial-warp",
+        ("warpgroup",),
         _PRODUCT,
     ),
     _one(
         "setmaxnreg without one warp",
         persistent,
         (PERSISTENT, "setmaxnreg_inc<232>();", "if (threadIdx.x % 128 < 96) setmaxnreg_inc<232>();"),
-        "partial-warp",
+        ("warpgroup",),
         "setmaxnreg",
     ),
     _one(
         "setmaxnreg without one lane",
         persistent,
         (PERSISTENT, "setmaxnreg_inc<232>();", "if (threadIdx.x % 32 != 5) setmaxnreg_inc<232>();"),
-        "partial-warp",
+        ("warpgroup", "partial-warp"),
         "setmaxnreg",
     ),
     _one(
         "a named barrier for more threads than come",
         persistent,
         (SHARED, _STAGED, _STAGED.replace("128", "256")),
-        "deadlock",
+        ("deadlock",),
         "bar.sync",
     ),
     Defect(
         "the launch before waited for after the first load",
         copy,
         ((COPY, _DEPENDENT, ""), (COPY, _FIRST_BOX, _FIRST_BOX + _DEPENDENT)),
-        "dependent-launch",
+        ("dependent-launch",),
         (_LOAD,),
     ),
 )
