@@ -118,8 +118,8 @@ def _operands(
 ) -> tuple[dict[str, Array], Array, Array]:
     """A and B as the kernel takes them, their product in float64, and the limit of errors of float32 sums.
 
-    A tensor core drops less than 17 units of 2^-25 per 16 products and their sum, and one of 2^-23 of the result, both
-    relative to the largest term, whose exponent may be one less than the product's: below one of 2^-23 per product.
+    Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23:
+    less than 16 times 2^-23 of the sum of all terms' sizes.
     """
     rng = np.random.default_rng(seed)
     a = rng.uniform(-1, 1, (m, k)).astype(dtype.numpy)
