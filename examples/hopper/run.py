@@ -11,7 +11,7 @@ Run it: python examples/hopper/run.py [--executor gpu] [--kernel NAME]
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,13 @@ from matmill.dtypes import ALL, BF16, F32, DType
 from matmill.jit.compile import compile_ptx, compile_source
 from matmill.jit.source import Source, included
 from matmill.kernel import ceil_div
-from matmill.launch import Dim3, Launch, Pointer, TensorMap
+from matmill.launch import Argument, Dim3, Launch, Pointer, TensorMap
 from matmill.runtime.gpu import GPU, unavailable
 
 Array: TypeAlias = NDArray[Any]
 Pointers: TypeAlias = Mapping[str, Pointer]
+#: A file of the kernel's own, a text in it, and what to put in its place.
+Change: TypeAlias = tuple[str, str, str]
 
 FOLDER = Path(__file__).parent
 TARGET = "sm_90a"
@@ -46,7 +48,7 @@ MOST_SHARED, SMS = 232448, 132
 class Trial:
     """One kernel on its operands, all of one type, and D of ``result``; ``launch`` makes the launch from pointers.
 
-    ``wanted`` is D in float64, from which an element may differ by ``limit``.
+    ``wanted`` is D in float64, from which an element may differ by ``limit``. The kernel's file is in ``folder``.
     """
 
     kernel: str
@@ -56,12 +58,14 @@ class Trial:
     launch: Callable[[Pointers], Launch]
     wanted: Array
     limit: Array
+    folder: Path = FOLDER
 
-    def source(self, replaced: Mapping[str, tuple[str, str]] | None = None) -> Source:
-        """The translation unit; ``replaced`` gives, by file of this folder, a text and what to put in its place."""
+    def source(self, changes: Sequence[Change] = ()) -> Source:
+        """The translation unit, after ``changes`` to its own files."""
         dtype = ALL[next(iter(self.operands.values())).dtype.name]
-        own = {f"hopper/{path.name}": path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.cuh"))}
-        for name, (old, new) in (replaced or {}).items():
+        files = {*FOLDER.glob("*.cuh"), self.folder / f"{self.kernel}.cuh"}
+        own = {f"hopper/{path.name}": path.read_text(encoding="utf-8") for path in files}
+        for name, old, new in changes:
             own[f"hopper/{name}"] = own[f"hopper/{name}"].replace(old, new)
         head = f'#include "{dtype.header}"\n' if dtype.header else ""
         text = f'{self.config.cxx()}\n{head}using Scalar = {dtype.cxx};\n#include "hopper/{self.kernel}.cuh"\n'
@@ -101,9 +105,9 @@ def copy(rows: int, columns: int, *, box: tuple[int, int] = (32, 64), blocks: in
             box_map(pointers[name], x.shape, pitch, F32, box=box, swizzle=0)
             for name, pitch in (("X", columns), ("D", columns + MARGIN))
         ]
-        args = (*maps, np.int32(rows), np.int32(columns))
+        args: tuple[Argument, ...] = (*maps, np.int32(rows), np.int32(columns))
         shared = 2 * (box[0] * box[1] * 4 + 8)
-        return Launch("hopper/tile_copy", "tile_copy", (blocks, 1, 1), (32, 1, 1), args, shared)
+        return Launch("hopper/tile_copy", "tile_copy", (blocks, 1, 1), (32, 1, 1), args, shared, pdl=True)
 
     config = Config.of(ROWS=box[0], COLUMNS=box[1])
     return Trial("tile_copy", config, {"X": x}, F32, launch, x.astype(np.float64), np.zeros(x.shape))
@@ -114,8 +118,8 @@ def _operands(
 ) -> tuple[dict[str, Array], Array, Array]:
     """A and B as the kernel takes them, their product in float64, and the limit of errors of float32 sums.
 
-    A tensor core drops less than 17 units of 2^-25 per 16 products and their sum, and one of 2^-23 of the result, both
-    relative to the largest term, whose exponent may be one less than the product's: below one of 2^-23 per product.
+    Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23:
+    less than 16 times 2^-23 of the sum of all terms' sizes.
     """
     rng = np.random.default_rng(seed)
     a = rng.uniform(-1, 1, (m, k)).astype(dtype.numpy)
@@ -155,7 +159,7 @@ def wgmma_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0,
         sizes = [np.int32(x) for x in (m, n, k, n + MARGIN)]
         grid = (ceil_div(n, config["BN"]), ceil_div(m, 64), 1)
         shared = (64 + config["BN"]) * SWIZZLE + 8
-        args = (*maps, pointers["D"], *sizes)
+        args: tuple[Argument, ...] = (*maps, pointers["D"], *sizes)
         return Launch("hopper/wgmma_product", "wgmma_product", grid, (128, 1, 1), args, shared)
 
     return Trial("wgmma_product", config, operands, F32, launch, wanted, limit)
@@ -174,7 +178,7 @@ def _staged(
         def launch(pointers: Pointers) -> Launch:
             maps = _maps(pointers, operands, config, rows)
             d = box_map(pointers["D"], (m, n), n + MARGIN, dtype, box=(64, ACROSS))
-            args = (*maps, d, *map(np.int32, numbers))
+            args: tuple[Argument, ...] = (*maps, d, *map(np.int32, numbers))
             return Launch(f"hopper/{kernel}", kernel, grid, (384, 1, 1), args, shared, cluster=cluster)
 
         rounded = limit + dtype.roundoff * (np.abs(wanted) + limit) + dtype.tiny
@@ -228,11 +232,11 @@ def on_gpu(trial: Trial, device: GPU, times: int = 1) -> list[Array]:
     return found
 
 
-def in_emulator(trial: Trial, replaced: Mapping[str, tuple[str, str]] | None = None) -> tuple[Array, emulator.Report]:
+def in_emulator(trial: Trial, changes: Sequence[Change] = ()) -> tuple[Array, emulator.Report]:
     """D and the emulator's report, hazards among it."""
     memory, arrays = emulator.Memory(), trial.arrays()
     pointers = {name: memory.bind(name, array, access="w" if name == "D" else "r") for name, array in arrays.items()}
-    report = emulator.run(compile_ptx(trial.source(replaced), TARGET), trial.launch(pointers), memory, races=True)
+    report = emulator.run(compile_ptx(trial.source(changes), TARGET), trial.launch(pointers), memory, races=True)
     return arrays["D"], report
 
 

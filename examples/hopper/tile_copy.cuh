@@ -5,7 +5,9 @@
 //     box i - 1 is read  bulk_wait_read<0>                          loads box i + 1 into that stage
 //     box i has come     full[i % 2], parity i / 2 % 2              stores box i, commits
 //
-// TMA omits what is outside the matrix: it loads zeros there, and stores nothing.
+// TMA omits what is outside the matrix: it loads zeros there, and stores nothing. The launch is a dependent one: barriers
+// are ready before the launch before it ends.
+#include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/mbarrier.cuh"
 #include "matmill/ptx/tma.cuh"
 
@@ -26,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(32)
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
+  wait_then_trigger();  // what comes before it overlaps the launch before
 
   const int across = (columns + Config::COLUMNS - 1) / Config::COLUMNS;
   const int down = (rows + Config::ROWS - 1) / Config::ROWS;

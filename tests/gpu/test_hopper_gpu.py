@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from hopper import run
 from hopper.run import Trial, on_gpu
-
 from matmill.dtypes import BF16, F16, DType
 from matmill.runtime.gpu import GPU
 

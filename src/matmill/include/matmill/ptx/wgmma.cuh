@@ -6,8 +6,8 @@
 //
 //   d[i]      row 16 w + g + 8 (i / 2 % 2), column 8 (i / 4) + 2 t + i % 2
 //
-// and, where A comes from registers, what mma.sync's A has, for K = 16: columns 2 t, 2 t + 1 of rows g and g + 8, then
-// columns 2 t + 8, 2 t + 9 of the same rows.
+// and, where A comes from registers, bytes 4 t to 4 t + 3 of rows g and g + 8 of its warp's rows of A, then the same 16
+// bytes further on: for 16 bits what mma.sync takes.
 //
 // Products are asynchronous. wgmma_fence() precedes the first one and each change of registers; wgmma_commit() closes a
 // group; until wgmma_wait() covers it, neither the sums, nor A's registers, nor the operands in shared memory may change.
