@@ -70,13 +70,14 @@ def _bind_commit(site: Site) -> Call:
 
 def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
     lanes, machine, participants = site.lanes, site.machine, site.participants()
+    events = machine.events
 
     def call() -> None:
         columns = lanes.columns[participants().reshape(-1)]
         done = machine.bulk.wait(columns, allowed, reads_only=reads_only)
         machine.progress += 1
-        for store in done if machine.events is not None else ():
-            machine.events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
+        for store in done if events is not None else ():
+            events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
 
     return call
 
@@ -208,10 +209,10 @@ class _Copy:
         self.unit = BulkUnit(site.machine, i)
         self._lanes = site.lanes
         self._participants = site.participants()
-        none = (np.int64(0), 0)
-        self._addresses = [
-            site.address_row(a) if a is not None else none for a in (form.outer, form.inner, form.barrier)
-        ]
+        absent = (np.zeros(1, np.int64), 0)
+        self._outer = site.address_row(form.outer)
+        self._inner = site.address_row(form.inner) if form.inner is not None else absent
+        self._barrier = site.address_row(form.barrier) if form.barrier is not None else absent
 
     def __call__(self, *rows: Row) -> None:
         """Start the copies of all lanes that take part."""
@@ -222,10 +223,10 @@ class _Copy:
         def of_lanes(row: Row) -> Ints:
             return np.broadcast_to(row, self._lanes.count)[active].astype(np.int64)
 
-        addresses = [of_lanes(row) + offset for row, offset in self._addresses]
+        outer, inner, barrier = (of_lanes(row) + offset for row, offset in (self._outer, self._inner, self._barrier))
         values = [of_lanes(row) for row in rows]
         mask = values.pop() if self.form.mask is not None else np.zeros(len(active), np.int64)
-        issue = _Issue(self._lanes.columns[active], *addresses, mask, tuple(values))
+        issue = _Issue(self._lanes.columns[active], outer, inner, barrier, mask, tuple(values))
         try:
             self.start(issue)
         except ArgumentError as problem:

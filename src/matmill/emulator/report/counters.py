@@ -28,8 +28,8 @@ class LineCounts:
     reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
     ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
 
-    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes, with the sectors and bytes of global memory that they touch
-    and their wavefronts in shared memory; reductions count as stores.
+    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes: with the sectors and bytes of global
+    memory that they touch, and their wavefronts in shared memory. Reductions count as stores.
     """
 
     instructions: int = 0
