@@ -26,12 +26,13 @@ Rows: TypeAlias = "NDArray[np.int64]"
 class Program:
     """A translated entry.
 
-    ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
+    ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
     extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class,
     and their ``matrix_flops`` per lane.
     """
 
     entry: Function
+    target: str
     blocks: list[Block]
     batches: dict[int, list[Batch]]
     layout: Layout
@@ -122,6 +123,7 @@ def _translate(module: Module, entry: Function) -> Program:
     parameter_bytes = _assign_offsets(list(entry.params), parameters, 0)
     return Program(
         entry=entry,
+        target=module.target,
         blocks=blocks,
         batches=batches,
         layout=lay_out(blocks, batches),
