@@ -43,7 +43,7 @@ _LOWEST, _HIGHEST = np.int16(-101), np.int16(126)
 # A truncated product is below 2**27 quanta, so 32 bits hold the sum of this many.
 _SUMMED = 8
 # Products of a piece: with their exponents and truncated values they stay within a core's second-level cache.
-_PIECE = 65536
+_PIECE = 131072
 
 
 @dataclass(frozen=True)
@@ -140,10 +140,11 @@ def _exponent(x: F8, least: int) -> NDArray[np.int32]:
 
 def _exponents(x: F4, least: int) -> I2:
     """The exponents of float32 values; those of subnormal, zero and special ones as the fast path wants them."""
-    biased = (x.view(np.int32) >> 23).astype(np.int16) & np.int16(255)
+    size = np.abs(x)
+    biased = (size.view(np.int32) >> 23).astype(np.int16)
     exponents: I2 = np.maximum(biased, np.int16(least + 127)) - np.int16(127)
-    np.copyto(exponents, _SPECIAL, where=biased == np.int16(255))
-    np.copyto(exponents, _ZERO, where=x == 0)
+    exponents += (biased == np.int16(255)) * _SPECIAL
+    exponents += (size == 0) * _ZERO
     return exponents
 
 
