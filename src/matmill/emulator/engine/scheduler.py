@@ -17,7 +17,7 @@ from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
-from matmill.emulator.program.waits import Barrier, Converge
+from matmill.emulator.program.waits import Barrier, Converge, GroupWait
 from matmill.emulator.report.hazards import KernelFault, fault
 
 HOLD = 1 << 26
@@ -101,6 +101,8 @@ class Scheduler:
                     continue
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
+                    self.machine.products.finish()
+                    self.machine.registers.finish()
                     if self.machine.detector is not None:
                         self.machine.detector.release(self.geometry.block_ids)
                     return True
@@ -169,6 +171,9 @@ class Scheduler:
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
             return end.next if self.machine.detector is None or not end.detail.barrier else None
+        if end.kind == "wait" and isinstance(end.detail, GroupWait):
+            self._wait_for_products(end.detail, np.arange(first, last), end.instruction)
+            return end.next
         everybody = last - first == self.geometry.warp_count
         return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
 
@@ -271,10 +276,19 @@ class Scheduler:
             return
         if isinstance(end.detail, Converge) and end.detail.barrier and self.machine.detector is not None:
             self.machine.detector.warp_barrier(self._ids(warps), here)
+        if isinstance(end.detail, GroupWait):
+            self._wait_for_products(end.detail, warps, end.instruction)
         counter = self.counter[warps]
         counter[here] = end.next
         self.counter[warps] = counter
         self._look(warps)
+
+    def _wait_for_products(self, wait: GroupWait, warps: Ints, i: Instruction | None) -> None:
+        """Whole warps wait for products of theirs, which act now if they have not."""
+        products = self.machine.products
+        if i is not None:
+            products.warpgroups.executed(warps, i)
+        self.machine.progress += products.wait(warps, wait.allowed)
 
     def _ids(self, warps: Ints) -> Ints:
         geometry = self.geometry

@@ -15,9 +15,11 @@ from matmill.emulator.families import (
     loads,
     mma,
     moves,
+    setmaxnreg,
     special_functions,
     unsupported,
     warp_exchange,
+    wgmma,
 )
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "loads",
     "mma",
     "moves",
+    "setmaxnreg",
     "special_functions",
     "unsupported",
     "warp_exchange",
+    "wgmma",
 ]

@@ -12,14 +12,12 @@ _CLUSTERS = "thread block clusters are not emulated yet"
 _TEXTURES = "textures and surfaces are not emulated"
 _REASONS = {
     "wmma": "its fragments have no documented layout; write mma.sync and ldmatrix instead",
-    "wgmma": "Hopper's warpgroup products are not emulated yet",
     "mbarrier": _MBARRIERS,
     "tcgen05": "the tensor memory of sm_100 is not emulated",
     "mapa": _CLUSTERS,
     "getctarank": _CLUSTERS,
     "multimem": "multicast memory is not emulated",
     "tensormap": "TMA is not emulated yet",
-    "setmaxnreg": "the register files of warpgroups are not emulated yet",
     "tex": _TEXTURES,
     "tld4": _TEXTURES,
     "txq": _TEXTURES,

@@ -45,6 +45,8 @@ _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
 _MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
+_SM_REGISTERS = 1 << 16
+_THREAD_REGISTERS = 256
 
 
 def parse(text: str) -> Module:
@@ -230,7 +232,7 @@ class _Parser(Cursor):
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
         params = self._params() if self.token.text == "(" else ()
-        limit = self._limits()
+        limit, registers = self._limits()
         if self.accept(";"):
             self.scopes.pop()
             return None
@@ -241,7 +243,7 @@ class _Parser(Cursor):
         resolved = resolve_labels(body)
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
-            body=resolved, targets=dict(self.targets), limit=limit,
+            body=resolved, targets=dict(self.targets), limit=limit, registers=registers,
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -257,9 +259,10 @@ class _Parser(Cursor):
                 self.take(",")
         return tuple(found)
 
-    def _limits(self) -> int:
-        """Skip the directives between a function's parameters and its body; return the most threads per block."""
-        limit = 0
+    def _limits(self) -> tuple[int, int]:
+        """What the directives before a function's body say: the most threads of a block, and registers of each."""
+        limit = most = 0
+        blocks = 1
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
@@ -270,11 +273,15 @@ class _Parser(Cursor):
                     limit = 1
                     for value in values:
                         limit *= value
+                elif word == ".maxnreg":
+                    most = values[0]
+                elif word == ".minnctapersm":
+                    blocks = values[0]
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return limit
+        return limit, most or _registers_of(limit * max(blocks, 1))
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
@@ -449,3 +456,9 @@ class _Parser(Cursor):
         if not isinstance(base, (Register, Symbol, Immediate)):
             raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
         return Address(base, offset, tuple(extra))
+
+
+def _registers_of(threads: int) -> int:
+    """The registers per thread that an SM has for so many threads: a multiple of 8; 0 for no threads."""
+    warps = -(-threads // 32)
+    return min(_SM_REGISTERS // (32 * warps) // 8 * 8, _THREAD_REGISTERS) if warps else 0

@@ -171,7 +171,8 @@ class Function:
     """An entry or a device function: parameters, memory it declares, and its statements in order.
 
     ``targets`` are the named lists of labels that ``brx.idx`` chooses from. ``limit`` is the most threads per block
-    that the kernel was compiled for (``.maxntid``), 0 where it does not say.
+    that the kernel was compiled for (``.maxntid``), 0 where it does not say; ``registers`` are those per thread that
+    follow from its limits, 0 where none do.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Function:
     body: tuple[Statement, ...]
     targets: dict[str, tuple[str, ...]]
     limit: int = 0
+    registers: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Where threads wait for others: block barriers, and warps whose lanes have to meet."""
+"""Where threads wait: block barriers, warps whose lanes have to meet, groups of wgmma."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ class Converge:
 
     members: Operand | None
     barrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWait:
+    """``wgmma.wait_group``: whole warps wait until at most the ``allowed`` newest groups of products are in flight."""
+
+    allowed: int

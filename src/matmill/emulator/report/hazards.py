@@ -20,6 +20,12 @@ KINDS = (
     "step-limit",
     "trap",
     "partial-warp",
+    "warpgroup",
+    "matrix-descriptor",
+    "register-in-flight",
+    "missing-wgmma-fence",
+    "unwaited",
+    "register-pool",
 )
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
@@ -29,9 +35,10 @@ MOST_HAZARDS = 100
 class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
-    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "race", "missing-wait", "dependent-launch"
-    and "divergent-barrier" are collected.
+    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap", "partial-warp", "warpgroup",
+    "matrix-descriptor" and "register-pool" end the run with a :class:`KernelFault`; "uninitialised-shared", "race",
+    "missing-wait", "dependent-launch", "divergent-barrier", "register-in-flight", "missing-wgmma-fence" and "unwaited"
+    are collected.
     """
 
     kind: str
@@ -59,6 +66,9 @@ _WANTED = {
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
+    "warpgroup": ("four warps that execute it together", "Let them all take one way with equal operands."),
+    "matrix-descriptor": ("a descriptor as sm_90 has them", "Align the tile to 8 rows of its swizzle."),
+    "register-pool": ("more registers with .inc, fewer with .dec", "Check what the warpgroup holds from launch on."),
 }  # fmt: skip
 
 
