@@ -111,6 +111,10 @@ def run(
     for other_tally, other_hazards in results[1:]:
         tally.merge(other_tally)
         hazards.merge(other_hazards)
+    for misuse in program.misuses:
+        if tally.block_warps[misuse.block]:
+            key = (misuse.instruction, misuse.other)
+            hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
     if detector is not None:
         _report_races(detector, program, launch, space, hazards)
     by_line = tally.by_line() if counters else {}

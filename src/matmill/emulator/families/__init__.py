@@ -17,9 +17,11 @@ from matmill.emulator.families import (
     mbarrier,
     mma,
     moves,
+    setmaxnreg,
     special_functions,
     unsupported,
     warp_exchange,
+    wgmma,
 )
 
 __all__ = [
@@ -37,7 +39,9 @@ __all__ = [
     "mbarrier",
     "mma",
     "moves",
+    "setmaxnreg",
     "special_functions",
     "unsupported",
     "warp_exchange",
+    "wgmma",
 ]

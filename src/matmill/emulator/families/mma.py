@@ -11,25 +11,25 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
-What a tensor core does to the last bits is not documented: it aligns the products and C to the largest, drops low
-bits, and truncates the sum. Here products are exact and are summed with C in float64, which for halves is nearly always
-exact, and the sum is rounded once, to nearest, to the type of D. So results differ from a GPU's in the last bits, are
-never less precise than its, and are equal where every sum is exact. Of tf32 operands the lower 13 bits are ignored.
-float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap,
-or are clamped with .satfinite.
+Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Of tf32
+operands the lower 13 bits are ignored. float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers
+are exact and wrap, or are clamped with .satfinite.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.row import Row
+from matmill.emulator.arith.tensor_core import Factor, Rule, add_products, factor, rule_of
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
@@ -37,14 +37,17 @@ from matmill.emulator.program.table import Action, Modifiers, Value, instruction
 
 _TF32_BITS = np.uint32(0xFFFFE000)
 _N = 8
+# Fragments kept decoded for the instructions that follow: kernels multiply one of A by all of B, or the reverse.
+_PLACES = {"a": 1, "b": 16}
 
 
 @dataclass(frozen=True)
 class _Input:
-    """The format of A and B: kind of the register rows, elements per register, and the values of a row."""
+    """The format of A and B: kind of the register rows, elements per register, their NumPy type, and their values."""
 
     kind: str
     packed: int
+    element: str
     values: Callable[[Row], Row]
 
 
@@ -58,12 +61,12 @@ class _Sum:
 
 
 _INPUTS = {
-    "f16": _Input("u4", 2, lambda row: row.view(np.float16)),
-    "bf16": _Input("u4", 2, lambda row: bf16_to_f32(row.view(np.uint16))),
-    "tf32": _Input("u4", 1, lambda row: (row & _TF32_BITS).view(np.float32)),
-    "f64": _Input("f8", 1, lambda row: row),
-    "s8": _Input("u4", 4, lambda row: row.view(np.int8)),
-    "u8": _Input("u4", 4, lambda row: row.view(np.uint8)),
+    "f16": _Input("u4", 2, "f2", lambda bits: bits.astype(np.float32)),
+    "bf16": _Input("u4", 2, "u2", bf16_to_f32),
+    "tf32": _Input("u4", 1, "u4", lambda bits: (bits & _TF32_BITS).view(np.float32)),
+    "f64": _Input("f8", 1, "f8", lambda values: values),
+    "s8": _Input("u4", 4, "i1", lambda values: values.astype(np.float64)),
+    "u8": _Input("u4", 4, "u1", lambda values: values.astype(np.float64)),
 }
 _SUMS = {
     "f16": _Sum("u4", 2, "f2"), "f32": _Sum("f4", 1, "f4"), "f64": _Sum("f8", 1, "f8"), "s32": _Sum("i4", 1, "i4"),
@@ -79,19 +82,35 @@ _SHAPES = {
     (8, 8, 16): _BYTES,
     (16, 8, 32): _BYTES,
 }
+_TENSOR_CORE_SUMS = {"f16", "f32"}
 _TALLY = {"f64": "dmma", "s32": "imma"}
 
 
 @dataclass(frozen=True)
 class _Form:
-    """One mma instruction: its shape, the types of A, B and of C and D, and whether integers are clamped."""
+    """One mma instruction: its shape, its types, and whether integers are clamped."""
 
     m: int
     k: int
-    a: _Input
-    b: _Input
-    sums: _Sum
+    a_type: str
+    b_type: str
+    d_type: str
     saturating: bool
+
+    @property
+    def a(self) -> _Input:
+        """The format of A."""
+        return _INPUTS[self.a_type]
+
+    @property
+    def b(self) -> _Input:
+        """The format of B."""
+        return _INPUTS[self.b_type]
+
+    @property
+    def sums(self) -> _Sum:
+        """The format of C and D."""
+        return _SUMS[self.d_type]
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -118,7 +137,7 @@ def multiply_add(i: Instruction) -> Action:
         raise i.unsupported("its shape and types")
     if layouts != ("row", "col") or (saturating and d_type != "s32"):
         raise i.unsupported("its modifiers")
-    form = _Form(size[0], size[2], _INPUTS[a_type], _INPUTS[b_type], _SUMS[d_type], saturating)
+    form = _Form(size[0], size[2], a_type, b_type, d_type, saturating)
     d, *factors = i.operands
     parts = [_items(x) for x in (*factors, d)]
     a_count, b_count, c_count = form.counts
@@ -132,7 +151,7 @@ def multiply_add(i: Instruction) -> Action:
         i,
         tuple(Value(o, kind) for part, kind in zip(parts[:3], kinds, strict=True) for o in part),
         tuple(Value(o, form.sums.kind) for o in parts[3]),
-        bind=lambda site: MultiplyAdd(site, i, form),
+        bind=lambda site: MultiplyAdd(site, i, form, parts),
         tally=_TALLY.get(d_type, "hmma"),
         in_place=True,
         flops=2 * size[0] * _N * size[2] // LANES,
@@ -153,79 +172,118 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-class MultiplyAdd:
-    """An mma bound to a site: all warps at once, in scratch arrays of one matrix per warp."""
+class Fragment:
+    """A or B of all warps: ``values`` [k, rows, warps], decoded from the registers that lanes hold.
 
-    def __init__(self, site: Site, i: Instruction, form: _Form) -> None:
+    The warps come last because NumPy is fast where the last axis is long.
+    """
+
+    def __init__(self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int) -> None:
+        self.form = form
+        self.warps, width, parts = site.lanes.warp_count, 4 * form.packed, rows // 8
+        shape = (width * len(operands) // parts, rows, self.warps)
+        self.bits = site.machine.buffers.take(f"{name} {form.element}", form.element, prod(shape)).reshape(shape)
+        self.copies: list[tuple[Row, Row]] = []
+        for index, operand in enumerate(operands):
+            lanes = np.atleast_1d(site.source(Value(operand, form.kind))).view(form.element)
+            k, first = width * (index // parts), 8 * (index % parts)
+            # One value for all lanes where the operand is no register.
+            shaped = lanes.reshape(self.warps, 8, width) if len(lanes) > form.packed else np.tile(lanes, (1, 1, 4))
+            self.copies.append((self.bits[k : k + width, first : first + 8], shaped.T))
+
+    def refresh(self) -> None:
+        """Read the registers."""
+        for target, lanes in self.copies:
+            target[...] = lanes
+        self.values = self.form.values(self.bits)
+
+
+class TensorFragment(Fragment):
+    """A or B for a tensor core: ``factor`` [k, rows of A, columns of B times warps]; B has one such row.
+
+    A is repeated for the columns of B in memory, so that NumPy multiplies long rows.
+    """
+
+    def __init__(
+        self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int, rule: Rule, *, left: bool
+    ) -> None:
+        super().__init__(site, name, form, operands, rows)
+        self.rule = rule
+        k = len(self.bits)
+        shape = (k, rows, _N, self.warps)
+        self.wide = (
+            [
+                site.machine.buffers.take(f"{name} wide {kind}", kind, prod(shape)).reshape(shape)
+                for kind in ("f4", "i2")
+            ]
+            if left
+            else []
+        )
+
+    def refresh(self) -> None:
+        """Read the registers."""
+        super().refresh()
+        found = factor(self.values, self.rule)
+        for wide, narrow in zip(self.wide, found, strict=False):
+            wide[...] = narrow[:, :, None]
+        self.factor = Factor(*(x.reshape(len(x), -1, _N * self.warps) for x in self.wide or found))
+
+
+class MultiplyAdd:
+    """An mma bound to a site: all warps at once."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
         self.form = form
         self.whole = site.whole_warps(i)
-        self.warps = warps = site.lanes.warp_count
-        take = site.machine.buffers.take
-        m, k = form.m, form.k
-        self.a = take("mma a", "f8", warps * m * k).reshape(warps, m, k)
-        self.b = take("mma b", "f8", warps * _N * k).reshape(warps, _N, k)
-        self.c = take("mma c", "f8", warps * m * _N).reshape(warps, m, _N)
-        self.d = take("mma d", "f8", warps * m * _N).reshape(warps, m, _N)
+        self.buffers = site.machine.buffers
+        tensor = form.d_type in _TENSOR_CORE_SUMS
+        self.rule = rule_of(site.machine.program.target, form.a_type, form.d_type) if tensor else None
+        self.a = self._fragment(site, "a", form.a_type, parts[0], form.m)
+        self.b = self._fragment(site, "b", form.b_type, parts[1], _N)
+        self.add = {"f64": self._chain, "s32": self._integers}.get(form.d_type, self._tensor_core)
+        # C, and D in its place; and by register what it holds of them, as [warps, 8, columns].
+        element, shape = form.sums.element, (form.m, _N, site.lanes.warp_count)
+        self.sums = self.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
+        by_warp = np.moveaxis(self.sums, 2, 0)
+        self.by_register = [
+            by_warp[:, 8 * index : 8 * index + 8]
+            if form.sums.packed == 2
+            else by_warp[:, 8 * (index // 2) : 8 * (index // 2) + 8, index % 2 :: 2]
+            for index in range(len(parts[2]))
+        ]
+
+    def _fragment(self, site: Site, name: str, type_name: str, operands: Sequence[Operand], rows: int) -> Any:
+        def make(place: int) -> Fragment:
+            what = (site, f"mma {name} {place}", _INPUTS[type_name], operands, rows)
+            return Fragment(*what) if self.rule is None else TensorFragment(*what, self.rule, left=name == "a")
+
+        return site.prepared((f"mma {name}", type_name, self.rule, *operands), _PLACES[name], make)
 
     def __call__(self, *rows: Row) -> None:
         """Multiply and add; all operands are read before a result is written."""
         if self.whole is not None:
             self.whole()
-        form = self.form
-        a_count, b_count, c_count = form.counts
-        a, b, c = rows[:a_count], rows[a_count : a_count + b_count], rows[a_count + b_count : -c_count]
-        lower = form.m // 8
-        for index, row in enumerate(a):
-            self._put(self.a, 8 * (index % lower), index // lower, form.a, row)
-        for index, row in enumerate(b):
-            self._put(self.b, 0, index, form.b, row)
-        for index, row in enumerate(c):
-            self._sums(self.c, index)[...] = self._elements(row)
-        if form.sums.element == "f8":
-            self._chain()
-        else:
-            np.matmul(self.a, self.b.swapaxes(1, 2), out=self.d)
-            np.add(self.d, self.c, out=self.d)
-        for index, row in enumerate(rows[-c_count:]):
-            row.view(form.sums.element)[...] = self._rounded(self._sums(self.d, index)).reshape(-1)
+        count, element = len(self.by_register), self.form.sums.element
+        for part, row in zip(self.by_register, rows[-2 * count : -count], strict=True):
+            part[...] = row.view(element).reshape(part.shape) if np.ndim(row) else row.view(element)
+        self.add()
+        for part, row in zip(self.by_register, rows[-count:], strict=True):
+            row.view(element).reshape(part.shape)[...] = part
 
-    def _put(self, target: Row, first: int, index: int, form: _Input, row: Row) -> None:
-        """Copy one register of all lanes to its elements of the matrices."""
-        width = 4 * form.packed
-        values = form.values(self._flat(row)).reshape(self.warps, 8, width)
-        target[:, first : first + 8, index * width : (index + 1) * width] = values
+    def _tensor_core(self) -> None:
+        """f16, bf16 and tf32."""
+        sums = self.sums.reshape(self.form.m, -1)
+        add_products(self.a.factor, self.b.factor, sums, sums, self.rule, self.buffers)
 
-    def _flat(self, row: Row) -> Row:
-        """A row, also where the operand is one value for all lanes."""
-        count = self.warps * LANES
-        return row if np.ndim(row) and row.flags.c_contiguous else np.ascontiguousarray(np.broadcast_to(row, count))
-
-    def _elements(self, row: Row) -> Row:
-        """A register of C as [warps, 8, columns]."""
-        return self._flat(row).view(self.form.sums.element).reshape(self.warps, 8, -1)
-
-    def _sums(self, matrices: Row, index: int) -> Row:
-        """The part of C or D that one register holds: [warps, 8, 8] where it packs two elements, else [warps, 8, 4]."""
-        if self.form.sums.packed == 2:
-            return matrices[:, 8 * index : 8 * index + 8]
-        first = 8 * (index // 2)
-        return matrices[:, first : first + 8, index % 2 :: 2]
-
-    def _rounded(self, sums: Row) -> Row:
-        """Sums in the type of D."""
-        element = self.form.sums.element
-        if element != "i4":
-            return sums.astype(element)
-        # Far below 2**53, so float64 has held them exactly.
-        whole = sums.astype(np.int64)
+    def _integers(self) -> None:
+        """Integers, through float64: sums of products are far below 2**53."""
+        left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
+        whole = np.moveaxis(np.matmul(left, right.swapaxes(1, 2)), 0, 2) + self.sums
         limits = np.iinfo(np.int32)
-        return (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int32)
+        self.sums[...] = (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int64)
 
     def _chain(self) -> None:
         """float64: one FMA after another."""
-        left = np.ascontiguousarray(self.a.transpose(2, 0, 1))[..., None]
-        right = np.ascontiguousarray(self.b.transpose(2, 0, 1))[:, :, None, :]
-        shape, sums = self.d.shape, self.d.reshape(-1)
-        sums[...] = self.c.reshape(-1)
-        for x, y in zip(left, right, strict=True):
+        shape, sums = self.sums.shape, self.sums.reshape(-1)
+        for x, y in zip(self.a.values[:, :, None], self.b.values[:, None], strict=True):
             exact.fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
