@@ -89,7 +89,7 @@ class Machine:
         self.meetings: dict[int, list[Meeting]] = {}
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
-        self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
+        self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
