@@ -1,0 +1,159 @@
+"""Sums of tensor cores: results recorded on GPUs, and the fast arithmetic against the rule in exact arithmetic."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.exact import Buffers
+from matmill.emulator.arith.tensor_core import add_products, factor, rule_of
+from support.tensor_core_rule import sum_of_products
+
+Array = NDArray[Any]
+GOLDEN = Path(__file__).parents[1] / "golden" / "tensor_core.npz"
+#: A target of each GPU that was recorded.
+TARGETS = {"A100": "sm_80", "L40S": "sm_89", "H100": "sm_90a", "H200": "sm_90", "B200": "sm_100a"}
+FORMATS: dict[str, Any] = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+SUMS: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
+BUFFERS = Buffers()
+
+
+@cache
+def recorded() -> dict[str, Array]:
+    with np.load(GOLDEN) as file:
+        return dict(file)
+
+
+def cases() -> list[tuple[str, str, str]]:
+    """GPU, format of A and B, and of D."""
+    parts = [name.split("_") for name in recorded() if name.count("_") == 2 and not name.endswith("_c")]
+    return [(gpu, factors, sums) for gpu, factors, sums in parts]
+
+
+def operands(gpu: str, factors: str, rows: int) -> tuple[Array, Array]:
+    """A and B as float32[k, rows]: a GPU was given as many columns as its tensor core adds at once, of tf32 four."""
+    stored = "f16" if factors == "tf32" else factors
+    columns = 4 if factors == "tf32" else 8 if gpu in {"A100", "L40S"} else None
+    a, b = (
+        recorded()[f"{stored}_{x}"][:rows, :columns].view(FORMATS[stored]).astype(np.float32).T.copy() for x in "ab"
+    )
+    return a, b
+
+
+def computed(target: str, factors: str, sums: str, a: Array, b: Array, c: Array) -> Array:
+    """D of A and B (float32[k, n] each) and C of D's type."""
+    rule = rule_of(target, factors, sums)
+    out = np.empty_like(c)
+    add_products(factor(a, rule), factor(b, rule), c, out, rule, BUFFERS)
+    return out
+
+
+@pytest.mark.parametrize(("gpu", "factors", "sums"), cases())
+def test_results_recorded_on_gpus(gpu: str, factors: str, sums: str) -> None:
+    wanted = recorded()[f"{gpu}_{factors}_{sums}"]
+    a, b = operands(gpu, factors, len(wanted))
+    # C was 0 for 8-bit factors, and rounded to nearest for float16 sums.
+    c = recorded().get(f"{gpu}_{factors}_c", np.zeros(len(wanted), np.uint32)).view(np.float32)
+    found = computed(TARGETS[gpu], factors, sums, a, b, c.astype(SUMS[sums]))
+    assert (found.view(wanted.dtype) == wanted).all()
+
+
+def test_what_was_recorded() -> None:
+    assert {gpu for gpu, _, _ in cases()} == set(TARGETS)
+    assert sum(len(recorded()["_".join(case)]) for case in cases()) == 30000
+
+
+def numbers(kind: str, dtype: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Values of a format in one regime, as float32."""
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call] # ml_dtypes leaves it without types
+    if kind == "bits":
+        size = np.dtype(dtype).itemsize
+        return rng.integers(0, 256, (*shape, size), np.uint8).view(dtype)[..., 0].astype(np.float32)
+    found = {
+        "normal": lambda: rng.standard_normal(shape),
+        "integers": lambda: rng.integers(-8, 9, shape),
+        "exponents": lambda: rng.uniform(-2, 2, shape) * 2.0 ** rng.integers(info.minexp, info.maxexp, shape),
+        "subnormal": lambda: rng.integers(-9, 10, shape) * float(info.smallest_subnormal),
+        "largest": lambda: np.full(shape, float(info.max)),
+        "near 2": lambda: np.full(shape, 2 - float(info.eps)),
+        "zeros": lambda: rng.choice([0.0, -0.0, 1.0], shape),
+        "special": lambda: rng.choice([0.0, 1.0, -1.0, np.inf, -np.inf, np.nan], shape, p=[0.5, 0.2, 0.2, 0.04, 0.04, 0.02]),
+        # Products of neighbours, and with them most of the sum, cancel.
+        "cancelling": lambda: np.repeat(rng.standard_normal((-(-shape[0] // 2), *shape[1:])), 2, axis=0)[: shape[0]]
+        * np.resize([1.0, -1.0], shape[0]).reshape(-1, *[1] * (len(shape) - 1)),
+    }[kind]()
+    return found.astype(dtype).astype(np.float32)
+
+
+KINDS = ("bits", "normal", "integers", "exponents", "subnormal", "largest", "near 2", "zeros", "special", "cancelling")
+
+
+def tf32(values: Array) -> Array:
+    """Values whose lower 13 bits are 0."""
+    return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def drawn(factors: str, kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    return tf32(numbers(kind, np.float32, shape, rng)) if factors == "tf32" else numbers(kind, FORMATS[factors], shape, rng)
+
+
+def equal(found: Array, wanted: Array) -> bool:
+    """Equal bits, but for NaN's payload."""
+    word = f"u{found.dtype.itemsize}"
+    return bool(((found.view(word) == wanted.view(word)) | (np.isnan(found) & np.isnan(wanted))).all())
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    form=st.sampled_from([("f16", "f16"), *((x, "f32") for x in ("f16", "bf16", "tf32", "e4m3", "e5m2"))]),
+    kinds=st.tuples(*[st.sampled_from(KINDS)] * 3),
+    target=st.sampled_from(["sm_75", "sm_86", "sm_90a", "sm_120"]),
+    k=st.sampled_from([4, 8, 16, 32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_fast_sums_are_the_rule(
+    form: tuple[str, str], kinds: tuple[str, str, str], target: str, k: int, seed: int
+) -> None:
+    factors, sums = form
+    rng, n = np.random.default_rng(seed), 12
+    with np.errstate(all="ignore"):
+        a, b = (drawn(factors, kind, (k, n), rng) for kind in kinds[:2])
+        c = numbers(kinds[2], SUMS[sums], (n,), rng).astype(SUMS[sums])
+    rule = rule_of(target, factors, sums)
+    wanted = [sum_of_products(a[:, i].tolist(), b[:, i].tolist(), float(c[i]), rule) for i in range(n)]
+    assert equal(computed(target, factors, sums, a, b, c), np.array(wanted).astype(c.dtype))
+
+
+def test_matrices_broadcast_and_sums_may_replace_c() -> None:
+    # More products than one piece holds, and rows of A and columns of B apart, as matrix instructions hold them.
+    rng, rule = np.random.default_rng(0), rule_of("sm_90a", "bf16", "f32")
+    a, b = (numbers("normal", FORMATS["bf16"], shape, rng) for shape in ((32, 5, 80, 1), (32, 5, 1, 24)))
+    c = rng.standard_normal((5, 80, 24)).astype(np.float32)
+    flat = (np.broadcast_to(x, (32, *c.shape)).reshape(32, -1) for x in (a, b))
+    wanted = computed("sm_90a", "bf16", "f32", *flat, c.reshape(-1)).reshape(c.shape)
+    add_products(factor(a, rule), factor(b, rule), c, c, rule, BUFFERS)
+    assert equal(c, wanted)
+
+
+def test_what_the_rules_differ_in() -> None:
+    # 1 and eight times 2**-24 (1 + 2**-10): Hopper keeps two bits more than float32 has, Ampere one; neither rounds.
+    a, b = np.ones((9, 1), np.float32), np.full((9, 1), 2.0**-12 + 2.0**-22, np.float32)
+    b[0] = 1
+    a[1:] = 2.0**-12
+    zero = np.zeros(1, np.float32)
+    padded = [np.concatenate([x, np.zeros((7, 1), np.float32)]) for x in (a, b)]
+    assert computed("sm_90a", "f16", "f32", *padded, zero) == 1 + 2.0**-21
+    # Ampere adds seven to 1, and the last to their sum, from which nothing of it is left.
+    assert computed("sm_80", "f16", "f32", *padded, zero) == 1 + 3 * 2.0**-23
+    # 8-bit factors leave 13 bits.
+    assert computed("sm_90a", "e5m2", "f32", *padded, zero) == 1
