@@ -157,3 +157,32 @@ def test_what_the_rules_differ_in() -> None:
     assert computed("sm_80", "f16", "f32", *padded, zero) == 1 + 3 * 2.0**-23
     # 8-bit factors leave 13 bits.
     assert computed("sm_90a", "e5m2", "f32", *padded, zero) == 1
+
+
+def one(target: str, factors: str, sums: str, products: list[tuple[float, float]], c: float = 0.0) -> float:
+    """D of a few products, as a Python number."""
+    a, b = np.array(products, np.float32).T[..., None].copy()
+    return float(computed(target, factors, sums, a, b, np.array([c], SUMS[sums]))[0])
+
+
+@pytest.mark.parametrize(("target", "quantum"), [("sm_90a", -158), ("sm_80", -156)])
+def test_the_least_quantum_of_float32_sums(target: str, quantum: int) -> None:
+    # 2**-149, the least float32, is left only where what is subtracted from it is truncated away.
+    least, smaller = (2.0**-74, 2.0**-75), (-(2.0**-70), 2.0 ** (quantum + 70))
+    assert one(target, "bf16", "f32", [least, smaller]) == 0
+    assert one(target, "bf16", "f32", [least, (smaller[0], smaller[1] / 2)]) == 2.0**-149
+
+
+@pytest.mark.parametrize(("target", "quantum"), [("sm_90a", -46), ("sm_80", -44)])
+def test_the_least_quantum_of_float16_sums(target: str, quantum: int) -> None:
+    # 2**-25 is halfway between 0 and the least float16; anything more that is not truncated away decides.
+    half, more = (2.0**-12, 2.0**-13), (2.0**-23, 2.0 ** (quantum + 23))
+    assert one(target, "f16", "f16", [half, more]) == 2.0**-24
+    assert one(target, "f16", "f16", [half, (more[0] / 2, more[1])]) == 0
+
+
+def test_the_sign_of_zero() -> None:
+    # A sum of nothing but zeros is +0, whichever way it is computed; what is rounded to zero keeps its sign.
+    assert not np.signbit(one("sm_90a", "f16", "f32", [(-0.0, 1.0), (1.0, -0.0)], -0.0))
+    assert not np.signbit(one("sm_90a", "bf16", "f32", [(-(2.0**-100), 2.0**-100)], -0.0))
+    assert np.signbit(one("sm_90a", "f16", "f16", [(-(2.0**-24), 2.0**-10)]))

@@ -41,7 +41,7 @@ _NO_NUMBER = -1000
 # For E between these, float32 holds each term exactly unless it is truncated to 0, and the quantum as a normal number.
 _LOWEST, _HIGHEST = np.int16(-101), np.int16(126)
 # A truncated product is below 2**27 quanta, so 32 bits hold the sum of this many.
-_SUMMED = 8
+_SUMMED = 16
 # Products of a piece: with their exponents and truncated values they stay within a core's second-level cache.
 _PIECE = 131072
 
