@@ -433,6 +433,32 @@ def test_guards_of_whole_warps() -> None:
         run(text.replace("GUARD.u32 p, t, 32", "lt.u32 p, t, 7"), launch, memory)
 
 
+@pytest.mark.parametrize(
+    ("types", "a", "b", "c", "wanted"),
+    [
+        # 8 products of 1 and 2, or 2 and 1, alternating as the halves do, and C: 0.5 and 1.
+        ("f16.f16.f16.f16", "0x40003C00", "0x3C004000", "0x3C003800", "16.5 17.0"),
+        ("f32.bf16.bf16.f32", "0x40003F80", "0x3F804000", "0f3F000000", "16.5 16.5"),
+        ("f32.tf32.tf32.f32", "0x40000000", "0x3F800000", "0f3F000000", "16.5 16.5"),
+    ],
+)
+def test_immediate_operands(types: str, a: str, b: str, c: str, wanted: str) -> None:
+    half = types.endswith("f16")
+    registers = 2 if half else 4
+    a_count, b_count = (4, 2) if "tf32" in types else (2, 1)
+    d = ", ".join(f"d{n}" for n in range(registers))
+    vectors = ["{" + ", ".join([x] * n) + "}" for x, n in ((a, a_count), (b, b_count), (c, registers))]
+    text = f""".version 8.3\n.target sm_90a\n.address_size 64\n.entry k(.param .u64 o) {{
+    .reg .{"b32" if half else "f32"} d<4>; .reg .b32 t; .reg .b64 p;
+    mma.sync.aligned.m16n8k8.row.col.{types} {{{d}}}, {", ".join(vectors)};
+    mov.u32 t, %tid.x; ld.param.u64 p, [o]; mad.wide.u32 p, t, 4, p; st.global.b32 [p], d1; ret; }}"""
+    memory, out = Memory(), np.zeros(64, np.uint32)
+    launch = Launch("k", "k", (1, 1, 1), (64, 1, 1), (memory.bind("o", out, access="w"),))
+    assert run(text, launch, memory).ok
+    found = out.view(np.float16 if half else np.float32).reshape(-1, 2)
+    assert (found == np.array(wanted.split(), found.dtype)).all()
+
+
 # What is refused
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"

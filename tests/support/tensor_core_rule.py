@@ -1,4 +1,4 @@
-"""What a tensor core computes, one element at a time in exact arithmetic: the rule that the emulator's fast code has."""
+"""What a tensor core computes, one element at a time in exact arithmetic: the rule without the emulator's haste."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def _group(a: Sequence[float], b: Sequence[float], c: float, rule: Rule) -> floa
         return 0.0
     if rule.half:
         with np.errstate(over="ignore"):
-            return float(np.float16(float(total)))
+            return float(np.float16(float(total))) or 0.0
     kept = truncated(total, exponent(total, rule.least_sum) - rule.fraction)
     return float(kept) if abs(kept) < 2**128 else math.copysign(math.inf, total)

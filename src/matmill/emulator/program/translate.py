@@ -26,9 +26,9 @@ Rows: TypeAlias = "NDArray[np.int64]"
 class Program:
     """A translated entry.
 
-    ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
-    extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class,
-    and their ``matrix_flops`` per lane.
+    ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
+    block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
+    ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane.
     """
 
     entry: Function
