@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.float8 import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.row import Row
-from matmill.emulator.arith.tensor_core import add_products, factor, rule_of
+from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.warpgroup_products import Issued, Rows
@@ -208,6 +208,10 @@ class _Issue:
         self.lanes = site.lanes
         self.file = site.files["32"]
         self.whole = site.whole_warps(i)
+        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        self.cores = [
+            TensorCore(rule_of(_TARGET, x, form.d), machine.buffers) for x in (form.a, form.b) if form.d != "s32"
+        ]
         self.sums = _rows(site, sums)
         self.factors = _rows(site, factors) if factors else None
         self.traffic = machine.tally.traffic(machine.program.index_of(i), "shared", "wgmma")
@@ -275,12 +279,16 @@ class _Issue:
 
     def _floats(self, a: Row, b: Row, c: Row) -> Row:
         """A times B plus C, float32 but for C and D of float16."""
-        rule, right_rule = (rule_of(_TARGET, x, self.form.d) for x in (self.form.a, self.form.b))
-        left = factor(np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None], rule)
-        right = factor(np.ascontiguousarray(np.moveaxis(b, -1, 0))[:, :, None], right_rule)
-        d = np.empty_like(c)
-        add_products(left, right, c, d, rule, self.machine.buffers)
-        return d
+        left, right = (
+            core.factor(np.ascontiguousarray(np.moveaxis(x, -1, 0))) for core, x in zip(self.cores, (a, b), strict=True)
+        )
+        self.cores[0].add(_spread(left, 3), _spread(right, 2), c)
+        return c
+
+
+def _spread(factor: Factor, axis: int) -> Factor:
+    """A factor [k, warps, rows] with an axis more, along which it is broadcast."""
+    return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
 def _rows(site: Site, held: tuple[Register, ...]) -> Rows:

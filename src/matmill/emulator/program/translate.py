@@ -29,8 +29,8 @@ class Program:
 
     ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
-    ``tallies`` count, per block, unguarded instructions by class,
-    and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
+    ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
+    registers of wgmma that are used too early or without a fence.
     """
 
     entry: Function
