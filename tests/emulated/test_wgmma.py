@@ -136,8 +136,8 @@ def test_without_the_old_sums_nan_does_not_matter(late: bool) -> None:
 def test_low_bits_of_tf32_are_ignored() -> None:
     form = Form(8, "tf32", "f32")
     a, b, c = small(form)
-    dirty = [(x.view(np.uint32) | np.uint32(0x1FFF)).view(np.float32) for x in (a, b)]
-    assert (multiplied(form, *dirty, c) == multiplied(form, a, b, c)).all()
+    dirty_a, dirty_b = ((x.view(np.uint32) | np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
+    assert (multiplied(form, dirty_a, dirty_b, c) == multiplied(form, a, b, c)).all()
 
 
 def test_integers_wrap_or_are_clamped() -> None:

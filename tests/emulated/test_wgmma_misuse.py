@@ -18,10 +18,10 @@ FORM = Form(16, "bf16", "f32")
 REGISTERS = Form(16, "bf16", "f32", a_layout=None)
 FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"
 MMA, FROM_REGISTERS = FORM.instruction(), REGISTERS.instruction()
-SUMS, OTHER_SUMS = ("{" + ", ".join(f"d{i}" for i in range(n, n + 8)) + "}" for n in (0, 8))
-OTHER = MMA.replace(SUMS, OTHER_SUMS)
+DESTINATION, OTHER_DESTINATION = ("{" + ", ".join(f"d{i}" for i in range(n, n + 8)) + "}" for n in (0, 8))
+OTHER = MMA.replace(DESTINATION, OTHER_DESTINATION)
 # A product whose A is a sum of the first one.
-CHAINED = FROM_REGISTERS.replace(SUMS, OTHER_SUMS).replace("a0", "d0")
+CHAINED = FROM_REGISTERS.replace(DESTINATION, OTHER_DESTINATION).replace("a0", "d0")
 SCHEDULES = pytest.mark.parametrize("late", [False, True])
 
 
@@ -31,8 +31,8 @@ def wait(groups: int) -> str:
 
 def held(sums: int = 8, form: Form = FORM, threads: int = THREADS) -> Operands:
     """Operands of ones, with ``sums`` registers of zeros for ``threads`` threads."""
-    ones = [np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n)]
-    found = operands(form, *ones, np.zeros((ROWS, form.n), np.float32))
+    a, b = (np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n))
+    found = operands(form, a, b, np.zeros((ROWS, form.n), np.float32))
     found.sums = np.zeros((threads, sums), np.uint32)
     found.factors = np.resize(found.factors, (threads, 4))
     return found
