@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.errors import ArgumentError
-from matmill.launch import HOPPER, Argument, Dim3, Launch, Pointer
+from matmill.launch import HOPPER, Argument, Dim3, Launch, Pointer, why_not_shape
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 
@@ -274,15 +274,14 @@ def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], pd
 
 
 def _why_not_geometry(geometry: Geometry, arch: Arch) -> str | None:
-    x, y, z = geometry.block
-    if x * y * z > arch.max_threads_per_block:
-        return f"{x * y * z} threads per block > {arch.max_threads_per_block}"
-    if geometry.dynamic_shared > arch.shared_per_block:
-        return f"shared memory {geometry.dynamic_shared} > {arch.shared_per_block} bytes per block"
-    for axis, extent, limit in zip("xyz", geometry.grid, (2**31 - 1, 65535, 65535), strict=True):
-        if extent > limit:
-            return f"grid.{axis} = {extent} > {limit}"
-    return None if geometry.cluster == (1, 1, 1) else _why_not_cluster(geometry, arch)
+    why = why_not_shape(
+        geometry.grid,
+        geometry.block,
+        geometry.dynamic_shared,
+        most_threads=arch.max_threads_per_block,
+        most_shared=arch.shared_per_block,
+    )
+    return why if why is not None or geometry.cluster == (1, 1, 1) else _why_not_cluster(geometry, arch)
 
 
 def _why_not_cluster(geometry: Geometry, arch: Arch) -> str | None:

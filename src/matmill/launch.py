@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -27,11 +28,16 @@ class Pointer:
 class TensorMap:
     """A tensor for TMA, as ``cuTensorMapEncodeTiled`` takes it (CUDA driver API, "Tensor Map Object Management").
 
-    ``element`` is a row of its data types in lower case, such as ``"float16"``. ``sizes`` and ``box`` count elements of
-    each dimension, the contiguous one first; ``strides`` are bytes, of every dimension but the first. ``swizzle`` is 0
-    or the 32, 64 or 128 bytes within which the 16-byte chunks of the box are exchanged in shared memory.
+    ``element`` is a row of its data types in lower case, such as ``"float16"``; float32 data of type ``"tfloat32"``
+    is rounded as it is loaded. ``sizes`` and ``box`` count elements of each dimension, the contiguous one first;
+    ``strides`` are bytes, of every dimension but the first. ``swizzle`` is 0 or the 32, 64 or 128 bytes within which
+    the 16-byte chunks of the box are exchanged in shared memory. Of each ``element_strides`` elements of a dimension
+    one is copied (none given: every element; the first dimension's counts with ``interleave`` alone). ``interleave``
+    is 0, or 16 or 32 bytes of channels that are neighbours. ``promotion`` is 0, or the 64, 128 or 256 bytes that L2
+    reads at once. With ``nan_fill`` what is loaded from outside the tensor is NaN, else zeros.
 
-    The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch.
+    The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch
+    (:func:`matmill.tensor_map.encode`).
     """
 
     NBYTES: ClassVar[int] = 128
@@ -43,6 +49,14 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    element_strides: tuple[int, ...] = ()
+    interleave: int = 0
+    promotion: int = 256
+    nan_fill: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.element_strides:
+            object.__setattr__(self, "element_strides", (1,) * len(self.sizes))
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,56 @@ def in_memory(value: Argument, encode: Encode) -> bytes:
 #: The first compute capability with programmatic dependent launch, with clusters and with tensor maps (CUDA
 #: programming guide).
 HOPPER = (9, 0)
+
+
+# Of a GPU's shared memory the most KiB that a block may have, by compute capability (CUDA programming guide, "Compute
+# Capabilities").
+_SHARED_PER_BLOCK = {
+    (7, 0): 96, (7, 2): 96, (7, 5): 64, (8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227,
+    (10, 0): 227, (10, 3): 227, (11, 0): 227, (12, 0): 99, (12, 1): 99,
+}  # fmt: skip
+#: Bytes of shared memory that a block may have on every GPU, and that a kernel may declare with a fixed size.
+STATIC_SHARED = 48 << 10
+
+
+def shared_per_block(capability: tuple[int, int]) -> int:
+    """The most bytes of shared memory of a block on GPUs of a compute capability; of an unknown one, of any GPU.
+
+    >>> shared_per_block((9, 0)), shared_per_block((6, 1))
+    (232448, 49152)
+    """
+    if capability < min(_SHARED_PER_BLOCK):
+        return STATIC_SHARED
+    return _SHARED_PER_BLOCK.get(capability, max(_SHARED_PER_BLOCK.values())) << 10
+
+
+# The most blocks of a grid and threads of a block along x, y and z, on every GPU since compute capability 3.0 (CUDA
+# programming guide, "Compute Capabilities").
+_MOST = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
+
+
+def why_not_shape(
+    grid: Dim3, block: Dim3, dynamic: int, *, most_threads: int, most_shared: int, static: int = 0
+) -> str | None:
+    """What keeps a GPU from a launch of this shape, if anything.
+
+    ``dynamic`` and ``static`` are a block's bytes of shared memory, of which a GPU allows ``most_shared`` together;
+    ``most_threads`` are the threads that it allows in a block.
+
+    >>> why_not_shape((1, 70000, 1), (256, 1, 1), 0, most_threads=1024, most_shared=49152)
+    'grid.y = 70000 > 65535'
+    """
+    for name, extents in (("grid", grid), ("block", block)):
+        for axis, extent, most in zip("xyz", extents, _MOST[name], strict=True):
+            if not 1 <= extent <= most:
+                return f"{name}.{axis} = {extent} " + ("< 1" if extent < 1 else f"> {most}")
+    threads = prod(block)
+    if threads > most_threads:
+        return f"{threads} threads per block > {most_threads}"
+    if dynamic < 0:
+        return f"{dynamic} bytes of dynamic shared memory"
+    shared = dynamic + static
+    return f"shared memory {shared} > {most_shared} bytes per block" if shared > most_shared else None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from matmill.emulator import KernelFault, Memory, run
 from matmill.emulator.engine import scheduler
-from matmill.emulator.report.hazards import KINDS
+from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.launch import Launch
@@ -37,8 +37,11 @@ BODIES = {
     "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
+    "uninitialised-global": "x[t] += 1;",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
-    "divergent-barrier": "if (t < 40) __syncthreads();",
+    "same-value": "x[0] = 1;",
+    "divergent-barrier": 'if (t % 2) __syncthreads(); else asm volatile("bar.sync 0;" ::: "memory");',
+    "early-exit": "if (t >= 40) return; __syncthreads(); x[t] = 1;",
     "missing-wait": (
         'extern __shared__ float s[]; const unsigned at = __cvta_generic_to_shared(s + t); asm volatile("cp.async.ca'
         '.shared.global [%0], [%1], 4;" :: "r"(at), "l"(x + t) : "memory"); __syncthreads(); x[t] = s[t];'
@@ -50,6 +53,8 @@ BODIES = {
     "partial-warp": (
         'unsigned d = t; if (t < 40) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(d)); x[t] = d;'
     ),
+    "shuffle": "x[t] = __shfl_xor_sync(0xffff, x[t], 1);",
+    "shuffle-source": "if (t < 20) x[t] += __shfl_down_sync(0xfffff, x[t], 16);",
     "warpgroup": 'asm volatile("wgmma.fence.sync.aligned;");',
     "matrix-descriptor": product(wait=WAIT, descriptor="1ull << 50"),
     "register-in-flight": product() + f'asm volatile("{WAIT}");',
@@ -57,15 +62,16 @@ BODIES = {
     "unwaited": product(),
     "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',
 }
-THREADS = dict.fromkeys(list(BODIES)[-5:], 128)
+WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool"}
 
 
 def found(kind: str) -> list[str]:
     """What the emulator says of the kernel of a kind."""
     text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
     memory, x = Memory(), np.ones(64, np.float32)
-    pointer = memory.bind("x", x, access="r" if kind == "read-only" else "rw")
-    block = (THREADS.get(kind, 64), 1, 1)
+    access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
+    pointer = memory.bind("x", x, access=access, initialised=initialised)
+    block = (128 if kind in WARPGROUP else 64, 1, 1)
     launch = Launch("demo", "k", (1, 1, 1), block, (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
@@ -77,7 +83,8 @@ def found(kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_shows_what_the_emulator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "STEP_LIMIT", 20_000)
-    messages = [m.replace("20,000 steps", "2,000,000 steps") for m in found(kind) if m.startswith(kind)]
+    start = f"{SEVERITIES[kind]}: {kind} at "
+    messages = [m.replace("20,000 steps", "2,000,000 steps") for m in found(kind) if m.startswith(start)]
     assert messages
     shown = without_numbers(PAGE.read_text(encoding="utf-8"))
     assert any(without_numbers(message) in shown for message in messages), messages

@@ -11,7 +11,8 @@ import pytest
 
 from matmill.emulator import KernelFault, Memory, Report, run
 from matmill.errors import ArgumentError
-from matmill.launch import Launch, Struct
+from matmill.launch import Launch, Pointer, Struct, TensorMap
+from matmill.tensor_map import encode
 from support.ptx_tools import HEADER, Array, compile_ptx
 
 THREADS = 64
@@ -174,3 +175,14 @@ def test_what_a_kernel_may_not_do_with_its_parameters(body: str, kind: str, mess
     with pytest.raises(KernelFault, match=message) as found:
         launch(ptx, Memory(), whole, replace(whole, data=bytes(8)), threads=2)
     assert found.value.hazard.kind == kind
+
+
+def test_tensor_maps_are_parameters_of_128_bytes() -> None:
+    tensor = TensorMap(Pointer("A", 1 << 36), "float16", (64, 8), (128,), (64, 8), swizzle=128)
+    body = " ".join(f"ld.param.b64 v, [map+{at}]; st.global.u64 [to+{at}], v;" for at in range(0, 128, 8))
+    ptx = _by_hand(".param .u64 out, .param .align 64 .b8 map[128]", f"ld.param.u64 to, [out]; {body}")
+    memory, out = Memory(), np.ones(16, np.uint64)
+    launch(ptx, memory, memory.bind("out", out, access="rw"), tensor, threads=2)
+    assert out.tobytes() == encode(tensor, 1 << 36)
+    with pytest.raises(ArgumentError, match=r"tensor map of A: box\[0\]: got 128 bytes"):
+        launch(ptx, memory, memory.bind("out", out, access="rw"), replace(tensor, swizzle=64), threads=2)

@@ -215,15 +215,6 @@ def test_a_barrier_that_some_threads_of_a_warp_skip_is_reported() -> None:
     assert {h.kind for h in report.hazards} == {"divergent-barrier"}
 
 
-def test_exited_threads_do_not_hold_up_a_barrier_but_are_reported() -> None:
-    source = """extern "C" __global__ void k(int* o, int n) {
-      int t = threadIdx.x; if (t >= n) return; __syncthreads(); o[t] = t; }"""
-    out = np.zeros(128, np.int32)
-    report = launch(compile_ptx(source), {"o": out}, np.int32(70), block=(128, 1, 1))
-    assert out.tolist() == [*range(70), *[0] * 58]
-    assert {h.kind for h in report.hazards} == {"divergent-barrier"}
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_blocks_of_any_size_meet_at_barriers(schedule: int) -> None:
     source = REVERSE.replace("BARRIER", "__syncthreads();")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from matmill.emulator.races import interval_log
 from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.errors import ArgumentError, EmulationError
+from support.race_stores import distinct
 
 BLOCKS, WARPS = 2, 3
 LANES = (0, 1, 31)
@@ -66,7 +67,7 @@ def detect(program: list[Step]) -> RaceDetector:
                     width=now.width,
                     kind=now.kind,
                     where=where,
-                    same_value=np.full(len(warps), now.agreed),
+                    stores=distinct(warps, now.width, agreed=now.agreed),
                 )
         elif now.op == "commit":
             detector.copy_commit(warps)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.detector import RaceDetector
+from support.race_stores import distinct
 
 BLOCKS, WARPS = 3, 3
 LANES = (0, 1)
@@ -63,7 +64,7 @@ def detect(program: Iterable[Step]) -> Found:
         else:
             detector.access(
                 now.space, warp=warps, addresses=np.full(active.shape, now.address), active=active, width=4,
-                kind=now.op, where=where, same_value=np.ones(len(warps), np.bool_), ordering=now.ordering,
+                kind=now.op, where=where, stores=distinct(warps, 4, agreed=True), ordering=now.ordering,
             )  # fmt: skip
     return {(race.address, race.first_where, race.second_where) for race in detector.races()}
 

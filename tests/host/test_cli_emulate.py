@@ -184,15 +184,44 @@ def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str
     record = asked(*command, code=cli.FAILED, capsys=capsys)
     assert record["ok"] is False
     (hazard,) = record["hazards"]
-    assert (hazard["kind"], hazard["where"]) == ("race", "racy.cu:4")
+    assert (hazard["severity"], hazard["kind"], hazard["where"]) == ("error", "race", "racy.cu:4")
     assert "with nothing that orders them" in hazard["message"]
     assert record["counters"]["shared_load_requests"] == 2
     assert main(command) == cli.FAILED
     shown = capsys.readouterr().out
-    assert "1 hazard\n" in shown
+    assert "1 error\n" in shown
+    assert "\nerror: race at racy.cu:4: racy: " in shown
     assert "  racy.cu:3  s[threadIdx.x] = 1;" in shown
     assert "  racy.cu:4  y[threadIdx.x] = s[63 - threadIdx.x];" in shown
     assert asked(*command, "--no-races", capsys=capsys)["ok"] is True
+
+
+def test_notes_fail_only_where_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "flag.cu").write_text(
+        'extern "C" __global__ void flag(int* y) {\n  if (threadIdx.x >= 40) return;\n  __syncthreads();\n'
+        "  *y = 1;\n}\n"
+    )
+    command = ["emulate", "flag.cu", "--block", "64", "--arg", "zeros:i32:1"]
+    record = asked(*command, capsys=capsys)
+    assert record["ok"] is True
+    found = [("note", "early-exit"), ("note", "same-value")]
+    assert [(hazard["severity"], hazard["kind"]) for hazard in record["hazards"]] == found
+    assert asked(*command, "--strict", code=cli.FAILED, capsys=capsys) == record | {"ok": False}
+    assert main(command) == cli.OK
+    shown = capsys.readouterr().out
+    assert ": 2 notes\n" in shown
+    assert "\nnote: early-exit at flag.cu:3: flag: " in shown
+
+
+def test_reads_of_outputs_are_reported_on_demand(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(folder / "old.npy", np.zeros(90, np.float32))
+    command = [*LAUNCH, "--arg", "zeros:f32:90", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "90"]
+    assert asked(*command, capsys=capsys)["ok"] is True
+    (hazard,) = asked(*command, "--initcheck", code=cli.FAILED, capsys=capsys)["hazards"]
+    assert (hazard["kind"], hazard["where"]) == ("uninitialised-global", "axpy.cu:4")
+    for given in ("zeros:f32:90", "out:old.npy"):
+        command[len(LAUNCH) + 3] = given
+        assert asked(*command, "--initcheck", capsys=capsys)["ok"] is True
 
 
 def test_faults_end_with_code_1_and_write_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,7 +313,10 @@ def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsy
         (["emulate", "axpy.cu"], "--block"),
         (["emulate", "axpy.cu", "--block", "0"], "positive whole numbers"),
         (["emulate", "axpy.cu", "--block", "1,2,3,4"], "one to three"),
-        (["emulate", "axpy.cu", "--block", "4096", *GOOD], "1 to 1024 threads per block"),
+        (["emulate", "axpy.cu", "--block", "4096", *GOOD], "got block.x = 4096 > 1024; wanted a launch that a GPU of"),
+        (["emulate", "axpy.cu", "--block", "1,1,128", *GOOD], "got block.z = 128 > 64"),
+        (["emulate", "axpy.cu", "--block", "1", "--grid", "1,70000", *GOOD], "got grid.y = 70000 > 65535"),
+        (["emulate", "axpy.cu", "--block", "1", "--shared", "400000", *GOOD], "got shared memory 400000 > 232448"),
         (["emulate", "axpy.cu", "--block", "1", "--shared", "x", *GOOD], "zero or more"),
         (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "2=y.npy"], "an array argument: 0, 1"),
         (["emulate", "axpy.cu", "--block", "1", *GOOD, "--out", "y.npy"], "INDEX=FILE.npy"),

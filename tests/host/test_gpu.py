@@ -182,6 +182,7 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
 
     facts: dict[str, Any] = {
         "last": None,
+        "index": 0,
         "arch": arch.get("h200"),
         "enqueue": enqueue,
         "function": lambda _binary, _launch: 99,
@@ -199,7 +200,7 @@ def _launching(status: int, context: int) -> tuple[gpu.GPU, Driver, list[Any]]:
     return device, driver, seen
 
 
-BINARY: Any = "a cubin"
+BINARY = Binary("toy", "scale", "sm_90a", b"cubin", "ptx", Resources(32, 0, 0, 0, 1024))
 
 
 @pytest.mark.parametrize(("context", "around"), [(77, []), (0, ["push", "pop"]), (5, ["push", "pop"])])
@@ -228,6 +229,22 @@ def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str, 
     assert driver.calls == ([] if context else ["push", "pop"])
     assert len(seen) == (tries if context else 1)
     assert device.last is None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"grid": (1, 70000, 1)}, "grid.y = 70000 > 65535"),
+        ({"block": (1, 1, 128)}, "block.z = 128 > 64"),
+        ({"block": (64, 32, 1)}, "2048 threads per block > 1024"),
+        ({"dynamic_shared": 226 * 1024 + 4}, "shared memory 232452 > 232448 bytes per block"),
+    ],
+)
+def test_a_launch_that_no_gpu_takes_does_not_reach_the_driver(change: dict[str, Any], why: str) -> None:
+    device, driver, seen = _launching(0, 77)
+    with pytest.raises(LaunchError, match=rf"toy<<<grid.*got {why}; wanted a launch that GPU 0 \(H200 SXM 141 GB\)"):
+        device.launch(BINARY, replace(LAUNCH, **change))
+    assert (driver.calls, seen) == ([], [])
 
 
 class Code:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
 _CODE_WIDTH = 60
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 # Columns of the table by line: heading, and the counts that it is made of.
 _TRAFFIC = (
     ("global loads", "global_load_requests", "global_load_sectors"),
@@ -43,7 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="run any CUDA C++ or PTX kernel without a GPU",
         description="Runs one launch of a kernel in the emulator and reports counts, memory traffic by source line, "
         "and hazards: races, accesses out of bounds, reads of uninitialised shared memory, missing waits, deadlocks.",
-        epilog="Exit codes: 0 no hazards, 1 hazards or a fault, 2 usage. Give negative numbers as --arg=-5.",
+        epilog="Exit codes: 0 no error, 1 errors (with --strict any hazard), 2 usage. Negative numbers: --arg=-5.",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="PTX (.ptx) or CUDA C++ (.cu)")
     parser.add_argument("--entry", metavar="NAME", help="the kernel (default: the only one)")
@@ -65,7 +67,11 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
+    parser.add_argument(
+        "--initcheck", action="store_true", help="report reads of out:FILE:TYPE:SHAPE arrays before anything is stored"
+    )
     parser.add_argument("--no-races", action="store_true", help="do not look for races: about 3 times as fast")
+    parser.add_argument("--strict", action="store_true", help="let warnings and notes fail too")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -97,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     named = _named(values)
     files = _files(args.out, named)
     memory = Memory()
-    arguments: tuple[Any, ...] = tuple(_argument(memory, index, each) for index, each in enumerate(values))
+    bind = partial(_bound, memory, initcheck=args.initcheck)
+    arguments: tuple[Any, ...] = tuple(_argument(bind, index, each) for index, each in enumerate(values))
     launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl)
     report: Report | None = None
     try:
@@ -116,11 +123,12 @@ def run(args: argparse.Namespace) -> int:
         for path, name in files.items():
             save(path, np.asarray(named[name].value))
     outputs = [_output(path, name, named[name]) for path, name in files.items()] if report is not None else []
+    failed = any(args.strict or hazard.severity == "error" for hazard in hazards)
     if args.json:
-        show_json(_record(launch, report, hazards, outputs))
+        show_json({"ok": not failed} | _record(launch, report, hazards, outputs))
     else:
         show(_shown(args.file, launch, report, hazards, outputs))
-    return 1 if hazards else 0
+    return 1 if failed else 0
 
 
 def _ptx(args: argparse.Namespace) -> str:
@@ -187,20 +195,23 @@ def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given | Gi
     ]
 
 
-def _argument(memory: Memory, index: int, each: Given | GivenStruct) -> Pointer | np.generic | Struct:
+def _argument(
+    bind: Callable[[str, Given], Pointer | np.generic], index: int, each: Given | GivenStruct
+) -> Pointer | np.generic | Struct:
     """An argument as the launch takes it: arrays bound to addresses, structs made of their members."""
     if isinstance(each, Given):
-        return _bound(memory, str(index), each)
-    members = [_bound(memory, f"{index}.{n}", member) for n, member in enumerate(each.members)]
+        return bind(str(index), each)
+    members = [bind(f"{index}.{n}", member) for n, member in enumerate(each.members)]
     from matmill.launch import Struct  # noqa: PLC0415 — the same
 
     return Struct.of(*members)
 
 
-def _bound(memory: Memory, name: str, each: Given) -> Pointer | np.generic:
-    if isinstance(each.value, np.ndarray):
-        return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r")
-    return each.value
+def _bound(memory: Memory, name: str, each: Given, *, initcheck: bool) -> Pointer | np.generic:
+    if not isinstance(each.value, np.ndarray):
+        return each.value
+    initialised = each.initialised or not initcheck
+    return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r", initialised=initialised)
 
 
 def _named(values: Sequence[Given | GivenStruct]) -> dict[str, Given]:
@@ -241,17 +252,23 @@ def _output(path: Path, name: str, each: Given) -> dict[str, Any]:
 def _record(
     launch: Launch, report: Report | None, hazards: Sequence[Hazard], outputs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The JSON document. After a fault there are no counts."""
+    """The JSON document but for "ok". After a fault there are no counts."""
     lines = report.by_line if report is not None else {}
     return {
-        "ok": not hazards,
         "kernel": launch.entry,
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared": launch.dynamic_shared,
         "counters": report.counters.as_dict() if report is not None else {},
         "hazards": [
-            {"kind": h.kind, "where": h.where, "message": h.message, "instruction": h.instruction} for h in hazards
+            {
+                "severity": h.severity,
+                "kind": h.kind,
+                "where": h.where,
+                "message": h.message,
+                "instruction": h.instruction,
+            }
+            for h in hazards
         ],
         "by_line": {location: _counted(vars(counts)) for location, counts in lines.items()},
         "outputs": outputs,
@@ -266,8 +283,7 @@ def _shown(
     file: Path, launch: Launch, report: Report | None, hazards: Sequence[Hazard], outputs: list[dict[str, Any]]
 ) -> Iterator[RenderableType]:
     """The report for people."""
-    verdict = f"{len(hazards)} hazard{'s' if len(hazards) > 1 else ''}" if hazards else "no hazards"
-    yield Text(f"{launch}: {verdict}")
+    yield Text(f"{launch}: {_verdict(hazards)}")
     source = _lines(file)
     yield from _shown_hazards(hazards, source)
     if report is not None:
@@ -275,6 +291,13 @@ def _shown(
     for output in outputs:
         shape = "x".join(map(str, output["shape"]))
         yield Text(f"argument {output['argument']} ({output['dtype']} {shape}) is in {output['file']}")
+
+
+def _verdict(hazards: Sequence[Hazard]) -> str:
+    """How many hazards of each severity there are: "2 errors, 1 note"."""
+    counts = {each: sum(hazard.severity == each for hazard in hazards) for each in _STYLES}
+    said = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+    return ", ".join(said) or "no hazards"
 
 
 def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterator[RenderableType]:
@@ -285,7 +308,7 @@ def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterato
         alike.setdefault((hazard.kind, locations), []).append(hazard)
     for (_, locations), group in alike.items():
         yield Text()
-        yield Text(str(group[0]), style="bold red")
+        yield Text(str(group[0]), style=_STYLES[group[0].severity])
         if len(group) > 1:
             yield Text(f"  and {len(group) - 1} more in copies of the same lines")
         for location in locations:

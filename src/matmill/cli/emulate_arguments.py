@@ -45,11 +45,12 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Given:
-    """A scalar or an array, whether the kernel may store to it, and the file it is written to."""
+    """A scalar or an array, whether the kernel may store to it, its file, and whether it has values from the start."""
 
     value: np.generic | Array
     writable: bool = True
     file: Path | None = None
+    initialised: bool = True
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,9 @@ def _output(rest: str, position: _Position) -> Given:
         dtype = TYPES[more[0]]
         # As floats these are NaN, so that what the kernel forgets to store shows.
         array = np.full(math.prod(shape) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
-        path = Path(file)
+        path, initialised = Path(file), False
     else:
-        path = Path(rest)
+        path, initialised = Path(rest), True
         array = np.array(load(path, str(position), wanted="of any type"))
     writable(path, str(position))
-    return Given(array, file=path)
+    return Given(array, file=path, initialised=initialised)

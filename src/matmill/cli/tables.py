@@ -190,7 +190,7 @@ def _remarks(outcome: Outcome) -> Iterable[str]:
         yield f"* {', '.join(rungs)}: {note}"
     for row in outcome.rows:
         for hazard in row.hazards[:_HAZARDS_SHOWN]:
-            yield f"{row.rung} {hazard['kind']}: {hazard['message']} ({hazard['where']})"
+            yield f"{row.rung} {hazard['severity']}: {hazard['kind']}: {hazard['message']} ({hazard['where']})"
         if len(row.hazards) > _HAZARDS_SHOWN:
             yield f"{row.rung} and {len(row.hazards) - _HAZARDS_SHOWN} more; --json shows all"
     if outcome.on != "gpu":

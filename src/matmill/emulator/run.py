@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.engine.clusters import cluster_order
 from matmill.emulator.engine.dependent_launch import is_dependent
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
@@ -31,7 +32,7 @@ _BATCH_LANES = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that there were no hazards."""
+    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
 
     counters: Counters
     hazards: tuple[Hazard, ...] = ()
@@ -39,8 +40,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
-        return not self.hazards
+        """Whether there is no error among the hazards; warnings and notes do not count."""
+        return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 def run(
@@ -67,7 +68,6 @@ def run(
     """
     module = _parsed(module) if isinstance(module, str) else module
     program = translate(module, launch.entry)
-    check_launch(program, launch)
     space = AddressSpace(memory)
     warps = -(-launch.threads_per_block // LANES)
     detector = None
@@ -78,9 +78,12 @@ def run(
             partial_barriers=program.has_partial_barriers,
             releases=program.has_releases,
         )
+    cluster = program.entry.cluster if launch.cluster == (1, 1, 1) else None
+    launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)
+    check_launch(program, launch, module.capability)
     context = LaunchContext(
         program=program,
-        launch=replace(launch, pdl=is_dependent(launch, module)),
+        launch=launch,
         space=space,
         symbols=allocate_variables(module, space),
         parameters=parameter_bytes(program, launch),
@@ -88,11 +91,11 @@ def run(
         counting=counters,
         late_copies=late_copies,
     )
-    per_batch = max(1, min(launch.blocks, _BATCH_LANES // (warps * LANES)))
-    order = np.arange(launch.blocks)
+    clusters = cluster_order(launch)
+    per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if schedule:
-        order = np.random.default_rng(schedule).permutation(order)
-    batches = [order[i : i + per_batch] for i in range(0, len(order), per_batch)]
+        clusters = np.random.default_rng(schedule).permutation(clusters)
+    batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
     def worker(mine: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
@@ -204,7 +207,8 @@ def _report_races(
         message = (
             f"{launch.kernel}: {where}: {race.first_kind} by {threads[0]} in "
             f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.location}), with nothing that orders them"
+            f"({second.location}), {'both of one value, ' if race.kind == 'same-value' else ''}with nothing that "
+            "orders them"
         )
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

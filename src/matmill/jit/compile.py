@@ -158,7 +158,21 @@ def targets() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in sorted(numbers))
 
 
+def assembler_report(source: Source, target: str) -> str:
+    """What the assembler says of ``source``: resources, and remarks such as that products had to be serialized.
+
+    Nothing is taken from the cache. Raises :class:`~matmill.errors.CompileError` as :func:`compile_source` does.
+    """
+    return _built(source, target, machine_code=True)[0]
+
+
 def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit:
+    log, ptx, cubin = _built(source, target, machine_code=machine_code)
+    return _Unit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+
+
+def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
+    """The compiler's log, the PTX, and the machine code where it is wanted."""
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in source.headers]
@@ -180,7 +194,7 @@ def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit
         cubin = _machine_code(program, source) if machine_code else b""
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return _Unit(cubin, ptx, {name: parse_resources(log, name) for name in _ENTRY.findall(log)})
+    return log, ptx, cubin
 
 
 def _machine_code(program: object, source: Source) -> bytes:

@@ -26,15 +26,13 @@ from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
 from matmill.errors import DeviceError, LaunchError, NoGPUError
 from matmill.jit.compile import Binary
-from matmill.launch import Launch
+from matmill.launch import HOPPER, STATIC_SHARED, Launch, why_not_shape
 from matmill.runtime.launch_frame import Frame
 from matmill.runtime.memory import Allocation
-from matmill.runtime.tensor_map import encode
+from matmill.tensor_map import encode
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 _OLDEST = (7, 5)
-#: Kernels may use this much shared memory without asking the driver for more (CUDA programming guide).
-_SHARED_BY_DEFAULT = 48 * 1024
 #: Launch shapes remembered per GPU; forgetting one costs its next launch some microseconds.
 _MOST_PREPARED = 4096
 
@@ -91,6 +89,21 @@ class Prepared:
         self._gpu = gpu
         self._what = launch
         self._enqueue = gpu.enqueue
+        why = why_not_shape(
+            launch.grid,
+            launch.block,
+            launch.dynamic_shared,
+            most_threads=gpu.arch.max_threads_per_block,
+            most_shared=gpu.arch.shared_per_block,
+            static=binary.resources.shared,
+        )
+        if why is not None:
+            raise LaunchError(
+                argument=f"launch {launch}",
+                got=why,
+                wanted=f"a launch that GPU {gpu.index} ({gpu.arch.title}) takes",
+                fix="Change the launch's shape.",
+            )
         self._function = gpu.function(binary, launch)
 
     def __call__(self, config: int, parameters: int) -> None:
@@ -206,7 +219,7 @@ class GPU:
 
     def frame(self, launches: Sequence[Launch], names: Sequence[str] = ()) -> Frame:
         """A frame of launches for this GPU."""
-        return Frame(launches, names, self.arch, encode)
+        return Frame(launches, names, self.arch, encode if self.arch.capability >= HOPPER else None)
 
     def launch(self, binary: Binary, launch: Launch, stream: object = None) -> None:
         """Enqueues ``launch`` on ``stream``, as :func:`~matmill.arrays.resolve_stream` reads it, or the default stream.
@@ -344,7 +357,7 @@ class GPU:
         """
         with self.within():
             kernel = self._loaded(binary, launch.entry)
-        if launch.dynamic_shared + binary.resources.shared > _SHARED_BY_DEFAULT:
+        if launch.dynamic_shared + binary.resources.shared > STATIC_SHARED:
             # All there is, whatever this launch needs: the limit is the kernel's, and other launches share it.
             most = self.arch.shared_per_block - binary.resources.shared
             attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -140,12 +140,14 @@ def _worse(first: Row, second: Row) -> Row:
 
 
 def counted(row: Row, report: Report, *, by_line: bool = False) -> Row:
-    """``row`` with what the emulator counted and found; a hazard makes the row fail."""
+    """``row`` with what the emulator counted and found; an error makes the row fail."""
     return replace(
         row,
         ok=bool(row.ok) and report.ok,
         counters=report.counters.as_dict(),
-        hazards=tuple({"kind": h.kind, "message": h.message, "where": h.where} for h in report.hazards),
+        hazards=tuple(
+            {"severity": h.severity, "kind": h.kind, "message": h.message, "where": h.where} for h in report.hazards
+        ),
         lines=_lines(report.by_line) if by_line else None,
     )
 

@@ -7,6 +7,7 @@ distances alone (indices, alignment, wavefronts, sectors) is kept until they cha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory import banks
+from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
+from matmill.emulator.races.detector import Stores
 from matmill.emulator.report.hazards import KernelFault, fault
 
 
@@ -114,24 +117,6 @@ class Addresses:
         return (self.distance + (self.low + offset)).reshape(-1, LANES)
 
 
-def same_values(addresses: NDArray[np.int64], active: Mask, values: tuple[Row, ...]) -> Mask | None:
-    """bool[warps]: whether lanes of a warp with one address store one value; None where no two share an address."""
-    # Inactive lanes get addresses of their own, below all real ones.
-    own = np.where(active, addresses, -1 - np.arange(LANES))
-    order = np.argsort(own, axis=1, kind="stable")
-    ordered = np.take_along_axis(own, order, axis=1)
-    meet = ordered[:, 1:] == ordered[:, :-1]
-    if not meet.any():
-        return None
-    equal = np.ones(len(own), np.bool_)
-    for value in values:
-        row = np.broadcast_to(value, own.size)
-        bits = row.view(f"u{row.dtype.itemsize}").reshape(own.shape)
-        sorted_bits = np.take_along_axis(bits, order, axis=1)
-        equal &= ((sorted_bits[:, 1:] == sorted_bits[:, :-1]) | ~meet).all(axis=1)
-    return equal
-
-
 def _same_mask(a: Mask | None, b: Mask | None) -> bool:
     if a is None or b is None:
         return a is b
@@ -139,13 +124,24 @@ def _same_mask(a: Mask | None, b: Mask | None) -> bool:
 
 
 class Piece:
-    """The lanes of an access that one region serves: ``index`` counts elements from ``start``."""
+    """The lanes of an access that one region serves: ``index`` counts elements from ``start``.
 
-    def __init__(self, region: Region, start: int, index: NDArray[np.int64], mask: Mask | None) -> None:
+    ``owners`` are the blocks of the batch whose shared memory the lanes name, None where each names its own.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        start: int,
+        index: NDArray[np.int64],
+        mask: Mask | None,
+        owners: NDArray[np.int64] | None = None,
+    ) -> None:
         self.region = region
         self.start = start
         self.index = index
         self.mask = mask
+        self.owners = owners
 
 
 class Access:
@@ -192,6 +188,8 @@ class Access:
         if addresses.epoch != self.epoch:
             self._find()
             self.epoch = addresses.epoch
+        if self.machine.mbarriers.live:
+            self._check_mbarriers()
         for total, now in zip(self.traffic, self.counts, strict=True):
             total[0] += now[0]
             total[1] += now[1]
@@ -234,10 +232,14 @@ class Access:
         addresses = self.addresses
         absolute = addresses.absolute(self.offset).reshape(-1)
         active = addresses.active_lanes().reshape(-1)
-        found: dict[int, tuple[Region, int, list[int]]] = {}
+        found: dict[int, tuple[Region, list[int]]] = {}
+        starts = np.zeros(len(absolute), np.int64)
+        peers = self._peers(absolute)
         for lane in np.flatnonzero(active):
             address = int(absolute[lane])
             region, start = self.machine.region_at(addresses.space, address)
+            if peers is not None and address & MAPPED:
+                region, start = (self.machine.shared if peers[lane] >= 0 else None), address & OFFSET_MASK
             if region is None or start + self.width > region.end:
                 raise self.fault("out-of-bounds", int(lane), address)
             if address & (self.width - 1):
@@ -245,17 +247,48 @@ class Access:
             if self.kind != "read" and not region.writable:
                 raise self.fault("read-only", int(lane), address)
             key = id(region.allocation) if region.allocation is not None else id(region.words)
-            found.setdefault(key, (region, address - start, []))[2].append(int(lane))
+            found.setdefault(key, (region, []))[1].append(int(lane))
+            starts[lane] = start
         pieces = []
-        for region, space_base, lanes in found.values():
+        for region, lanes in found.values():
             mask = np.zeros(len(absolute), np.bool_)
             mask[lanes] = True
-            first = absolute[lanes[0]]
-            local = np.where(mask, absolute, first) - space_base - region.start
+            local = np.where(mask, starts, starts[lanes[0]]) - region.start
             base = addresses.lanes.base(region.kind)
+            owners = peers if region.kind == "shared" else None
+            if owners is not None:
+                base = owners * self.machine.geometry.shared_stride
             local = local if base is None else local + base
-            pieces.append(Piece(region, 0, local >> self.shift, mask))
+            pieces.append(Piece(region, 0, local >> self.shift, mask, owners))
         return pieces
+
+    def _peers(self, absolute: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """The block of the batch whose shared memory each lane names; None where none names a block by its rank."""
+        if self.addresses.space not in {"shared", "generic"} or not (absolute & MAPPED).any():
+            return None
+        shared = (absolute < 2 * MAPPED) | (absolute >= SHARED_WINDOW)
+        named = np.where(shared, absolute, 0)
+        return self.machine.shared_places(named, self.addresses.lanes.columns)[0] if shared.any() else None
+
+    def _check_mbarriers(self) -> None:
+        """Report an ordinary access to the 64 bits of a live mbarrier."""
+        machine, addresses = self.machine, self.addresses
+        if not any(piece.region.kind == "shared" for piece in self.pieces):
+            return
+        low = (addresses.low + self.offset) & OFFSET_MASK
+        if not machine.mbarriers.near(low, low + addresses.span + self.width):
+            return
+        lanes = np.flatnonzero(addresses.active_lanes())
+        absolute = addresses.absolute(self.offset).reshape(-1)[lanes]
+        blocks, offsets = machine.shared_places(absolute, addresses.lanes.columns[lanes])
+        for lane, block, offset in zip(lanes.tolist(), blocks.tolist(), offsets.tolist(), strict=True):
+            key = machine.mbarriers.hit(block, offset, self.width)
+            if key is not None:
+                thread = addresses.lanes.thread_name(lane)
+                machine.mbarriers.report(
+                    self.instruction, f"of {thread} {self._doing(int(offset), 'shared')}, a live mbarrier"
+                )
+                return
 
     def fault(self, kind: str, lane: int, address: int, space: str | None = None) -> KernelFault:
         """The error for one lane's illegal access, in the access's own state space or another one."""
@@ -340,6 +373,14 @@ class Access:
                 width=self.width,
                 kind=self.kind,
                 where=self.where,
-                same_value=same_values(absolute, active, values) if self.kind == "write" else None,
+                stores=Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None,
                 ordering=ordering,
             )
+
+    def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """What the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
+        held, first, lanes = piece.region.words[self.element], piece.start >> self.shift, len(piece.index)
+        stored = np.stack([np.broadcast_to(value.view(f"u{self.element}"), lanes) for value in values], axis=1)
+        there = np.stack([held[first + i + piece.index] for i in range(len(values))], axis=1)
+        shape = (-1, LANES, self.width)
+        return stored.view(np.uint8).reshape(shape), there.view(np.uint8).reshape(shape)

@@ -6,8 +6,6 @@ another, so a forgotten wait gives the right numbers here, and nearly always on 
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from matmill.emulator.arith.row import Mask
@@ -19,8 +17,7 @@ from matmill.launch import HOPPER, Launch
 
 def is_dependent(launch: Launch, module: Module) -> bool:
     """Whether ``launch`` has to wait for the grid before it, on the GPUs that ``module`` is for."""
-    found = re.match(r"sm_(\d+)", module.target)
-    return launch.pdl and found is not None and divmod(int(found[1]), 10) >= HOPPER
+    return launch.pdl and module.capability >= HOPPER
 
 
 class GridDependency:

@@ -1,4 +1,4 @@
-"""Which bytes of shared memory hold something: loads of others are reported."""
+"""Which bytes of shared memory, and of uninitialised buffers, hold something: loads of others are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matmill.emulator.engine.access import Access, Piece
 
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:
-    """Report shared bytes that nothing was stored to, and return False. Initialised bytes are checked once."""
+    """Report bytes that nothing was stored to, and return False. Initialised bytes are checked once."""
     key = ("written", access.addresses.low + access.offset, access.width)
     if key in access.addresses.memo or piece.region.written is None:
         return True
@@ -25,24 +25,41 @@ def check_written(access: Access, piece: Piece, vector: int) -> bool:
         access.addresses.memo[key] = True
         return True
     lane = int(np.flatnonzero(~good)[0])
-    machine, lanes = access.machine, access.addresses.lanes
     address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
-    where = machine.describe(access.addresses.space, address)
-    message = (
-        f"{machine.launch.kernel}: {lanes.thread_name(lane)} reads {access.width} bytes at {where} that nothing "
-        f"was stored to, in {access.instruction.text!r}"
-    )
-    machine.hazards.add("uninitialised-shared", access.where, message, access.instruction)
+    _report(access, lane, address, access.addresses.space, piece.region.kind)
     return False
 
 
+def check_copied(access: Access, source: Row, amount: Row) -> None:
+    """Report bytes of uninitialised buffers that a cp.async reads: ``amount`` of them, each lane at its ``source``."""
+    for buffer in access.machine.space.uninitialised:
+        if buffer.written is None:
+            continue
+        inside = (source >= buffer.start) & (source < buffer.end)
+        for byte in range(int(amount[inside].max(initial=0))):
+            lanes = np.flatnonzero(inside & (amount > byte))
+            unset = lanes[buffer.written[1][source[lanes] - buffer.start + byte] == 0]
+            if unset.size:
+                _report(access, int(unset[0]), int(source[unset[0]]), "global", "global")
+                return
+
+
+def _report(access: Access, lane: int, address: int, space: str, kind: str) -> None:
+    machine = access.machine
+    message = (
+        f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {access.width} bytes at "
+        f"{machine.describe(space, address)} that nothing was stored to, in {access.instruction.text!r}"
+    )
+    machine.hazards.add(f"uninitialised-{kind}", access.where, message, access.instruction)
+
+
 def ones(element: int) -> Row:
-    """An element of the size given whose bytes are all 1: shared memory that was stored to."""
+    """An element of the size given whose bytes are all 1: memory that was stored to."""
     return np.frombuffer(b"\x01" * element, {16: "c16"}.get(element, f"u{element}"))
 
 
 def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector: int) -> None:
-    """Mark shared bytes as stored to; done once while the addresses stay the same."""
+    """Mark bytes as stored to; done once while the addresses stay the same."""
     if piece.region.written is None:
         return
     key = ("marked", access.addresses.low + access.offset, access.width)

@@ -21,6 +21,7 @@ class Geometry:
         self, blocks: int, threads: int, block: tuple[int, int, int], shared_stride: int, local_stride: int
     ) -> None:
         self.blocks = blocks
+        self.shared_stride = shared_stride
         self.warps = -(-threads // LANES)
         self.threads = threads
         self.block = block

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.engine.map_changes import MapChanges
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
-from matmill.launch import Launch, Struct, TensorMap, in_memory
+from matmill.launch import STATIC_SHARED, Launch, Struct, in_memory, shared_per_block, why_not_shape
+from matmill.tensor_map import encode
 
 _MAX_THREADS = 1024
+# With the attribute for non-portable sizes; 8 without (CUDA C++ programming guide, "Thread Block Clusters").
+_MAX_CLUSTER = 16
 
 
 @dataclass(frozen=True)
@@ -33,31 +38,51 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
+    maps: MapChanges = field(default_factory=MapChanges)
 
 
-def check_launch(program: Program, launch: Launch) -> None:
-    """The launch must be one that the driver would take, without clusters."""
-    threads = launch.threads_per_block
-    limit = program.entry.limit or _MAX_THREADS
-    if min(*launch.grid, *launch.block) < 1 or threads > limit:
+def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
+    """The launch must be one that the driver of a GPU of this compute capability would take."""
+    entry = program.entry
+    why = why_not_shape(
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared,
+        most_threads=entry.limit or _MAX_THREADS,
+        most_shared=shared_per_block(capability),
+        static=program.static_shared,
+    )
+    if entry.required not in {None, launch.block}:
+        why = f"block {launch.block}, where the kernel is compiled for {entry.required} alone"
+    elif program.static_shared > STATIC_SHARED:
+        why = f"{program.static_shared} bytes of static shared memory > {STATIC_SHARED}"
+    if why is not None:
         raise ArgumentError(
-            argument="launch",
-            got=f"grid {launch.grid}, block {launch.block}",
-            wanted=f"1 to {limit} threads per block",
-            fix="Change the block shape, or the kernel's launch bounds.",
+            argument=f"launch {launch}",
+            got=why,
+            wanted=f"a launch that a GPU of compute capability {'.'.join(map(str, capability))} takes",
+            fix="Change the launch's shape, the kernel's launch bounds, or the target that it is compiled for.",
         )
-    if launch.cluster != (1, 1, 1):
-        raise ArgumentError(
-            argument="launch.cluster",
-            got=f"{launch.cluster}",
-            wanted="(1, 1, 1)",
-            fix="Run the kernel on a GPU: clusters are not emulated.",
-        )
+    _check_cluster(launch, program.entry.cluster)
     if len(launch.args) != len(program.entry.params):
         raise ArgumentError(
             argument="launch.args", got=f"{len(launch.args)} values", wanted=f"{len(program.entry.params)}",
             fix=f"Give one value for each parameter of {program.entry.name}.",
         )  # fmt: skip
+
+
+def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> None:
+    """Clusters must divide the grid, be no larger than the hardware's and those that the kernel was compiled for."""
+    divides = all(side > 0 and not blocks % side for side, blocks in zip(launch.cluster, launch.grid, strict=True))
+    if not divides or math.prod(launch.cluster) > _MAX_CLUSTER or launch.cluster != (required or launch.cluster):
+        raise ArgumentError(
+            argument="launch.cluster",
+            got=f"{launch.cluster} in a grid of {launch.grid}",
+            wanted=f"{required}, as the kernel requires"
+            if required
+            else f"a divisor of it, {_MAX_CLUSTER} blocks at most",
+            fix="Round the grid up to whole clusters and let the blocks beyond the problem do nothing.",
+        )
 
 
 def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
@@ -67,7 +92,7 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
     """
     found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
     for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
-        data = in_memory(argument, _no_tensor_maps)
+        data = in_memory(argument, encode)
         if isinstance(argument, Struct) and (len(data), argument.align) != (variable.size, variable.align):
             raise ArgumentError(
                 argument=f"launch.args[{index}]",
@@ -85,15 +110,6 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
         start = program.parameters[variable]
         found[start : start + len(data)] = np.frombuffer(data, np.uint8)
     return found
-
-
-def _no_tensor_maps(tensor: TensorMap, _address: int) -> bytes:
-    raise ArgumentError(
-        argument=f"tensor map of {tensor.pointer.name}",
-        got="a launch in the emulator",
-        wanted="pointers, numbers, or structs of them",
-        fix="Run the kernel on a GPU: TMA is not emulated.",
-    )
 
 
 def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:

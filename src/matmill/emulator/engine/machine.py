@@ -5,14 +5,22 @@ What changes it is above: bound instructions (``site``), the order of warps (``s
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.exact import Buffers
+from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.async_copies import PendingCopies
+from matmill.emulator.engine.async_queue import AsyncQueue
+from matmill.emulator.engine.bulk_groups import BulkGroups
+from matmill.emulator.engine.clusters import ClusterBarrier
 from matmill.emulator.engine.dependent_launch import GridDependency
 from matmill.emulator.engine.lanes import Geometry
 from matmill.emulator.engine.launch import LaunchContext
+from matmill.emulator.engine.mbarriers import Key, Mbarriers
 from matmill.emulator.engine.register_pool import RegisterPool
 from matmill.emulator.engine.special_rows import special_row
 from matmill.emulator.engine.tally import Tally
@@ -22,16 +30,30 @@ from matmill.emulator.memory.address_space import (
     SHARED_BASE,
     SHARED_WINDOW,
     Allocation,
+    shared_places,
     window_of,
     words,
 )
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
+from matmill.emulator.races.async_events import AsyncEvents
 from matmill.emulator.report.hazards import HazardLog
 
 _DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}
 # What shared memory holds before anything is stored there: as float32 a NaN, so that a forgotten store shows.
 _POISON = 0xFF
+
+
+@dataclass
+class Meeting:
+    """Lanes of one warp (bool[32]) that met for a collective at different instructions of one kind.
+
+    ``sources`` are the operands of all of them, [32] each. ``pending`` lanes have not executed it yet.
+    """
+
+    lanes: NDArray[np.bool_]
+    pending: NDArray[np.bool_]
+    sources: list[Row]
 
 
 class Machine:
@@ -55,9 +77,18 @@ class Machine:
         # Barriers of the batch, by (block, barrier number): warps that arrived without waiting, threads wanted.
         self.arrived: dict[tuple[int, int], list[int]] = {}
         self.expected: dict[tuple[int, int], int] = {}
+        self.events: AsyncEvents | None = None
+        self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
+        self.queue = AsyncQueue(late=context.late_copies)
+        self.maps = context.maps
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
+        self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
+        self.meetings: dict[int, list[Meeting]] = {}
+        self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
+        self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
         self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
@@ -89,6 +120,9 @@ class Machine:
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
         self.arrived.clear()
         self.expected.clear()
+        self.mbarriers.begin()
+        self.cluster.begin()
+        self.bulk.begin()
         if self.dependency is not None:
             self.dependency.begin()
 
@@ -115,12 +149,49 @@ class Machine:
         kind = "const" if space == "const" else "global"
         key = f"{kind}{allocation.start}"
         if key not in self._regions:
-            self._regions[key] = Region(kind, allocation.start, allocation.end, allocation.words, allocation=allocation)
+            self._regions[key] = Region(
+                kind,
+                allocation.start,
+                allocation.end,
+                allocation.words,
+                allocation=allocation,
+                written=allocation.written,
+            )
         return self._regions[key]
 
     def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Shared addresses, generic or not, as offsets in the block's window."""
+        """Shared addresses of the own block, generic or not, as offsets in its window."""
         return addresses & (SHARED_WINDOW - 1)
+
+    def shared_places(
+        self, addresses: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The block of the batch and the offset in its window that threads name by shared addresses.
+
+        ``addresses`` may be generic or not, and of another block of the cluster. The block is -1 where there is none.
+        """
+        return shared_places(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
+
+    def warp_ids(self, warps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Warps of the batch by their numbers in the launch."""
+        geometry = self.geometry
+        ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
+        return np.asarray(ids, np.int64)
+
+    def threads(self, columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Threads of the batch as warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
+        warps, rows = np.unique(columns // LANES, return_inverse=True)
+        lanes = np.zeros((len(warps), LANES), np.bool_)
+        lanes[rows, columns % LANES] = True
+        return self.warp_ids(warps), lanes
+
+    def in_grid(self, key: Key) -> Key:
+        """An mbarrier by the number of its block in the grid."""
+        return int(self.geometry.block_ids[key[0]]), key[1]
+
+    def _phase_done(self, key: Key) -> None:
+        if self.events is not None:
+            self.events.phase_done(self.in_grid(key))
 
     def describe(self, space: str, address: int) -> str:
         """An address for messages."""

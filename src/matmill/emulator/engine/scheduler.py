@@ -1,25 +1,31 @@
 """Which warps run next, and what happens between blocks of code: branches, waits, exits.
 
-A lane's program counter is a block number, plus ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it
-waits at a barrier of its thread block, or ``DONE``.
+A lane's program counter is a block number, plus ``POLL`` while it waits alone (for a phase of an mbarrier, or for its
+cluster), ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it waits at a barrier of its thread block, or
+``DONE``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.stuck import blame, who
+from matmill.emulator.engine.machine import Meeting
+from matmill.emulator.engine.members import FULL, companions, in_own, lane_list, leaves_out, missing
+from matmill.emulator.engine.polls import Polls, columns_of
+from matmill.emulator.engine.stuck import blame, blame_end, who
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
-from matmill.emulator.program.waits import Barrier, Converge, GroupWait
+from matmill.emulator.program.waits import Barrier, Converge, GroupWait, PhaseWait, Poll
 from matmill.emulator.report.hazards import KernelFault, fault
 
+POLL = 1 << 25
 HOLD = 1 << 26
 BARRIER = 1 << 27
 DONE = 1 << 28
@@ -29,6 +35,12 @@ _WATCH_AFTER = 64
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Masks = NDArray[np.uint32]
+
+
+def _kind(end: Terminator) -> tuple[object, ...]:
+    """What lanes at different instructions must have in common to meet: opcode and modifiers."""
+    return () if end.instruction is None else (end.instruction.name, end.instruction.modifiers)
 
 
 @dataclass
@@ -60,17 +72,21 @@ class Scheduler:
         self.stalled = np.full(warps, -1, np.int64)
         self.priority = np.zeros(warps, np.int64)
         self.last_place: dict[int, Instruction] = {}
+        self.polls = Polls(interpreter)
 
     def begin(self, block_ids: Ints) -> None:
         """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
         self.interpreter.begin(block_ids)
-        self.counter[...] = np.where(self.geometry.exists.reshape(-1, LANES), 0, DONE)
+        self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
+        self.counter[...] = np.where(self.machine.live, 0, DONE)
         self.stalled[...] = -1
         self._look(np.arange(self.geometry.warp_count))
         self.steps = 0
         self.quiet = 0
         self.seen_progress = self.machine.progress
         self.watch: dict[tuple[int, int, int], _Watch] = {}
+        self.polled = self.polls.completions()
+        self.timed_out = -1
         self._shuffle()
 
     def _look(self, warps: Ints) -> None:
@@ -94,19 +110,21 @@ class Scheduler:
     def run(self) -> bool:
         """Run until all threads are done (True), or only warps that spin on memory are left (False)."""
         while True:
-            ready = (self.first < HOLD) & (self.stalled != self.machine.progress)
+            self._wake_polling()
+            ready = (self.first < POLL) & (self.stalled != self.machine.progress)
             chosen = np.flatnonzero(ready)
             if not len(chosen):
-                if self._release_held():
+                if self._act() or self._time_out() or self._release_held():
                     continue
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
+                    self._finish_units()
                     self.machine.products.finish()
                     self.machine.registers.finish()
                     if self.machine.detector is not None:
                         self.machine.detector.release(self.geometry.block_ids)
                     return True
-                if (self.first < HOLD).any():
+                if (self.first < POLL).any():
                     return False
                 raise self._deadlock()
             if self.schedule:
@@ -138,7 +156,7 @@ class Scheduler:
     def _run_together(self, block: int, first: int, last: int) -> None:
         """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
         warps = np.arange(first, last)
-        alone = bool((self.first[:first] >= HOLD).all() and (self.first[last:] >= HOLD).all())
+        alone = bool((self.first[:first] >= POLL).all() and (self.first[last:] >= POLL).all())
         while True:
             self._note(block)
             self.interpreter.run_slice(block, first, last)
@@ -150,7 +168,7 @@ class Scheduler:
                 return
             back = following <= block
             block = following
-            if not alone or (back and self.quiet > _WATCH_AFTER):
+            if not alone or self.polled != self.polls.completions() or (back and self.quiet > _WATCH_AFTER):
                 self.counter[first:last] = block
                 self.first[first:last] = block
                 if back and self.quiet > _WATCH_AFTER:
@@ -170,15 +188,32 @@ class Scheduler:
                 return end.target
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
-            return end.next if self.machine.detector is None or not end.detail.barrier else None
-        if end.kind == "wait" and isinstance(end.detail, GroupWait):
+            return end.next if not end.detail.barrier or self._meet_at_once(end, first, last) else None
+        if isinstance(end.detail, GroupWait):
             self._wait_for_products(end.detail, np.arange(first, last), end.instruction)
             return end.next
-        everybody = last - first == self.geometry.warp_count
-        return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
+        return end.next if end.kind == "wait" and self._passes_at_once(end, first, last) else None
 
-    def _passes_at_once(self, barrier: Barrier) -> bool:
-        """Whether all warps of the batch, being here, just pass the barrier: the usual ``__syncthreads()``."""
+    def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Whether whole warps, being here, just pass a warp barrier: the usual ``__syncwarp()``."""
+        warps = np.arange(first, last)
+        if not (self._members(end, warps) == FULL).all():
+            return False
+        if self.machine.detector is not None:
+            self.machine.detector.warp_barrier(self.machine.warp_ids(warps), np.ones((len(warps), LANES), np.bool_))
+        return True
+
+    def _passes_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Whether whole warps need not wait: as for a phase that has completed, or the usual ``__syncthreads()``."""
+        if isinstance(end.detail, Poll):
+            warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
+            passes = bool(self.polls.past(end, warps, lanes).all())
+            if passes:
+                self.polls.finish(end, warps, lanes, succeeds=True)
+            return passes
+        barrier: Barrier = end.detail
+        if last - first != self.geometry.warp_count:
+            return False
         if self.schedule or barrier.mode != "sync" or barrier.threads is not None or self.machine.arrived:
             return False
         if not isinstance(barrier.number, Immediate):
@@ -187,7 +222,7 @@ class Scheduler:
         machine.tally.barriers += geometry.warp_count
         machine.progress += 1
         if machine.detector is not None:
-            ids = self._ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
+            ids = self.machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
             for block in range(geometry.blocks):
                 machine.detector.barrier(ids[:, block])
         return True
@@ -235,51 +270,98 @@ class Scheduler:
                 leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
                 counter[active & ~leaving] = end.next
             counter[leaving] = DONE
+            self.machine.live[warps] = counter < DONE
         elif end.kind == "switch":
             chosen = (
                 self.interpreter.operand_row(Value(end.selector, "u4"), warps) if end.selector is not None else before
             )
             table = np.array(end.table)
             counter[active] = table[np.minimum(chosen, len(table) - 1)][active]
+        elif isinstance(end.detail, Poll):
+            counter[active] = POLL + end.next
         else:
             counter[active] = HOLD + end.next
         self.counter[warps] = counter
         self._look(warps)
         if end.kind == "wait":
-            self._converge(block, end, warps)
+            self._wait(block, end, warps)
         elif end.kind == "exit":
-            self.machine.progress += 1
             self._exited(warps)
         elif self.quiet > _WATCH_AFTER and (counter[active] <= block).any():
             self._watch_loop(int(counter[active].min()), warps)
 
+    def _wait(self, block: int, end: Terminator, warps: Ints) -> None:
+        """Lanes have come to a wait; those that need not wait go on."""
+        if isinstance(end.detail, Poll):
+            self._poll(end, warps, self.counter[warps] == POLL + end.next)
+        else:
+            self._converge(block, end, warps)
+
     def _converge(self, block: int, end: Terminator, warps: Ints) -> None:
-        """Release the warps whose lanes have all met; at a block barrier whole warps then wait there."""
-        waiting = HOLD + end.next
+        """Release the lanes that have all met; at a block barrier whole warps then wait there."""
         counter = self.counter[warps]
-        here = counter == waiting
-        live = counter < DONE
-        needed = live
-        if isinstance(end.detail, Converge) and end.detail.members is not None:
-            masks = self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
-            mask = masks[np.arange(len(warps)), here.argmax(axis=1)].astype(np.uint64)
-            named = (mask[:, None] >> np.arange(LANES, dtype=np.uint64)) & np.uint64(1) != 0
-            needed = live & named
-        ready = ~(needed & ~here).any(axis=1)
-        if ready.any():
-            self._pass(block, end, warps[ready], here[ready])
+        here, masks = self._waiting(end, warps)
+        outside = here & ~in_own(masks)
+        together = companions(masks, here)
+        met = here & ((missing(masks, together, counter < DONE) == 0) | outside)
+        if not met.any():
+            return
+        if isinstance(end.detail, Converge) and end.detail.barrier:
+            if outside.any():
+                self._report_outside(block, warps, masks, outside)
+            self._order(warps, np.broadcast_to(together, (*met.shape, LANES)), met & ~outside)
+        elif isinstance(end.detail, Converge):
+            for row in np.flatnonzero((met & (counter != HOLD + end.next)).any(axis=1)):
+                self._keep_sources(int(warps[row]), met[row])
+        rows = met.any(axis=1)
+        self._pass(block, end, warps[rows], met[rows])
+
+    def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
+        """Which lanes wait here or, for a collective, at another one of its kind, and their masks: [warps, 32] both."""
+        counter = self.counter[warps]
+        here = counter == HOLD + end.next
+        if not isinstance(end.detail, Converge):
+            return here, np.full(counter.shape, FULL)
+        masks = self._members(end, warps)
+        elsewhere = (counter >= HOLD) & (counter < BARRIER) & ~here
+        for point in np.unique(counter[elsewhere]):
+            other = self.waits[int(point) - HOLD].end
+            if isinstance(other.detail, Converge) and _kind(other) == _kind(end):
+                there = counter == point
+                here = here | there
+                masks = np.where(there, self._members(other, warps), masks)
+        return here, masks
+
+    def _members(self, end: Terminator, warps: Ints) -> Masks:
+        return self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
+
+    def _keep_sources(self, warp: int, met: Flags) -> None:
+        """Lanes of a warp meet at different instructions: keep the operands of all until each has executed its own."""
+        counter, warps = self.counter[warp], np.array([warp])
+        kept: list[NDArray[Any]] = []
+        for point in np.unique(counter[met]):
+            action = self.blocks[int(point) - HOLD].actions[0]
+            rows = [self.interpreter.operand_row(source, warps)[0] for source in action.sources]
+            kept = [np.where(counter == point, *pair) for pair in zip(rows, kept or rows, strict=True)]
+        self.machine.meetings.setdefault(warp, []).append(Meeting(met, met.copy(), kept))
+
+    def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
+        """Tell the detector that lanes met at a warp barrier, those of one mask after those of another."""
+        while self.machine.detector is not None and met.any():
+            rows = np.flatnonzero(met.any(axis=1))
+            group = met[rows] & together[rows, met[rows].argmax(axis=1)]
+            self.machine.detector.warp_barrier(self.machine.warp_ids(warps[rows]), group)
+            met[rows] &= ~group
 
     def _pass(self, block: int, end: Terminator, warps: Ints, here: Flags) -> None:
         """The lanes ``here`` of these warps have met."""
         if isinstance(end.detail, Barrier):
             self._arrive(block, end, warps, here)
             return
-        if isinstance(end.detail, Converge) and end.detail.barrier and self.machine.detector is not None:
-            self.machine.detector.warp_barrier(self._ids(warps), here)
         if isinstance(end.detail, GroupWait):
             self._wait_for_products(end.detail, warps, end.instruction)
         counter = self.counter[warps]
-        counter[here] = end.next
+        counter[here] -= HOLD
         self.counter[warps] = counter
         self._look(warps)
 
@@ -290,11 +372,6 @@ class Scheduler:
             products.warpgroups.executed(warps, i)
         self.machine.progress += products.wait(warps, wait.allowed)
 
-    def _ids(self, warps: Ints) -> Ints:
-        geometry = self.geometry
-        ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
-        return np.asarray(ids, np.int64)
-
     def _release_held(self) -> bool:
         """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""
         held = np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))
@@ -304,15 +381,104 @@ class Scheduler:
         warps = held[self.first[held] == point]
         block = self.waits[point - HOLD].number
         end = self.blocks[block].end
-        instruction = blame(self.blocks[block])
-        lane = int(np.flatnonzero(self.counter[warps[0]] == point)[0])
-        message = (
-            f"{self.machine.launch.kernel}: only some threads of a warp reach {instruction.text!r}, "
-            f"e.g. {self.geometry.thread_name(int(warps[0]) * LANES + lane)}; the others have gone another way"
-        )
-        self.machine.hazards.add("divergent-barrier", instruction, message, instruction)
+        self._report_desertion(block, end, int(warps[0]), point)
         self._pass(block, end, warps, self.counter[warps] == point)
         return True
+
+    def _report_desertion(self, block: int, end: Terminator, warp: int, point: int) -> None:
+        """Report that lanes of a warp wait at a point for others that never come, and where those are."""
+        instruction = blame(self.blocks[block])
+        counter, warps = self.counter[warp], np.array([warp])
+        here, masks = self._waiting(end, warps)
+        absent = missing(masks, companions(masks, here), counter[None] < DONE)[0]
+        lane = int(np.flatnonzero((counter == point) & (absent != 0))[0])
+        gone = int(absent[lane])
+        other = (gone & -gone).bit_length() - 1
+        mask = "" if isinstance(end.detail, Barrier) else f" with mask {int(masks[0, lane]):#010x}"
+        message = (
+            f"{self.machine.launch.kernel}: {self.geometry.thread_name(warp * LANES + lane)} waits in "
+            f"{instruction.text!r}{mask} for {lane_list(gone)} of its warp, which never come: "
+            f"{self.geometry.thread_name(warp * LANES + other)} {self._doing(int(counter[other]))}"
+        )
+        if here[0, other]:
+            message += f" with mask {int(masks[0, other]):#010x}"
+        exchange = isinstance(end.detail, Converge) and not end.detail.barrier
+        kind, key = ("shuffle", (instruction, "members")) if exchange else ("divergent-barrier", instruction)
+        self.machine.hazards.add(kind, key, message, instruction)
+
+    def _doing(self, counter: int) -> str:
+        """What a lane with this counter does, for messages."""
+        waits = counter >= HOLD
+        instruction = blame(self.waits[counter % HOLD] if waits else self.blocks[counter])
+        return f"{'waits' if waits else 'is'} at {instruction.location} ({instruction.text!r})"
+
+    def _report_outside(self, block: int, warps: Ints, masks: Masks, outside: Flags) -> None:
+        """Report a lane that waits at a warp barrier with a mask that does not name it."""
+        row, lane = (int(x[0]) for x in np.nonzero(outside))
+        thread, i = self.geometry.thread_name(int(warps[row]) * LANES + lane), blame(self.blocks[block])
+        message = f"{self.machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"
+        self.machine.hazards.add("shuffle", (i, "outside"), message, i)
+
+    def _finish_units(self) -> None:
+        """The batch has ended: what is in flight acts, and what nobody waited for is reported."""
+        machine = self.machine
+        machine.queue.finish()
+        for store in machine.bulk.finish():
+            thread = machine.geometry.thread_name(store.column)
+            message = (
+                f"{machine.launch.kernel}: {thread} ends without cp.async.bulk.wait_group.read for "
+                f"{store.instruction.text!r}, which may still read the shared memory of its block"
+            )
+            machine.hazards.add("unwaited", store.instruction, message, store.instruction)
+
+    # Waits of single lanes
+
+    def _polling(self) -> list[tuple[Terminator, Ints, Flags]]:
+        """The places at which lanes wait alone, with the warps that have lanes there, and these lanes."""
+        points = np.unique(self.counter[(self.counter >= POLL) & (self.counter < HOLD)])
+        found = []
+        for point in points.tolist():
+            warps = np.flatnonzero((self.counter == point).any(axis=1))
+            found.append((self.waits[point - POLL].end, warps, self.counter[warps] == point))
+        return found
+
+    def _wake_polling(self) -> None:
+        """Look again at all lanes that wait alone, if anything that they may wait for has come to pass."""
+        if self.polled != self.polls.completions():
+            self.polled = self.polls.completions()
+            for end, warps, lanes in self._polling():
+                self._poll(end, warps, lanes)
+
+    def _poll(self, end: Terminator, warps: Ints, lanes: Flags) -> None:
+        """Let those ``lanes`` that wait at ``end`` go on for which what they wait for holds."""
+        self._go_on(end, warps, self.polls.past(end, warps, lanes), succeeds=True)
+
+    def _go_on(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
+        counter = self.counter[warps]
+        counter[lanes] = end.next
+        self.counter[warps] = counter
+        self._look(warps)
+        self.polls.finish(end, warps, lanes, succeeds=succeeds)
+
+    def _act(self) -> bool:
+        """Nobody can run: let an asynchronous operation act, one that lanes wait for if there is one."""
+        awaited = {
+            key
+            for end, warps, lanes in self._polling()
+            if isinstance(end.detail, PhaseWait)
+            for key, _, _ in self.polls.barriers(end, warps, lanes)
+        }
+        return self.machine.queue.act_for(awaited)
+
+    def _time_out(self) -> bool:
+        """Nobody can run: each try_wait fails once, as after the hardware's time limit. False if all have done so."""
+        if self.timed_out == self.machine.progress:
+            return False
+        self.timed_out = self.machine.progress
+        waiting = [where for where in self._polling() if isinstance(where[0].detail, PhaseWait)]
+        for end, warps, lanes in waiting:
+            self._go_on(end, warps, lanes, succeeds=False)
+        return bool(waiting)
 
     # Barriers
 
@@ -386,16 +552,22 @@ class Scheduler:
             BARRIER + b.end.next: b for b in self.blocks if b.end.kind == "wait" and isinstance(b.end.detail, Barrier)
         }
         exists = geometry.exists.reshape(-1, LANES).reshape(geometry.warps, geometry.blocks, LANES)[:, index]
-        if not wanted and (gone & exists).any():
+        left = (gone & exists)[roles]
+        if left.any():
+            role, lane = np.argwhere(left)[0]
             instruction = blame(ends[int(points[0])])
-            name = int(geometry.block_ids[index])
-            message = f"{machine.launch.kernel}: block {name} passes a barrier that threads skipped by exiting"
-            machine.hazards.add("divergent-barrier", instruction, message, instruction)
+            message = (
+                f"{machine.launch.kernel}: {geometry.thread_name(int(warps[role]) * LANES + int(lane))} had returned "
+                f"when threads of its warp passed {instruction.text!r}: right since sm_70, undefined before"
+            )
+            machine.hazards.add("early-exit", instruction, message, instruction)
         reduction = next((ends[int(p)] for p in points if ends[int(p)].end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction.end, warps, waiting[roles])
         if machine.detector is not None:
-            machine.detector.barrier(self._ids(np.concatenate([warps, np.array(early, np.int64)])))
+            # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
+            met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
+            machine.detector.barrier(machine.warp_ids(met.astype(np.int64)))
         counter = self.counter[warps]
         counter[waiting[roles]] -= BARRIER
         self.counter[warps] = counter
@@ -415,7 +587,9 @@ class Scheduler:
         row[columns] = value
 
     def _exited(self, warps: Ints) -> None:
-        """Threads that ended: warps and barriers may have waited for them alone."""
+        """Threads that ended: warps, barriers and clusters may have waited for them alone."""
+        self.machine.progress += 1
+        self.machine.cluster.exited(columns_of(warps, self.counter[warps] == DONE))
         held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
         for block in self.blocks if len(held) else ():
             if block.end.kind == "wait":
@@ -453,7 +627,7 @@ class Scheduler:
 
     def spinning(self) -> KernelFault:
         """The error for a batch of which only spinning warps are left."""
-        spinners = self.first < HOLD
+        spinners = self.first < POLL
         warp = int(np.flatnonzero(spinners)[0])
         instruction = self.last_place.get(warp) or blame(self.blocks[int(self.first[warp])])
         message = (
@@ -464,14 +638,17 @@ class Scheduler:
 
     def _deadlock(self) -> KernelFault:
         """The error for a batch in which every warp waits for another."""
-        waiting = (self.first >= BARRIER) & (self.first < DONE)
-        point = int(self.first[np.flatnonzero(waiting)[0]]) - BARRIER
-        instruction = blame(self.waits[point])
+        waiting = (self.first >= POLL) & (self.first < DONE)
+        instruction = blame(self.waits[int(self.first[np.flatnonzero(waiting)[0]]) % POLL])
         return fault("deadlock", f"{self.machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
 
     def _waiters(self) -> str:
         """Who waits where, for messages."""
         parts = []
+        for end, warps, lanes in self._polling():
+            here = np.isin(np.arange(len(self.first)), warps)
+            what = self.polls.describe(end, warps, lanes)
+            parts.append(f"{who(self.geometry, here)} waits {what} ({blame_end(end).location})")
         waiting = (self.first >= BARRIER) & (self.first < DONE)
         for point in np.unique(self.first[waiting]):
             here = waiting & (self.first == point)
@@ -479,4 +656,5 @@ class Scheduler:
             number = int(self.barrier_of[warp][self.counter[warp] == point][0])
             instruction = blame(self.waits[int(point) - BARRIER])
             parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
-        return "; " + "; ".join(parts) if parts else ""
+        barriers = self.machine.mbarriers.describe(self.geometry.block_ids)
+        return "".join(f"; {part}" for part in (*parts, *barriers))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.lanes import Geometry
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.program.basic_blocks import Block
+from matmill.emulator.program.basic_blocks import Block, Terminator
 
 
 def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
@@ -24,10 +24,11 @@ def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
 
 def blame(block: Block) -> Instruction:
     """An instruction to name for what happens in a block of code: the wait at its end, or its first."""
-    if block.end.kind == "wait" and block.end.instruction is not None:
-        return block.end.instruction
-    if block.actions:
+    if block.end.kind != "wait" and block.actions:
         return block.actions[0].instruction
-    if block.end.instruction is not None:
-        return block.end.instruction
-    return Instruction("ret", (), (), None, negated=False, line=0, where="", text="ret;")
+    return blame_end(block.end)
+
+
+def blame_end(end: Terminator) -> Instruction:
+    """The instruction at the end of a block of code."""
+    return end.instruction or Instruction("ret", (), (), None, negated=False, line=0, where="", text="ret;")

@@ -18,6 +18,8 @@ _NAMES = {
     ("global", "read"): ("global_load_requests", "global_load_sectors", None, "global_load_bytes"),
     ("global", "write"): ("global_store_requests", "global_store_sectors", None, "global_store_bytes"),
     ("global", "copy"): ("cp_async_requests", "cp_async_sectors", "cp_async_global_requests", "cp_async_bytes"),
+    ("global", "bulk load"): ("bulk_loads", "bulk_load_sectors", "bulk_load_wavefronts", "bulk_load_bytes"),
+    ("global", "bulk store"): ("bulk_stores", "bulk_store_sectors", "bulk_store_wavefronts", "bulk_store_bytes"),
     ("shared", "read"): (
         "shared_load_requests", "shared_load_wavefronts", "shared_load_wavefronts_ideal", "shared_load_bytes",
     ),

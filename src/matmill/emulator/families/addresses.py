@@ -5,7 +5,17 @@ from __future__ import annotations
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction, Operand, Register
 from matmill.emulator.program.table import Modifiers, registers
 
-SPACES = ("global", "shared", "local", "param", "const", "shared::cta", "param::entry", "param::func")
+SPACES = (
+    "global",
+    "shared",
+    "local",
+    "param",
+    "const",
+    "shared::cta",
+    "shared::cluster",
+    "param::entry",
+    "param::func",
+)
 HINTS = (
     "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "cta", "gpu", "sys", "cluster", "nc",
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "noftz",

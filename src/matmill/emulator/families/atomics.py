@@ -6,47 +6,28 @@ lane order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith import exact
+from matmill.emulator.arith.atomic import UFUNCS, combine
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access, Piece
-from matmill.emulator.engine.initialised import ones
+from matmill.emulator.engine.initialised import check_written, ones
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Value, instructions
-
-_UFUNCS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}  # fmt: skip
-
-
-def _combine(operation: str, old: Row, b: Row, c: Row | None = None) -> Row:
-    """What memory holds after one atomic operation on ``old``."""
-    if operation in _UFUNCS:
-        return np.asarray(_UFUNCS[operation](old, b))
-    if operation == "exch":
-        return b
-    if operation == "cas" and c is not None:
-        return np.asarray(np.where(old == b, c, old))
-    one, zero = old.dtype.type(1), old.dtype.type(0)
-    if operation == "inc":
-        return np.asarray(np.where(old >= b, zero, old + one))
-    return np.asarray(np.where((old == 0) | (old > b), b, old - one))
 
 
 @instructions("atom", "red")
 def atomic(i: Instruction) -> Action:
     """``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
     m, space = memory_modifiers(i)
-    operation = m.pick((*_UFUNCS, "exch", "cas", "inc", "dec"))
+    operation = m.pick((*UFUNCS, "exch", "cas", "inc", "dec"))
     type_name = m.type()
     m.done()
     bf16 = type_name.startswith("bf16")
@@ -97,6 +78,9 @@ class Atomic:
         count = access.addresses.lanes.count
         values = tuple(np.broadcast_to(v, count) for v in values)
         for piece in access.pieces:
+            # An exchange is how locks and flags get their first value.
+            if self.operation != "exch":
+                check_written(access, piece, 1)
             lanes = np.arange(count) if piece.mask is None else np.flatnonzero(piece.mask)
             self._update(piece, lanes, values, outs)
 
@@ -133,9 +117,9 @@ class Atomic:
     def _result(self, old: Row, b: Row, c: Row | None) -> Row:
         if self.lane_kind == "bf16":
             first, second = (bf16_to_f32(np.ascontiguousarray(x).view(np.uint16)) for x in (old, b))
-            wide = _combine(self.operation, first, second)
+            wide = combine(self.operation, first, second)
             return f32_to_bf16(np.asarray(wide, np.float32)).view(self.word)
         if self.lane_kind != self.word.str[1:]:
             first, second = (np.ascontiguousarray(x).view(self.lane_kind) for x in (old, b))
-            return np.asarray(_combine(self.operation, first, second)).view(self.word)
-        return _combine(self.operation, old, b, c)
+            return np.asarray(combine(self.operation, first, second)).view(self.word)
+        return combine(self.operation, old, b, c)

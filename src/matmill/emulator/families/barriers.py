@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.engine.site import Site
+from matmill.emulator.families.cluster import cluster_barrier
 from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
 from matmill.emulator.program.ordering import fence_ordering
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
@@ -19,6 +20,8 @@ from matmill.emulator.report.hazards import fault
 @instructions("bar", "barrier")
 def barrier(i: Instruction) -> Action:
     """bar.sync, bar.arrive, bar.red, bar.warp.sync and their barrier.* spellings."""
+    if "cluster" in i.modifiers:
+        return cluster_barrier(i)
     m = Modifiers(i, "cta", "aligned")
     if m.flag("warp"):
         m.flag("sync")
@@ -59,9 +62,13 @@ def barrier(i: Instruction) -> Action:
 def fence(i: Instruction) -> Action:
     """Orders memory, which the emulator accesses in one order only: for the race detector alone."""
     ordering = fence_ordering(i)
+    to_async = {"proxy", "async"} <= set(i.modifiers)
 
     def bind(site: Site) -> Call:
-        detector, participants, lanes = site.machine.detector, site.participants(), site.lanes
+        machine, participants, lanes = site.machine, site.participants(), site.lanes
+        detector, events = machine.detector, machine.events
+        if to_async and events is not None:
+            return lambda: events.proxy_fence(lanes.warp_ids, participants())
         if detector is None or ordering is None:
             return _nothing
         return lambda: detector.fence(lanes.warp_ids, participants(), ordering)

@@ -13,6 +13,7 @@ import numpy as np
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
 from matmill.emulator.arith.row import Row
+from matmill.emulator.arith.tf32 import to_tf32
 from matmill.emulator.frontend.syntax import Instruction, Register
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
@@ -213,27 +214,13 @@ def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinit
 
 
 def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even): ten bits of significand remain.
-
-    .rna is no instruction of its own on sm_90: ptxas adds and masks, so that NaN loses low bits like any number, and a
-    NaN that has no others becomes infinity.
-    """
+    """cvt.rna.tf32.f32 (ties away from zero) and cvt.rn.tf32.f32 (ties to even)."""
 
     def call(a: Row, out: Row) -> None:
         value = exact.not_negative(a) if relu else np.array(a)
-        bits = np.atleast_1d(value).view(np.uint32)
-        low = np.uint32(0x1FFF)
-        if rounding == "rna":
-            rounded = bits + np.uint32(0x1000)
-        elif rounding == "rz":
-            rounded = bits
-        else:
-            rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
-        finite = np.isfinite(value)
-        nan = bits & ~low if rounding == "rna" else np.uint32(0x7FFFFFFF)
-        result = np.where(finite, rounded & ~low, np.where(np.isnan(value), nan, bits))
+        result = to_tf32(value, rounding)
         infinite = satfinite & (result & np.uint32(0x7FFFFFFF) == np.uint32(0x7F800000))
-        out[...] = np.where(infinite, result - low - np.uint32(1), result)
+        out[...] = np.where(infinite, result - np.uint32(0x2000), result)
 
     d, a = i.operands
     return computed(i, call, [(a, "f4")], [(d, "u4")], tally="convert")

@@ -6,15 +6,21 @@ allow; the launch says which. Each thread has its own groups.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.initialised import mark_written
+from matmill.emulator.engine.async_queue import Operation
+from matmill.emulator.engine.barrier_places import BarrierPlaces
+from matmill.emulator.engine.initialised import check_copied, mark_written
+from matmill.emulator.engine.machine import Machine
+from matmill.emulator.engine.mbarriers import Key
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers
-from matmill.emulator.families.unsupported import refuse_copy
+from matmill.emulator.families.bulk_copy import bulk
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Register
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.banks import LANES
@@ -24,8 +30,10 @@ from matmill.emulator.program.table import Action, Call, Modifiers, Value, instr
 @instructions("cp")
 def copy_async(i: Instruction) -> Action:
     """cp.async.{ca,cg}.shared.global, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all."""
-    if "bulk" in i.modifiers or "mbarrier" in i.modifiers or "reduce" in i.modifiers:
-        refuse_copy(i)
+    if "bulk" in i.modifiers:
+        return bulk(i)
+    if "mbarrier" in i.modifiers:
+        return _arrive(i)
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
     m = Modifiers(i, *hints)
     if "L2::cache_hint" in hints or not m.flag("async"):
@@ -42,6 +50,43 @@ def copy_async(i: Instruction) -> Action:
         raise i.unsupported("its state spaces")
     m.done()
     return _copy(i, bypasses=bypasses)
+
+
+def _arrive(i: Instruction) -> Action:
+    """cp.async.mbarrier.arrive: each thread arrives once its copies have landed; without .noinc one more is awaited."""
+    m = Modifiers(i, "async", "mbarrier", "shared", "shared::cta", "b64")
+    m.need("arrive")
+    awaited = not m.flag("noinc")
+    m.done()
+    address = address_of(i, i.operands[0])
+
+    def bind(site: Site) -> Call:
+        places, machine, columns = BarrierPlaces(site, i, address), site.machine, site.lanes.columns
+
+        def call() -> None:
+            for key, lanes in places.by_barrier():
+                if awaited:
+                    machine.mbarriers.add_pending(key, len(lanes), i)
+
+                act = partial(_arrive_after_copies, machine, key, columns[lanes], i)
+                machine.queue.issue(Operation(act, frozenset({key})))
+
+        return call
+
+    return Action(i, bind=bind, tally="memory", masks_itself=True, uses=base_registers(address))
+
+
+def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64], i: Instruction) -> None:
+    """The copies of these threads have landed, so each arrives at the mbarrier."""
+    machine.copies.wait(columns, -1)
+    warps, lanes = machine.threads(columns)
+    if machine.detector is not None:
+        machine.detector.copy_commit(warps)
+        machine.detector.copy_wait(warps, 0)
+    if machine.events is not None:
+        machine.events.arrive(machine.in_grid(key), warps, lanes)
+    machine.mbarriers.arrive(key, len(columns), i)
+    machine.progress += 1
 
 
 def _bind_commit(site: Site) -> Call:
@@ -132,6 +177,7 @@ class AsyncCopy:
             )
         source = np.broadcast_to(self.row, lanes.count).astype(np.int64) + self.offset
         self._check(source, active, amount)
+        check_copied(to, source, np.where(active, amount, 0))
         if machine.counting:
             self._count(source, active, amount)
         piece = to.pieces[0]

@@ -104,7 +104,8 @@ def convert_address(i: Instruction) -> Action:
     """cvta: addresses in one state space to generic ones and back; for global and constant memory they are the same."""
     m = Modifiers(i)
     back = m.flag("to")
-    space = m.pick(("global", "shared", "local", "const", "param", "shared::cta"), "global").removesuffix("::cta")
+    space = m.pick(("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster"), "global")
+    space = space.split("::", maxsplit=1)[0]
     kind = KIND_OF_TYPE[m.type("u64")]
     m.done()
     base = WINDOWS.get(space)
@@ -123,7 +124,9 @@ def convert_address(i: Instruction) -> Action:
 def is_in_space(i: Instruction) -> Action:
     """isspacep: whether a generic address is in a state space."""
     m = Modifiers(i)
-    space = m.need("global", "shared", "local", "const", "param", "shared::cta").removesuffix("::cta")
+    space = m.need("global", "shared", "local", "const", "param", "shared::cta", "shared::cluster").split(
+        "::", maxsplit=1
+    )[0]
     m.done()
     low = np.uint64(WINDOWS.get(space, FIRST_ADDRESS))
     high = np.uint64(2 * WINDOWS[space] if space in WINDOWS else SHARED_WINDOW)

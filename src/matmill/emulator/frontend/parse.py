@@ -7,6 +7,8 @@ table decides later what an instruction means. Debug sections are skipped.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from math import prod
 
 from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
 from matmill.emulator.frontend.lexer import Token, syntax_error
@@ -136,10 +138,7 @@ class _Parser(Cursor):
 
         def renamed(function: Function) -> Function:
             body = tuple(self._with_file(s) if isinstance(s, Instruction) else s for s in function.body)
-            return Function(
-                name=function.name, entry=function.entry, params=function.params, returns=function.returns,
-                variables=function.variables, body=body, targets=function.targets, limit=function.limit,
-            )  # fmt: skip
+            return replace(function, body=body)
 
         return Module(
             entries={name: renamed(f) for name, f in module.entries.items()},
@@ -232,7 +231,7 @@ class _Parser(Cursor):
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
         params = self._params() if self.token.text == "(" else ()
-        limit, registers = self._limits()
+        limits = self._limits()
         if self.accept(";"):
             self.scopes.pop()
             return None
@@ -243,7 +242,8 @@ class _Parser(Cursor):
         resolved = resolve_labels(body)
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
-            body=resolved, targets=dict(self.targets), limit=limit, registers=registers,
+            body=resolved, targets=dict(self.targets), limit=prod(limits.get(".maxntid", (0,))),
+            required=limits.get(".reqntid"), cluster=limits.get(".reqnctapercluster"), registers=_registers_of(limits),
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -259,29 +259,22 @@ class _Parser(Cursor):
                 self.take(",")
         return tuple(found)
 
-    def _limits(self) -> tuple[int, int]:
-        """What the directives before a function's body say: the most threads of a block, and registers of each."""
-        limit = most = 0
-        blocks = 1
+    def _limits(self) -> dict[str, tuple[int, int, int]]:
+        """The directives between parameters and body that have numbers, each as three of them."""
+        found: dict[str, tuple[int, int, int]] = {}
         while self.token.text.startswith("."):
             word = self.take().text
             if word in _NUMERIC_LIMITS:
                 values = [self.take_integer("a number")]
                 while self.accept(","):
                     values.append(self.take_integer("a number"))
-                if word in {".maxntid", ".reqntid"}:
-                    limit = 1
-                    for value in values:
-                        limit *= value
-                elif word == ".maxnreg":
-                    most = values[0]
-                elif word == ".minnctapersm":
-                    blocks = values[0]
+                x, y, z = (*values, 1, 1)[:3]
+                found[word] = x, y, z
             elif word == ".pragma":
                 self._until_semicolon()
             elif word not in _WORD_LIMITS:
                 raise syntax_error(self.token.line, repr(word), "a function's body")
-        return limit, most or _registers_of(limit * max(blocks, 1))
+        return found
 
     def _block(
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
@@ -458,7 +451,12 @@ class _Parser(Cursor):
         return Address(base, offset, tuple(extra))
 
 
-def _registers_of(threads: int) -> int:
-    """The registers per thread that an SM has for so many threads: a multiple of 8; 0 for no threads."""
-    warps = -(-threads // 32)
-    return min(_SM_REGISTERS // (32 * warps) // 8 * 8, _THREAD_REGISTERS) if warps else 0
+def _registers_of(limits: dict[str, tuple[int, int, int]]) -> int:
+    """The registers per thread that a kernel's limits leave it, a multiple of 8; 0 where they do not say."""
+    if ".maxnreg" in limits:
+        return limits[".maxnreg"][0]
+    threads = limits.get(".reqntid") or limits.get(".maxntid")
+    if threads is None:
+        return 0
+    warps = -(-prod(threads) // 32) * max(limits.get(".minnctapersm", (1,))[0], 1)
+    return min(_SM_REGISTERS // (32 * warps) // 8 * 8, _THREAD_REGISTERS)

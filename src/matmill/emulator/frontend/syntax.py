@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -171,8 +172,9 @@ class Function:
     """An entry or a device function: parameters, memory it declares, and its statements in order.
 
     ``targets`` are the named lists of labels that ``brx.idx`` chooses from. ``limit`` is the most threads per block
-    that the kernel was compiled for (``.maxntid``), 0 where it does not say; ``registers`` are those per thread that
-    follow from its limits, 0 where none do.
+    that the kernel was compiled for (``.maxntid``), 0 where it does not say. ``required`` is the one shape of a block
+    that it takes (``.reqntid``) and ``cluster`` that of a cluster (``.reqnctapercluster``), if it says so.
+    ``registers`` are those per thread that follow from its limits, 0 where none do.
     """
 
     name: str
@@ -183,6 +185,8 @@ class Function:
     body: tuple[Statement, ...]
     targets: dict[str, tuple[str, ...]]
     limit: int = 0
+    cluster: tuple[int, int, int] | None = None
+    required: tuple[int, int, int] | None = None
     registers: int = 0
 
 
@@ -196,6 +200,13 @@ class Module:
     target: str
     # Filled by the translator: one program per entry, so that a second launch need not translate again.
     programs: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability that the module is for: (9, 0) of "sm_90a"."""
+        found = re.match(r"sm_(\d+)", self.target)
+        major, minor = divmod(int(found[1]), 10) if found is not None else (0, 0)
+        return major, minor
 
     @property
     def shared(self) -> tuple[Variable, ...]:

@@ -25,8 +25,15 @@ LOCAL_WINDOW = 1 << 53
 PARAM_WINDOW = 1 << 54
 # sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
 SHARED_BASE = 1024
+# An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
+# block's own addresses have neither. Where the hardware keeps the rank is not documented.
+MAPPED = 1 << 30
+RANK_SHIFT = 24
+RANKS = 0x3F
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
 Words = dict[int, NDArray[np.generic]]
+Ints = NDArray[np.int64]
 _WORD_TYPES = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
@@ -37,21 +44,38 @@ def window_of(address: int) -> tuple[str, int]:
     return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
 
 
+def shared_places(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
+    """The block of a batch and the offset in its window that each shared address names, with or without a rank.
+
+    ``addresses`` may be generic or of shared memory, ``owner`` is the block whose thread uses each, and ``cluster`` the
+    blocks of a cluster. A block is -1 where the rank is none of the cluster's.
+    """
+    mapped = addresses & MAPPED != 0
+    rank = addresses >> RANK_SHIFT & RANKS
+    peer = np.where(rank < cluster, owner - owner % cluster + rank, -1)
+    return np.where(mapped, peer, owner), addresses & np.where(mapped, OFFSET_MASK, SHARED_WINDOW - 1)
+
+
 def words(data: NDArray[np.uint8]) -> Words:
     """``data`` (flat bytes) seen as 1-, 2-, 4-, 8- and 16-byte elements, each as many as fit."""
     return {size: data[: len(data) - len(data) % size].view(kind) for size, kind in _WORD_TYPES.items()}
 
 
 class Allocation:
-    """A span of virtual addresses backed by host bytes."""
+    """A span of virtual addresses backed by host bytes.
 
-    def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str) -> None:
+    ``written`` holds a byte per byte: 1 once it was stored to. It is None where the bytes had values from the start.
+    """
+
+    def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
         self.name = name
         self.start = start
         self.size = len(data)
         self.readable = "r" in access
         self.writable = "w" in access
+        self.data = data
         self.words = words(data)
+        self.written = None if initialised else words(np.zeros(len(data), np.uint8))
 
     @property
     def end(self) -> int:
@@ -71,11 +95,13 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
 
-    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str) -> Pointer:
+    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str, initialised: bool = True) -> Pointer:
         """Give ``array`` an address: the pointer to its first element, which kernels then read and write in place.
 
         Any strides will do, negative ones too: the allocation is the array's span of bytes, at a 512-aligned virtual
         address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault.
+        Without ``initialised`` the array counts as memory from ``cudaMalloc``, and what a kernel reads there before a
+        kernel of this or an earlier launch has stored it is reported.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
         where a writable binding of a read-only array is asked for.
@@ -91,11 +117,11 @@ class Memory:
             raise ReadOnlyError(
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
-        return Pointer(name, self.allocate(name, data, access).start + first)
+        return Pointer(name, self.allocate(name, data, access, initialised=initialised).start + first)
 
-    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Give flat bytes the next free address."""
-        allocation = Allocation(name, self.next_address, data, access)
+        allocation = Allocation(name, self.next_address, data, access, initialised=initialised)
         self.next_address += (2 * allocation.size + GUARD) // ALIGNMENT * ALIGNMENT
         self.allocations.append(allocation)
         return allocation
@@ -113,6 +139,7 @@ class AddressSpace:
     def _index(self) -> None:
         self.allocations: Sequence[Allocation] = self._memory.allocations
         self.starts = [a.start for a in self.allocations]
+        self.uninitialised = [a for a in self.allocations if a.written is not None]
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
         """Add a module variable for the time of the launch."""

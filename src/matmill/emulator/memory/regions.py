@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from matmill.emulator.memory.address_space import Allocation, Words
 
 
@@ -9,7 +11,7 @@ class Region:
     """An allocation of global memory, or the shared, local or parameter memory of a batch of thread blocks.
 
     ``start`` and ``end`` are offsets in the region's own space. The bytes of lane ``i`` begin at
-    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte of shared memory: 1 once it was stored to.
+    ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte, 1 once it was stored to; None where all have values.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Region:
         self.start = start
         self.end = end
         self.words = words
+        self.data = words[1].view(np.uint8)
         self.allocation = allocation
         self.written = written
         # A kernel's parameters are constants (PTX ISA, "Kernel Function Parameters").

@@ -224,6 +224,7 @@ def operands_of_end(end: Terminator) -> list[Value]:
     found: list[Value] = []
     if end.action is not None:
         found += end.action.sources
+        found += [Value(r, KIND_OF_TYPE[r.type]) for r in end.action.uses]
     members = getattr(end.detail, "members", None)
     if members is not None:
         found.append(Value(members, "u4"))

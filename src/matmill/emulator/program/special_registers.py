@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
-# One SM that holds everything, and no clusters.
+# One SM that holds everything.
 CONSTANTS = {
-    "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64, "%clusterid": 0, "%nclusterid": 1, "%cluster_ctaid": 0,
-    "%cluster_ctarank": 0, "%cluster_nctaid": 1, "%cluster_nctarank": 1,
+    "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64,
 }  # fmt: skip
 _VARYING = {
     "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
     "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
+    "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_ctarank", "%cluster_nctaid", "%cluster_nctarank",
+    "%is_explicit_cluster",
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""Where threads wait: block barriers, warps whose lanes have to meet, groups of wgmma."""
+"""Where threads wait: at barriers, for lanes of their warp, for phases of mbarriers, for clusters, for wgmma."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Operand
+from matmill.emulator.frontend.syntax import Address, Operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,35 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Converge:
-    """A wait of the lanes of one warp for each other. ``members`` is the mask operand, None for all that are left."""
+    """A wait of the lanes of one warp that name the same mask for each other. ``members`` is the mask operand.
 
-    members: Operand | None
+    At a ``barrier`` (bar.warp.sync) they may wait at different instructions.
+    """
+
+    members: Operand
     barrier: bool = False
+
+
+class Poll:
+    """A wait of single lanes, which go on as soon as what they wait for holds."""
+
+
+@dataclass(frozen=True)
+class PhaseWait(Poll):
+    """``mbarrier.try_wait``: each lane waits for a phase of the mbarrier at ``address`` to complete.
+
+    ``phase`` is its parity, or the state that an arrive returned. The wait may end without success, after a time that
+    the hardware chooses.
+    """
+
+    address: Address
+    phase: Operand
+    parity: bool
+
+
+@dataclass(frozen=True)
+class ClusterWait(Poll):
+    """``barrier.cluster.wait``: each lane waits until all threads of its cluster have arrived."""
 
 
 @dataclass(frozen=True, slots=True)

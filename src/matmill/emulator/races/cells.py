@@ -37,7 +37,7 @@ from matmill.emulator.races.report import (
     Reports,
     mark_of,
 )
-from matmill.emulator.races.warp_accesses import first_thread, resized
+from matmill.emulator.races.warp_accesses import Stores, resized
 
 # Strong accesses race with weak ones alone.
 _CONFLICTS = {
@@ -108,8 +108,8 @@ class Cells:
                 slot.keys[start:stop] = 0
                 slot.lanes[start:stop] = 0
 
-    def check(self, access: Access) -> None:
-        """Report the races of ``access`` with what is remembered."""
+    def check(self, access: Access, stores: Stores | None) -> None:
+        """Report the races of ``access`` with what is remembered; ``stores`` is what it stores, if it is a store."""
         chunks = access.cells >> _CHUNK_BITS
         for kind in _CONFLICTS[access.kind]:
             if not self._slots[kind] or not self._used[kind][chunks].any():
@@ -124,18 +124,24 @@ class Cells:
                 bad = np.flatnonzero(unordered)
                 if bad.size:
                     marks = slot.marks[second.cells[bad]].astype(np.int64)
-                    self._reports.remembered(keys[bad], unordered[bad], marks, kind, second.take(bad))
+                    second = second.take(bad)
+                    unchanging = np.zeros(bad.size, np.bool_) if stores is None else stores.unchanging(second)
+                    self._reports.remembered(keys[bad], unordered[bad], marks, kind, second, unchanging=unchanging)
 
-    def check_together(self, access: Access, agreed: NDArray[np.bool_]) -> None:
-        """Report that entries of one plain write meet in a cell, lanes of one warp excepted where they ``agreed``."""
+    def check_together(self, access: Access, stores: Stores | None) -> None:
+        """Report that entries of one plain write meet in a cell.
+
+        Lanes of one warp may store one value: a GPU makes exactly one of the stores (CUDA programming guide, "SIMT
+        Architecture").
+        """
         order = np.argsort(access.cells, kind="stable")
-        one, two = order[:-1], order[1:]
-        warp = access.moment.warp
-        met = access.cells[one] == access.cells[two]
-        bad = np.flatnonzero(met & ((warp[one] != warp[two]) | ~agreed[two]))
-        if bad.size:
-            first = first_thread(access, int(one[bad[0]]))
-            self._reports.add(first, access.where, access.kind, access, int(two[bad[0]]))
+        met = np.flatnonzero(access.cells[order[:-1]] == access.cells[order[1:]])
+        if not met.size:
+            return
+        one, two = order[met], order[met + 1]
+        same = np.zeros(met.size, np.bool_) if stores is None else stores.alike(access, one, two)
+        reported = ~same | (access.moment.warp[one] != access.moment.warp[two])
+        self._reports.together(one[reported], two[reported], access, same[reported])
 
     def insert(self, access: Access) -> None:
         """Remember ``access``."""

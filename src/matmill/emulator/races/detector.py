@@ -31,10 +31,10 @@ from matmill.emulator.races.global_space import GlobalSpace
 from matmill.emulator.races.release_order import Order
 from matmill.emulator.races.report import ATOMIC, COPY, READ, STRONG_READ, STRONG_WRITE, WRITE, Race, Reports
 from matmill.emulator.races.shared_space import SharedSpace
-from matmill.emulator.races.warp_accesses import rows_of
+from matmill.emulator.races.warp_accesses import Stores, rows_of
 from matmill.errors import ArgumentError
 
-__all__ = ["Race", "RaceDetector"]
+__all__ = ["Race", "RaceDetector", "Stores"]
 
 _STRONG = {READ: STRONG_READ, WRITE: STRONG_WRITE, ATOMIC: ATOMIC}
 
@@ -81,15 +81,16 @@ class RaceDetector:
         width: int,
         kind: str,
         where: int,
-        same_value: NDArray[np.bool_] | None = None,
+        stores: Stores | None = None,
         ordering: Ordering | None = None,
     ) -> None:
         """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
         ``space`` is "shared" (byte offsets in the block's own window) or "global" (virtual addresses), ``width`` the
         bytes per lane (1 to 16, a power of two), ``kind`` "read", "write" or "atomic", ``where`` the instruction's
-        index. Lanes of a warp that write to one address race unless ``same_value`` (bool[n]) says that, in this warp,
-        lanes with equal addresses write equal values. ``ordering`` makes the access a strong one.
+        index. ``stores`` is what a write stores: without it all writes count as different. Lanes of a warp that store
+        one value in one instruction do not race; other writes of one value are reported as "same-value".
+        ``ordering`` makes the access a strong one.
 
         Raises ``ArgumentError``, and ``EmulationError`` for global addresses more than 1 TiB apart.
         """
@@ -116,9 +117,8 @@ class RaceDetector:
             addresses=addresses,
             active=active,
             clock=clock,
-            agreed=same_value,
         )
-        (self._shared if space == "shared" else self._global).access(rows)
+        (self._shared if space == "shared" else self._global).access(rows, stores)
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
         """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
@@ -172,7 +172,6 @@ class RaceDetector:
             addresses=addresses,
             active=active,
             clock=self._clocks.now[warp],
-            agreed=None,
         )
         self._shared.copy(rows)
         self._copies.issue(rows)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from matmill.emulator.races.cells import Cells
 from matmill.emulator.races.clocks import Clocks, Ints
 from matmill.emulator.races.report import WRITE, Reports
-from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows
+from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, Stores
 from matmill.errors import EmulationError
 
 _PAGE_BITS = 16
@@ -28,7 +28,7 @@ class GlobalSpace:
         self._origin = 0
         self._table: Ints = np.zeros(0, dtype=np.int64)
 
-    def access(self, rows: Rows) -> None:
+    def access(self, rows: Rows, stores: Stores | None) -> None:
         """Check one instruction's accesses and remember them."""
         if not rows.active.any():
             return
@@ -45,10 +45,10 @@ class GlobalSpace:
             self._open(np.unique(pages[row < 0]))
             row = self._table[pages - self._origin]
         base = (row - pages) * (_PAGE_BYTES // self._unit)
-        access, agreed = rows.access("global", base, self._unit, self._clocks.floor[rows.warp])
+        access = rows.access("global", base, self._unit, self._clocks.floor[rows.warp])
         if rows.kind == WRITE:
-            self._cells.check_together(access, agreed)
-        self._cells.check(access)
+            self._cells.check_together(access, stores)
+        self._cells.check(access, stores)
         self._cells.insert(access)
 
     def _reach(self, pages: Ints) -> None:

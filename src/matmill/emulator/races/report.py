@@ -15,7 +15,8 @@ STRONG_READ, STRONG_WRITE = "strong read", "strong write"
 # What shadow memory keeps among accesses of another kind.
 KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
 _GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
-RACE, MISSING_WAIT = "race", "missing-wait"
+RACE, SAME_VALUE, MISSING_WAIT = "race", "same-value", "missing-wait"
+_WRITES = (WRITE, STRONG_WRITE)
 LIMIT = 1000
 
 Ints = NDArray[np.int64]
@@ -26,10 +27,11 @@ class Race:
     """Two accesses to the same bytes, at least one of them a plain write, that nothing orders.
 
     ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
-    ``block`` is the second access's block. ``kind`` is "race", or "missing-wait" where a thread touches bytes that its
-    own ``cp.async`` may still be writing. ``first_where`` and ``second_where`` are instruction indices in the order of
-    emulation, ``first_kind`` and ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read" or
-    "strong write"; threads are (block, thread in block).
+    ``block`` is the second access's block. ``kind`` is "race", "same-value" where two stores leave the same bytes
+    whichever comes first, or "missing-wait" where a thread touches bytes that its own ``cp.async`` may still be
+    writing. ``first_where`` and ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and
+    ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read" or "strong write"; threads are
+    (block, thread in block).
     """
 
     space: str
@@ -54,20 +56,20 @@ class Race:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one instruction does to some shadow cells: int64[e] cells and byte addresses, and who does it when."""
+    """What one instruction does to shadow cells: int64[e] cells of ``unit`` bytes, byte addresses, and who when."""
 
     space: str
     kind: str
     where: int
+    unit: int
     cells: Ints
     addresses: Ints
     moment: Moment
 
     def take(self, chosen: Ints | NDArray[np.bool_]) -> Access:
         """Return the entries ``chosen`` (indices or flags)."""
-        return Access(
-            self.space, self.kind, self.where, self.cells[chosen], self.addresses[chosen], self.moment.take(chosen)
-        )
+        cells, addresses = self.cells[chosen], self.addresses[chosen]
+        return Access(self.space, self.kind, self.where, self.unit, cells, addresses, self.moment.take(chosen))
 
 
 class Reports:
@@ -78,22 +80,41 @@ class Reports:
         self._races: dict[tuple[str, str, int, int], Race] = {}
 
     def found(self) -> list[Race]:
-        """Return the races, oldest first."""
-        return list(self._races.values())
+        """Return the races, oldest first; of stores of one value only those that never store different ones."""
+        return [
+            race
+            for (space, kind, *pair), race in self._races.items()
+            if kind != SAME_VALUE or (space, RACE, *pair) not in self._races
+        ]
 
-    def remembered(self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access) -> None:
-        """Report races of ``second`` with what shadow slots remember: keys, unordered lanes, marks (``mark_of``)."""
+    def remembered(
+        self, keys: Ints, lanes: Lanes, marks: Ints, kind: str, second: Access, *, unchanging: NDArray[np.bool_]
+    ) -> None:
+        """Report races of ``second`` with what shadow slots remember: keys, unordered lanes, marks (``mark_of``).
+
+        ``unchanging`` are the entries of ``second`` that store what the last store left there.
+        """
         for mark in np.unique(marks).tolist():
-            i = int(np.flatnonzero(marks == mark)[0])
-            bits = int(lanes[i])
-            lane = (bits & -bits).bit_length() - 1
-            thread = ((int(keys[i]) >> CLOCK_BITS) - 1) * LANES + lane
-            self.add(thread, mark >> 1, _GUESTS[kind] if mark & 1 else kind, second, i)
+            first_kind = _GUESTS[kind] if mark & 1 else kind
+            same = unchanging & (first_kind in _WRITES)
+            for i in _first_of_each(marks == mark, same):
+                bits = int(lanes[i])
+                lane = (bits & -bits).bit_length() - 1
+                thread = ((int(keys[i]) >> CLOCK_BITS) - 1) * LANES + lane
+                self.add(thread, mark >> 1, first_kind, second, i, same=bool(same[i]))
 
-    def add(self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int) -> None:
+    def together(self, one: Ints, two: Ints, access: Access, same: NDArray[np.bool_]) -> None:
+        """Report that entries ``one`` and ``two`` (int64[p]) of one store meet; ``same`` says which are equal."""
+        for i in _first_of_each(np.ones(len(one), np.bool_), same):
+            first = int(access.moment.warp[one[i]]) * LANES + int(access.moment.lane[one[i]])
+            self.add(first, access.where, access.kind, access, int(two[i]), same=bool(same[i]))
+
+    def add(
+        self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int, *, same: bool = False
+    ) -> None:
         """Report a race of entry ``i`` of ``second`` with an earlier access by one thread (numbered through blocks)."""
         thread = int(second.moment.warp[i]) * LANES + int(second.moment.lane[i])
-        kind = MISSING_WAIT if thread == first_thread else RACE
+        kind = MISSING_WAIT if thread == first_thread else SAME_VALUE if same else RACE
         name = (second.space, kind, first_where, second.where)
         if name in self._races or len(self._races) >= LIMIT:
             return
@@ -109,6 +130,11 @@ class Reports:
             first_thread=divmod(first_thread, self._threads),
             second_thread=divmod(thread, self._threads),
         )
+
+
+def _first_of_each(chosen: NDArray[np.bool_], same: NDArray[np.bool_]) -> list[int]:
+    """The first of the ``chosen`` entries that is ``same``, and the first that is not."""
+    return [int(found[0]) for found in map(np.flatnonzero, (chosen & ~same, chosen & same)) if found.size]
 
 
 def mark_of(where: int, kind: str) -> int:

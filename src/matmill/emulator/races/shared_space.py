@@ -21,7 +21,7 @@ from matmill.emulator.races.cells import Cells
 from matmill.emulator.races.clocks import Clocks, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
-from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, resized
+from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, Stores, resized
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
@@ -58,13 +58,13 @@ class SharedSpace:
         self._copier: Ints = np.zeros(0, dtype=np.int64)
         self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
 
-    def access(self, rows: Rows) -> None:
+    def access(self, rows: Rows, stores: Stores | None) -> None:
         """Check one instruction's reads, plain writes or atomics, and remember them."""
         block = self._fit(rows)
         grains, judged = self._screen(rows, block)
         if judged.any():
-            access, agreed = self._entries(rows.take(judged))
-            self._judge(access, agreed)
+            access = self._entries(rows.take(judged))
+            self._judge(access, stores)
             self._cells.insert(access)
             self._stamp(rows.take(~judged), block[~judged], grains[~judged])
         else:
@@ -76,7 +76,7 @@ class SharedSpace:
         block = self._fit(rows)
         grains, judged = self._screen(rows, block)
         if judged.any():
-            self._judge(*self._entries(rows.take(judged)))
+            self._judge(self._entries(rows.take(judged)), None)
         self._fill(self._copier, rows, block, rows.on(_threads(rows)) + 1)
         self._fill(self._copy_mark, rows, block, np.full(1, mark_of(rows.where, COPY), dtype=np.int32))
         self._wrote[rows.on(grains)] = _PENDING
@@ -97,7 +97,7 @@ class SharedSpace:
         self._wrote[grains] = np.where(busy, _PENDING, self._wrote_unit.reshape(-1, units)[grains].max(axis=1))
         hot = self._hot[block]
         if hot.any():
-            self._cells.insert(self._entries(rows.take(hot))[0])
+            self._cells.insert(self._entries(rows.take(hot)))
         self._remember(rows, block)
 
     def block_barrier(self, blocks: Ints) -> None:
@@ -231,8 +231,8 @@ class SharedSpace:
         bases: Ints = (self._row[block] * (self._span // grain))[:, None]
         return bases
 
-    def _entries(self, rows: Rows) -> tuple[Access, NDArray[np.bool_]]:
-        """Return ``rows`` as entries for the cells, with each entry's ``agreed``.
+    def _entries(self, rows: Rows) -> Access:
+        """Return ``rows`` as entries for the cells.
 
         The floor is today's, for logged accesses too: two lanes' accesses that it calls ordered are both ordered
         before all that the warp does from now on, so either may represent the other.
@@ -240,7 +240,7 @@ class SharedSpace:
         block = rows.warp // self._clocks.warps_per_block
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
 
-    def _judge(self, access: Access, agreed: NDArray[np.bool_]) -> None:
+    def _judge(self, access: Access, stores: Stores | None) -> None:
         """Report the races of ``access`` with copies in flight, within itself and with what the cells remember."""
         in_flight = np.flatnonzero(self._copier[access.cells])
         if in_flight.size:
@@ -253,14 +253,14 @@ class SharedSpace:
                     i = int(np.flatnonzero((marks == mark) & (own == flag))[0])
                     self._reports.add(int(copier[i]), mark >> 1, COPY, second, i)
         if access.kind in (WRITE, COPY):
-            self._cells.check_together(access, agreed)
-        self._cells.check(access)
+            self._cells.check_together(access, stores)
+        self._cells.check(access, stores)
 
     def _heat(self, blocks: Ints) -> None:
         """Enter the interval's log of ``blocks`` into the cells, which check from now on."""
         self._hot[blocks] = True
         for rows in self._log.rows_of(blocks, self._interval):
-            self._cells.insert(self._entries(rows)[0])
+            self._cells.insert(self._entries(rows))
 
     def _remember(self, rows: Rows, block: Ints) -> None:
         """Log ``rows``; a log too long is given up, its blocks being treated as general until their next barrier."""

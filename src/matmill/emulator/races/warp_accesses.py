@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from matmill.emulator.races.clocks import Ints, Moment
 from matmill.emulator.races.report import Access
 
 S = TypeVar("S", bound=np.generic)
+Bytes: TypeAlias = "NDArray[np.uint8]"
 
 WORD_BYTES = 4
 
@@ -22,8 +24,8 @@ class Rows:
     """One instruction executed by ``n`` warps.
 
     ``warp`` and ``clock`` are int64[n], ``addresses`` int64[n, 32] with inactive lanes set to 0, ``active``
-    bool[n, 32], ``width`` the bytes per lane. ``agreed`` (bool[n]) says that lanes of the warp that write to one
-    address write one value. ``tag`` (int64[n]) is the holder's: the interval in a log, the group of a ``cp.async``.
+    bool[n, 32], ``width`` the bytes per lane. ``tag`` (int64[n]) is the holder's: the interval in a log, the group of
+    a ``cp.async``.
     ``full`` says that all lanes are active.
     """
 
@@ -34,7 +36,6 @@ class Rows:
     addresses: Ints
     active: NDArray[np.bool_]
     clock: Ints
-    agreed: NDArray[np.bool_]
     tag: Ints
     full: bool
 
@@ -50,7 +51,6 @@ class Rows:
             self.addresses[chosen],
             self.active[chosen],
             self.clock[chosen],
-            self.agreed[chosen],
             self.tag[chosen],
             self.full,
         )
@@ -65,23 +65,23 @@ class Rows:
         """Return the active lanes' part of S[n, 32], in row order."""
         return values.ravel() if self.full else values[self.active]
 
-    def access(self, space: str, base: Ints, unit: int, floor: Ints) -> tuple[Access, NDArray[np.bool_]]:
-        """Return what the active lanes do to cells of ``unit`` bytes, with each entry's ``agreed``.
+    def access(self, space: str, base: Ints, unit: int, floor: Ints) -> Access:
+        """Return what the active lanes do to cells of ``unit`` bytes.
 
         ``base`` (int64[n, 32] or [n, 1]) plus the address in units is the first cell of each lane.
         """
         addresses = self.on(self.addresses)
         cells = self.on(base + self.addresses // unit)
-        warp, clock, floor, agreed = map(self.spread, (self.warp, self.clock, floor, self.agreed.astype(np.int64)))
+        warp, clock, floor = map(self.spread, (self.warp, self.clock, floor))
         lane = self.on(np.broadcast_to(np.arange(LANES), self.active.shape))
         units = self.width // unit
         if units > 1:
             cells = (cells[:, None] + np.arange(units)).ravel()
-            addresses, warp, lane, clock, floor, agreed = (
-                np.repeat(each, units) for each in (addresses, warp, lane, clock, floor, agreed)
+            addresses, warp, lane, clock, floor = (
+                np.repeat(each, units) for each in (addresses, warp, lane, clock, floor)
             )
         moment = Moment(warp, lane, clock, floor)
-        return Access(space, self.kind, self.where, cells, addresses, moment), agreed != 0
+        return Access(space, self.kind, self.where, unit, cells, addresses, moment)
 
 
 def rows_of(
@@ -93,7 +93,6 @@ def rows_of(
     addresses: Ints,
     active: NDArray[np.bool_],
     clock: Ints,
-    agreed: NDArray[np.bool_] | None,
 ) -> Rows:
     """Copy the caller's arrays, which it may reuse, into ``Rows``."""
     count = len(addresses)
@@ -106,15 +105,40 @@ def rows_of(
         np.array(addresses, dtype=np.int64) if full else np.where(active, addresses, np.int64(0)),
         np.ones((count, LANES), dtype=np.bool_) if full else np.array(active),
         clock,
-        np.zeros(count, dtype=np.bool_) if agreed is None else np.array(agreed),
         np.zeros(count, dtype=np.int64),
         full,
     )
 
 
-def first_thread(access: Access, i: int) -> int:
-    """Return the thread of entry ``i``, numbered through all blocks."""
-    return int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
+class Stores:
+    """What an instruction of ``n`` warps stores, and what is there before.
+
+    ``contents`` returns both as uint8[n, 32, width]. It is called only where two stores meet, before they are made.
+    """
+
+    def __init__(self, warp: Ints, contents: Callable[[], tuple[Bytes, Bytes]]) -> None:
+        self._warp = warp
+        self._contents = contents
+
+    def alike(self, access: Access, one: Ints, two: Ints) -> NDArray[np.bool_]:
+        """Whether the entries ``one`` of ``access`` store the same as the entries ``two``."""
+        stored, _ = self._contents()
+        same: NDArray[np.bool_] = (self._part(stored, access.take(one)) == self._part(stored, access.take(two))).all(1)
+        return same
+
+    def unchanging(self, access: Access) -> NDArray[np.bool_]:
+        """Whether entries of ``access`` store what is there already."""
+        stored, held = self._contents()
+        same: NDArray[np.bool_] = (self._part(stored, access) == self._part(held, access)).all(axis=1)
+        return same
+
+    def _part(self, content: Bytes, access: Access) -> Bytes:
+        """The bytes of each entry's cell: uint8[e, bytes of a cell]."""
+        order = np.argsort(self._warp)
+        row = order[np.searchsorted(self._warp, access.moment.warp, sorter=order)]
+        parts = content.reshape(len(content), LANES, -1, access.unit)
+        # Addresses are multiples of the width, so a lane's first cell is a multiple of its number of cells.
+        return np.asarray(parts[row, access.moment.lane, access.cells % parts.shape[2]])
 
 
 def resized(array: NDArray[S], old: tuple[int, int], new: tuple[int, int], factor: int = 1) -> NDArray[S]:

@@ -29,6 +29,9 @@ class LineCounts:
     reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
     ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
     ``wgmma_shared_bytes`` are the operands that ``wgmma`` reads from shared memory, once per warpgroup.
+
+    ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes: with the sectors and bytes of global
+    memory that they touch, and their wavefronts in shared memory. Reductions count as stores.
     """
 
     instructions: int = 0
@@ -54,6 +57,14 @@ class LineCounts:
     atomics: int = 0
     ldmatrix_requests: int = 0
     stmatrix_requests: int = 0
+    bulk_loads: int = 0
+    bulk_load_sectors: int = 0
+    bulk_load_wavefronts: int = 0
+    bulk_load_bytes: int = 0
+    bulk_stores: int = 0
+    bulk_store_sectors: int = 0
+    bulk_store_wavefronts: int = 0
+    bulk_store_bytes: int = 0
     wgmma_shared_bytes: int = 0
 
     @property

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.errors import MatmillError
 
-KINDS = (
-    "out-of-bounds",
-    "misaligned",
-    "read-only",
-    "uninitialised-shared",
-    "race",
-    "deadlock",
-    "divergent-barrier",
-    "missing-wait",
-    "dependent-launch",
-    "step-limit",
-    "trap",
-    "partial-warp",
-    "warpgroup",
-    "matrix-descriptor",
-    "register-in-flight",
-    "missing-wgmma-fence",
-    "unwaited",
-    "register-pool",
-)
+Severity: TypeAlias = Literal["error", "warning", "note"]
+# An error makes results wrong or undefined. A warning may do so on other GPUs or with other data. What a note says is
+# right as it is, and worth a look.
+SEVERITIES: dict[str, Severity] = {
+    "out-of-bounds": "error",
+    "misaligned": "error",
+    "read-only": "error",
+    "uninitialised-shared": "error",
+    "uninitialised-global": "error",
+    "race": "error",
+    "same-value": "note",
+    "deadlock": "error",
+    "divergent-barrier": "error",
+    "early-exit": "note",
+    "missing-wait": "error",
+    "dependent-launch": "error",
+    "step-limit": "error",
+    "trap": "error",
+    "partial-warp": "error",
+    "shuffle": "error",
+    "shuffle-source": "error",
+    "mbarrier": "error",
+    "missing-proxy-fence": "error",
+    "register-in-flight": "error",
+    "missing-wgmma-fence": "error",
+    "warpgroup": "error",
+    "matrix-descriptor": "error",
+    "tensor-map": "error",
+    "bulk-copy": "error",
+    "unwaited": "warning",
+    "register-pool": "error",
+    "cluster": "error",
+}
+KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
 MOST_HAZARDS = 100
 
@@ -35,10 +50,7 @@ MOST_HAZARDS = 100
 class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
-    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap", "partial-warp", "warpgroup",
-    "matrix-descriptor" and "register-pool" end the run with a :class:`KernelFault`; "uninitialised-shared", "race",
-    "missing-wait", "dependent-launch", "divergent-barrier", "register-in-flight", "missing-wgmma-fence" and "unwaited"
-    are collected.
+    The kinds that :func:`fault` knows end the run with a :class:`KernelFault`; all others are collected.
     """
 
     kind: str
@@ -46,8 +58,13 @@ class Hazard:
     where: str
     instruction: str
 
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: "error", "warning" or "note"; each kind has one severity."""
+        return SEVERITIES[self.kind]
+
     def __str__(self) -> str:
-        return f"{self.kind} at {self.where}: {self.message}"
+        return f"{self.severity}: {self.kind} at {self.where}: {self.message}"
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
@@ -65,6 +82,8 @@ _WANTED = {
     "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
+    "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
+    "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
     "warpgroup": ("four warps that execute it together", "Let them all take one way with equal operands."),
     "matrix-descriptor": ("a descriptor as sm_90 has them", "Align the tile to 8 rows of its swizzle."),

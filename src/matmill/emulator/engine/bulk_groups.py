@@ -1,0 +1,98 @@
+"""Bulk copies and reductions out of shared memory: which group each is in, and how far each has got.
+
+PTX ISA, "cp.async.bulk.commit_group" and "cp.async.bulk.wait_group". Groups are per thread. A wait may be for the reads
+of the source alone: what was read then reaches global memory later, at the latest when the grid ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.syntax import Instruction
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class BulkStore:
+    """A copy out of shared memory by one thread of a batch.
+
+    ``read`` takes its source out of shared memory and returns what puts it into global memory. ``agent`` is its name in
+    the race detector, -1 without one.
+    """
+
+    column: int
+    instruction: Instruction
+    read: Callable[[], Callable[[], None]]
+    agent: int
+    group: int = 0
+    write: Callable[[], None] | None = None
+    waited: bool = False
+
+    def finish_read(self) -> None:
+        """Read the source, if that is still to come."""
+        if self.write is None:
+            self.write = self.read()
+
+
+class BulkGroups:
+    """The bulk stores in flight of one batch. With ``late`` each acts at the wait that demands it, else at once."""
+
+    def __init__(self, columns: int, *, late: bool) -> None:
+        self.late = late
+        self._committed = np.zeros(columns, np.int64)
+        self._stores: list[BulkStore] = []
+
+    def begin(self) -> None:
+        """Take up a batch, in which nothing is in flight."""
+        self._committed[...] = 0
+        self._stores = []
+
+    def issue(self, store: BulkStore) -> None:
+        """Start a store in the open group of its thread."""
+        store.group = int(self._committed[store.column])
+        self._stores.append(store)
+        if not self.late:
+            store.finish_read()
+            self._write(store)
+
+    def commit(self, columns: Ints) -> None:
+        """Close the open group of these threads."""
+        self._committed[columns] += 1
+
+    def wait(self, columns: Ints, allowed: int, *, reads_only: bool) -> list[BulkStore]:
+        """Finish all but the ``allowed`` latest groups of these threads, or their reads: returns those stores."""
+        waiting = set(columns.tolist())
+        due = [s for s in self._stores if s.column in waiting and s.group < self._committed[s.column] - allowed]
+        for store in due:
+            store.finish_read()
+            store.waited = True
+            if not reads_only:
+                self._write(store)
+        if not reads_only:
+            done = set(map(id, due))
+            self._stores = [s for s in self._stores if id(s) not in done]
+        return due
+
+    def finish(self) -> list[BulkStore]:
+        """The batch has ended: all that is left acts. Returns the stores whose reads nobody waited for."""
+        for store in self._stores:
+            store.finish_read()
+            self._write(store)
+        left = [s for s in self._stores if not s.waited]
+        self._stores = []
+        return left
+
+    @staticmethod
+    def _write(store: BulkStore) -> None:
+        if store.write is not None:
+            store.write()
+            store.write = _nothing
+
+
+def _nothing() -> None:
+    """What is left to do of a store that has been performed."""

@@ -1,0 +1,172 @@
+"""The mbarriers of a batch of thread blocks: phases, pending arrivals and transaction counts.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A barrier's 64 bits are opaque, so its
+state is kept beside shared memory. Phases are numbered without end, where the hardware keeps one bit: a phase that
+nobody observed before the next one completed is reported, since a wait for it would then mistake one for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.report.hazards import HazardLog
+
+#: An mbarrier: its block in the batch and its byte offset in that block's window.
+Key: TypeAlias = tuple[int, int]
+
+MOST_ARRIVALS = MOST_BYTES = (1 << 20) - 1
+SIZE = 8
+_PHASE_SHIFT = 32
+
+
+@dataclass(slots=True)
+class Mbarrier:
+    """The state of one barrier; ``observed`` is the last phase that a wait has seen completed."""
+
+    expected: int
+    pending: int
+    where: str
+    transactions: int = 0
+    phase: int = 0
+    observed: int = -1
+
+    @property
+    def token(self) -> int:
+        """The state as an arrive returns it."""
+        return self.phase << _PHASE_SHIFT | self.pending
+
+    def is_past(self, phase: int, *, parity: bool) -> bool:
+        """Whether the phase of a token or, with ``parity``, of a parity has completed."""
+        return self.phase % 2 != phase & 1 if parity else self.phase > phase >> _PHASE_SHIFT
+
+    def __str__(self) -> str:
+        return f"phase {self.phase}, {self.pending} of {self.expected} arrivals pending, {self.transactions} B to come"
+
+
+class Mbarriers:
+    """The live barriers of one batch. ``completions`` counts completed phases, of which ``phase_done`` is told."""
+
+    def __init__(self, kernel: str, hazards: HazardLog, phase_done: Callable[[Key], None]) -> None:
+        self.live: dict[Key, Mbarrier] = {}
+        self.completions = 0
+        self._offsets: list[int] = []
+        self._kernel = kernel
+        self._hazards = hazards
+        self._phase_done = phase_done
+
+    def begin(self) -> None:
+        """Take up a batch, in which no barrier is live."""
+        self.live.clear()
+        self._offsets = []
+
+    def init(self, key: Key, count: int, i: Instruction) -> None:
+        """``mbarrier.init``: phase 0, all of ``count`` arrivals pending."""
+        if key in self.live:
+            self.report(i, f"initialises an mbarrier that is live since {self.live[key].where}, without mbarrier.inval")
+        if not 1 <= count <= MOST_ARRIVALS:
+            self.report(i, f"initialises an mbarrier for {count} arrivals, not 1 to {MOST_ARRIVALS}")
+        self.live[key] = Mbarrier(count, count, i.location)
+        self._index()
+
+    def inval(self, key: Key, i: Instruction) -> None:
+        """``mbarrier.inval``: the barrier ends."""
+        if self.find(key, i) is not None:
+            del self.live[key]
+            self._index()
+
+    def _index(self) -> None:
+        self._offsets = sorted({offset for _, offset in self.live})
+
+    def find(self, key: Key, i: Instruction) -> Mbarrier | None:
+        """The barrier that an instruction names; None, and a report, where there is none."""
+        barrier = self.live.get(key)
+        if barrier is None:
+            self.report(i, f"uses byte {key[1]} of shared memory, where no mbarrier was initialised")
+        return barrier
+
+    def arrive(self, key: Key, count: int, i: Instruction, *, drop: bool = False, completes: bool = True) -> int:
+        """Take ``count`` arrivals off the open phase; returns the token before."""
+        barrier = self.find(key, i)
+        if barrier is None:
+            return 0
+        token = barrier.token
+        if not 1 <= count <= barrier.pending:
+            self.report(i, f"arrives {count} times at an mbarrier in {barrier}")
+            return token
+        barrier.pending -= count
+        if drop:
+            barrier.expected -= count
+        self._advance(key, barrier, i)
+        if not completes and not barrier.pending:
+            self.report(i, f"completes the phase of an mbarrier, which .noComplete rules out: {barrier}")
+        return token
+
+    def add_pending(self, key: Key, count: int, i: Instruction) -> None:
+        """Await ``count`` more arrivals in the open phase."""
+        barrier = self.find(key, i)
+        if barrier is not None:
+            barrier.pending += count
+            if barrier.pending > MOST_ARRIVALS:
+                self.report(i, f"awaits more than {MOST_ARRIVALS} arrivals: {barrier}")
+
+    def expect(self, key: Key, nbytes: int, i: Instruction) -> None:
+        """``expect_tx``: ``nbytes`` more have to arrive in the open phase; negative ones have arrived."""
+        barrier = self.find(key, i)
+        if barrier is None:
+            return
+        barrier.transactions += nbytes
+        if abs(barrier.transactions) > MOST_BYTES:
+            self.report(i, f"takes the transaction count of an mbarrier out of its range: {barrier}")
+        self._advance(key, barrier, i)
+
+    def past(self, key: Key, phase: int, i: Instruction, *, parity: bool) -> bool:
+        """Whether a phase has completed; if so, it counts as observed."""
+        barrier = self.find(key, i)
+        if barrier is None:
+            return True
+        passed = barrier.is_past(phase, parity=parity)
+        if passed:
+            barrier.observed = barrier.phase - 1
+        return passed
+
+    def report(self, i: Instruction, problem: str) -> None:
+        """Keep a misuse as a hazard."""
+        self._hazards.add("mbarrier", i, f"{self._kernel}: {i.text!r} {problem}", i)
+
+    def near(self, start: int, end: int) -> bool:
+        """Whether a span of shared memory, of whatever block, may hold a barrier."""
+        offsets = self._offsets
+        return bool(offsets) and start < offsets[-1] + SIZE and end > offsets[0]
+
+    def hit(self, block: int, offset: int, width: int) -> Key | None:
+        """The barrier that ``width`` bytes of a block's shared memory touch."""
+        first = offset - offset % SIZE
+        return next((key for o in range(first, offset + width, SIZE) if (key := (block, o)) in self.live), None)
+
+    def describe(self, block_ids: NDArray[np.int64]) -> list[str]:
+        """The live barriers, for the message about a deadlock; ``block_ids`` are their blocks' numbers in the grid."""
+        return [
+            f"mbarrier at byte {offset} of block {block_ids[block]}: {barrier}"
+            for (block, offset), barrier in self.live.items()
+        ]
+
+    def _advance(self, key: Key, barrier: Mbarrier, i: Instruction) -> None:
+        """Complete the open phase once nothing is left to come."""
+        if barrier.pending or barrier.transactions:
+            return
+        if barrier.observed < barrier.phase - 1:
+            self.report(
+                i,
+                f"completes phase {barrier.phase} of an mbarrier at byte {key[1]} of shared memory before any thread "
+                f"has observed the end of phase {barrier.phase - 1}, for which a wait would now block",
+            )
+        barrier.phase += 1
+        barrier.pending = barrier.expected
+        self.completions += 1
+        self._phase_done(key)

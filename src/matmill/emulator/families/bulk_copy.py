@@ -1,0 +1,388 @@
+"""Bulk copies and reductions: cp.async.bulk, cp.reduce.async.bulk, their tensor forms, prefetches, groups and waits.
+
+PTX ISA, "Data Movement and Conversion Instructions: Bulk copy" and "Tensor copy". Each thread that executes one starts
+a copy of its own. What is copied where is in ``memory.boxes`` and ``memory.bulk``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Places
+from matmill.emulator.engine.mbarriers import SIZE, Key
+from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.tensor_maps import read_map
+from matmill.emulator.families.addresses import base_registers
+from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Vector
+from matmill.emulator.memory.address_space import Allocation
+from matmill.emulator.memory.banks import PASS_BYTES, SECTOR_BYTES
+from matmill.emulator.memory.boxes import (
+    SHARED_ALIGN,
+    Boxes,
+    check_store,
+    read_global,
+    read_shared,
+    reduce_global,
+    write_global,
+    write_shared,
+)
+from matmill.emulator.memory.bulk import ALIGN, BulkCopies, copy_bulk, multicast_ranks, reduce_bulk
+from matmill.emulator.program.table import Action, Call, Modifiers, Value
+from matmill.errors import ArgumentError
+
+Ints = NDArray[np.int64]
+
+_OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+_TO_SHARED = ("shared::cluster", "shared::cta")
+
+
+def bulk(i: Instruction) -> Action:
+    """Any bulk instruction of the opcode ``cp``."""
+    m = Modifiers(i, "async", "bulk", "tile", "reduce")
+    if m.flag("commit_group"):
+        m.done()
+        return Action(i, bind=_bind_commit, tally="memory", masks_itself=True)
+    if m.flag("wait_group"):
+        reads_only = m.flag("read")
+        m.done()
+        (count,) = i.operands
+        if not isinstance(count, Immediate):
+            raise i.unsupported("a count that is no literal")
+        return Action(
+            i,
+            bind=lambda site: _bind_wait(site, int(count.value), reads_only=reads_only),
+            tally="memory",
+            masks_itself=True,
+        )
+    return _decode(i, m)
+
+
+def _bind_commit(site: Site) -> Call:
+    lanes, machine, participants = site.lanes, site.machine, site.participants()
+    return lambda: machine.bulk.commit(lanes.columns[participants().reshape(-1)])
+
+
+def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
+    lanes, machine, participants = site.lanes, site.machine, site.participants()
+    events = machine.events
+
+    def call() -> None:
+        columns = lanes.columns[participants().reshape(-1)]
+        done = machine.bulk.wait(columns, allowed, reads_only=reads_only)
+        machine.progress += 1
+        for store in done if events is not None else ():
+            events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
+
+    return call
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One instruction: where it copies from and to, its operands, and what it does to them.
+
+    ``coordinates`` are those of a tensor copy, whose ``outer`` address is a tensor map; else ``size`` is the bytes of
+    a copy whose ``outer`` address is global memory, or the own block's shared memory (``between`` blocks). ``inner`` is
+    the address in shared memory.
+    """
+
+    loads: bool
+    outer: Address
+    inner: Address | None
+    coordinates: tuple[Operand, ...] = ()
+    size: Operand | None = None
+    ignored: tuple[Operand, ...] = ()
+    barrier: Address | None = None
+    mask: Operand | None = None
+    operation: str = ""
+    kind: str = ""
+    between: bool = False
+
+    def sources(self) -> tuple[Value, ...]:
+        """The operands besides addresses: coordinates, size, ignored bytes and mask."""
+        found = [Value(c, "i4") for c in self.coordinates]
+        found += [Value(o, "u4") for o in ((self.size,) if self.size is not None else ()) + self.ignored]
+        return (*found, *((Value(self.mask, "u2"),) if self.mask is not None else ()))
+
+
+def _decode(i: Instruction, m: Modifiers) -> Action:
+    tensor = m.flag("tensor")
+    rank = int(m.need("1d", "2d", "3d", "4d", "5d")[0]) if tensor else 0
+    prefetches = m.flag("prefetch")
+    operation = m.need(*_OPERATIONS) if "reduce" in i.modifiers else ""
+    kind = m.type() if operation and not tensor else ""
+    m.flag("noftz")
+    operands = list(i.operands)
+    if m.flag("L2::cache_hint"):
+        # Where it stays in L2 changes nothing here.
+        operands.pop()
+    multicast = m.flag("multicast::cluster")
+    mask = operands.pop() if multicast else None
+    ignores = m.flag("ignore_oob")
+    spaces = [s for s in m.left if s in {"global", "L2", *_TO_SHARED}]
+    for space in spaces:
+        m.flag(space)
+    loads = bool(spaces) and spaces[0] in _TO_SHARED
+    waits = m.pick(("mbarrier::complete_tx::bytes", "bulk_group"))
+    m.done()
+    between = loads and spaces[-1] in _TO_SHARED
+    if (waits == "bulk_group") != (not loads and not prefetches) or (loads and not waits.startswith("mbarrier")):
+        raise i.unsupported("its completion mechanism")
+    barrier = _address(i, operands.pop()) if loads else None
+    addresses = [_address(i, o) for o in operands[: 1 if prefetches else 2]]
+    rest = operands[len(addresses) :]
+    outer = addresses[0] if prefetches or not loads else addresses[1]
+    inner = None if prefetches else addresses[0] if loads else addresses[1]
+    coordinates = _coordinates(i, outer, rank) if tensor else ()
+    wanted = 0 if tensor else 3 if ignores else 1
+    if len(rest) != wanted:
+        raise i.unsupported("the number of its operands")
+    form = _Form(
+        loads,
+        outer,
+        inner,
+        coordinates,
+        rest[0] if rest else None,
+        tuple(rest[1:]),
+        barrier,
+        mask,
+        operation,
+        kind,
+        between,
+    )
+    named = [a for a in (outer, inner, barrier) if a is not None]
+    return Action(
+        i,
+        form.sources(),
+        bind=lambda site: (TensorCopy if tensor else BulkCopy)(site, i, form),
+        tally="memory",
+        masks_itself=True,
+        uses=base_registers(*named),
+    )
+
+
+def _address(i: Instruction, operand: Operand) -> Address:
+    if not isinstance(operand, Address):
+        raise i.unsupported("its address")
+    return operand
+
+
+def _coordinates(i: Instruction, address: Address, rank: int) -> tuple[Operand, ...]:
+    items = address.extra[0].items if len(address.extra) == 1 and isinstance(address.extra[0], Vector) else ()
+    if len(items) != rank:
+        raise i.unsupported("its coordinates")
+    return items
+
+
+@dataclass(frozen=True, eq=False)
+class _Issue:
+    """The copies that one execution starts, one for each of the threads ``columns``; all int64[n].
+
+    ``values`` are the rows of :meth:`_Form.sources`, without the mask.
+    """
+
+    columns: Ints
+    outer: Ints
+    inner: Ints
+    barrier: Ints
+    mask: Ints
+    values: tuple[Ints, ...]
+
+    def take(self, chosen: Ints) -> _Issue:
+        """Some of the copies."""
+        return _Issue(
+            self.columns[chosen], self.outer[chosen], self.inner[chosen], self.barrier[chosen], self.mask[chosen],
+            tuple(v[chosen] for v in self.values),
+        )  # fmt: skip
+
+
+class _Copy:
+    """A bulk instruction bound to a site."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form) -> None:
+        self.machine, self.i, self.form = site.machine, i, form
+        self.unit = BulkUnit(site.machine, i)
+        self._lanes = site.lanes
+        self._participants = site.participants()
+        absent = (np.zeros(1, np.int64), 0)
+        self._outer = site.address_row(form.outer)
+        self._inner = site.address_row(form.inner) if form.inner is not None else absent
+        self._barrier = site.address_row(form.barrier) if form.barrier is not None else absent
+
+    def __call__(self, *rows: Row) -> None:
+        """Start the copies of all lanes that take part."""
+        active = np.flatnonzero(self._participants())
+        if not len(active):
+            return
+
+        def of_lanes(row: Row) -> Ints:
+            return np.broadcast_to(row, self._lanes.count)[active].astype(np.int64)
+
+        outer, inner, barrier = (of_lanes(row) + offset for row, offset in (self._outer, self._inner, self._barrier))
+        values = [of_lanes(row) for row in rows]
+        mask = values.pop() if self.form.mask is not None else np.zeros(len(active), np.int64)
+        issue = _Issue(self._lanes.columns[active], outer, inner, barrier, mask, tuple(values))
+        try:
+            self.start(issue)
+        except ArgumentError as problem:
+            self.unit.stop("bulk-copy", int(issue.columns[0]), f"starts a copy that TMA does not take: {problem}")
+
+    def start(self, issue: _Issue) -> None:
+        """Start copies."""
+        raise NotImplementedError
+
+    def landing(self, issue: _Issue, to: Places) -> Landing:
+        """Where copies land whose destinations are ``to``, in all blocks that a multicast names."""
+        barrier = self.unit.places(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
+        if self.form.mask is None:
+            keys = list(zip(barrier.block.tolist(), barrier.offset.tolist(), strict=True))
+            return Landing(to, np.arange(len(keys)), [[key] for key in keys])
+        size = self.machine.cluster.size
+        barriers: list[list[Key]] = []
+        for own, offset, mask in zip(to.block.tolist(), barrier.offset.tolist(), issue.mask.tolist(), strict=True):
+            barriers.append([(own - own % size + rank, offset) for rank in multicast_ranks(mask, size)])
+        copies = np.repeat(np.arange(len(barriers)), [len(keys) for keys in barriers])
+        blocks = np.array([block for keys in barriers for block, _ in keys])
+        return Landing(Places(blocks, to.offset[copies]), copies, barriers)
+
+    def count(self, copies: int, sectors: int, wavefronts: int, nbytes: int) -> None:
+        """Add to the counts of bulk traffic."""
+        if self.machine.counting:
+            kind = "bulk load" if self.form.loads else "bulk store"
+            total = self.machine.tally.traffic(self.unit.where, "global", kind)
+            for n, amount in enumerate((copies, sectors, wavefronts, nbytes)):
+                total[n] += amount
+
+
+class TensorCopy(_Copy):
+    """Copies, reductions or prefetches of boxes of tensors."""
+
+    def start(self, issue: _Issue) -> None:
+        """Start copies, those of one tensor map together."""
+        for address in np.unique(issue.outer).tolist():
+            self._start(issue.take(np.flatnonzero(issue.outer == address)), address)
+
+    def _start(self, issue: _Issue, address: int) -> None:
+        tensor = read_map(self.machine, address, self.i)
+        coordinates = np.stack(issue.values, axis=1)
+        if not self.form.loads and self.form.inner is not None:
+            check_store(tensor, coordinates)
+        boxes = Boxes.of(tensor, coordinates)
+        memory = self._global(boxes, issue.columns)
+        if self.form.inner is None:
+            return
+        nbytes = np.full(len(issue.columns), boxes.nbytes)
+        inner = self.unit.places(issue.inner, issue.columns, nbytes, SHARED_ALIGN)
+        copies = len(issue.columns)
+        self.count(copies, int(boxes.sectors().sum()), copies * boxes.wavefronts, int(boxes.global_bytes().sum()))
+        if self.form.loads:
+            self._load(issue, boxes, inner, memory)
+            return
+        for n, column in enumerate(issue.columns.tolist()):
+            place = int(inner.block[n]), int(inner.offset[n])
+            only = np.array([n])
+            read = partial(self._read, boxes.take(only), inner.take(only), memory)
+            self.unit.store(column, place, boxes.nbytes, read)
+
+    def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
+        """The allocation that the boxes are in, each of them checked and told to the race detector."""
+        writes = not self.form.loads and self.form.inner is not None
+        low, high = boxes.hull()
+        found = self.unit.allocation(int(low.min()), int(high.max()), int(columns[0]), writes=writes)
+        for n, column in enumerate(columns.tolist() if self.form.inner is not None and found.writable else ()):
+            self.unit.watch_global(column, *boxes.ranges(n), "write" if writes else "read")
+        return found
+
+    def _load(self, issue: _Issue, boxes: Boxes, inner: Places, memory: Allocation) -> None:
+        landing = self.landing(issue, inner)
+        to, spread = landing.to, boxes.take(landing.copies)
+
+        def act() -> None:
+            contents = read_global(memory.data, memory.start, boxes)[landing.copies]
+            write_shared(self.machine.shared.data, self.unit.origin(to), spread, to.offset, contents)
+
+        self.unit.load(issue.columns, np.full(len(issue.columns), boxes.nbytes), landing, act)
+
+    def _read(self, box: Boxes, place: Places, memory: Allocation) -> Callable[[], None]:
+        """Take a box out of shared memory; returns what stores it."""
+        contents = read_shared(self.machine.shared.data, self.unit.origin(place), box, place.offset)
+        if self.form.operation:
+            return partial(reduce_global, memory.data, memory.start, box, contents, self.form.operation)
+        return partial(write_global, memory.data, memory.start, box, contents)
+
+
+class BulkCopy(_Copy):
+    """Copies, reductions or prefetches of contiguous bytes."""
+
+    def start(self, issue: _Issue) -> None:
+        """Start copies."""
+        form, unit = self.form, self.unit
+        size, *ignored = issue.values
+        name = f"{self.i.name}.{'.'.join(self.i.modifiers[:2])}"
+        ends = (issue.outer, issue.inner) if form.loads else (issue.inner, issue.outer)
+        copies = BulkCopies(*ends, size, *ignored)
+        copies.check(name)
+        if form.inner is None:
+            for n, column in enumerate(issue.columns.tolist()):
+                unit.allocation(int(issue.outer[n]), int(issue.outer[n] + size[n]), column, writes=False)
+            return
+        inner = unit.places(issue.inner, issue.columns, size, ALIGN)
+        if form.loads:
+            self._load(issue, copies, inner)
+            return
+        for n, column in enumerate(issue.columns.tolist()):
+            to, nbytes = int(issue.outer[n]), int(size[n])
+            memory = unit.allocation(to, to + nbytes, column, writes=True)
+            unit.watch_global(column, np.array([to]), np.array([to + nbytes]), "write")
+            read = partial(self._read, int(unit.index(inner)[n]), to - memory.start, nbytes, memory)
+            unit.store(column, (int(inner.block[n]), int(inner.offset[n])), nbytes, read)
+        self._count(issue.outer, size)
+
+    def _load(self, issue: _Issue, copies: BulkCopies, inner: Places) -> None:
+        unit = self.unit
+        landing = self.landing(issue, inner)
+        starts, ends = copies.read()
+        sources = []
+        for n, column in enumerate(issue.columns.tolist()):
+            if self.form.between:
+                own = unit.places(issue.outer[n : n + 1], issue.columns[n : n + 1], copies.size[n : n + 1], ALIGN)
+                sources.append((self.machine.shared.data, int(unit.index(own)[0]) - int(copies.source[n])))
+                continue
+            memory = unit.allocation(int(starts[n]), int(ends[n]), column, writes=False)
+            if memory.writable:
+                unit.watch_global(column, starts[n : n + 1], ends[n : n + 1], "read")
+            sources.append((memory.data, -memory.start))
+        target = unit.index(landing.to)
+
+        def act() -> None:
+            for span, n in enumerate(landing.copies.tolist()):
+                data, shift = sources[n]
+                ignored = [x[n : n + 1] for x in (copies.left, copies.right) if x is not None]
+                one = BulkCopies(
+                    copies.source[n : n + 1] + shift, target[span : span + 1], copies.size[n : n + 1], *ignored
+                )
+                if self.form.operation:
+                    reduce_bulk(data, self.machine.shared.data, one, self.form.operation, self.form.kind, shared=True)
+                else:
+                    copy_bulk(data, self.machine.shared.data, one)
+
+        unit.load(issue.columns, copies.size, landing, act)
+        if not self.form.between:
+            self._count(issue.outer, copies.size)
+
+    def _read(self, first: int, to: int, nbytes: int, memory: Allocation) -> Callable[[], None]:
+        """Take bytes out of shared memory; returns what stores them."""
+        data = self.machine.shared.data[first : first + nbytes].copy()
+        copy = BulkCopies(np.array([0]), np.array([to]), np.array([nbytes]))
+        if self.form.operation:
+            return partial(reduce_bulk, data, memory.data, copy, self.form.operation, self.form.kind)
+        return partial(copy_bulk, data, memory.data, copy)
+
+    def _count(self, outer: Ints, size: Ints) -> None:
+        sectors = (outer + size - 1) // SECTOR_BYTES - outer // SECTOR_BYTES + 1
+        self.count(len(size), int(sectors.sum()), int((-(-size // PASS_BYTES)).sum()), int(size.sum()))

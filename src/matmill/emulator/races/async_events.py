@@ -1,0 +1,53 @@
+"""What the engine tells a race detector of threads and asynchronous units that meet at mbarriers and cluster barriers.
+
+Threads are given as warps, numbered through the launch (int64[n]), and their lanes (bool[n, 32]). A barrier is named by
+the number of its block in the grid and its byte offset in that block's shared memory.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Name: TypeAlias = tuple[int, int]
+Ints = NDArray[np.int64]
+Lanes = NDArray[np.bool_]
+
+
+class AsyncEvents(Protocol):
+    """A race detector that knows asynchronous units. An agent is one operation of theirs, from issue to end."""
+
+    def init_barrier(self, barrier: Name) -> None:
+        """A barrier begins; nothing has been released into it."""
+
+    def arrive(self, barrier: Name, warps: Ints, lanes: Lanes) -> None:
+        """Threads release what they know into the barrier's open phase."""
+
+    def phase_done(self, barrier: Name) -> None:
+        """The open phase completes: what it holds is what a wait for it acquires."""
+
+    def passed(self, barrier: Name, warps: Ints, lanes: Lanes) -> None:
+        """A wait of these threads for the last completed phase was true."""
+
+    def issue(self, warp: int, lanes: Lanes) -> int:
+        """Some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+
+    def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
+        """An agent does ``kind`` ("read" or "write") with ``width`` bytes at each offset of a block's shared memory."""
+
+    def agent_completes(self, agent: int, barrier: Name) -> None:
+        """An agent is done and releases that into the barrier's open phase."""
+
+    def agent_joined(self, agent: int, warps: Ints, lanes: Lanes, *, reads_only: bool = False) -> None:
+        """Threads have waited for an agent, or for its reads alone."""
+
+    def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
+        """``fence.proxy.async`` by these threads."""
+
+    def cluster_arrive(self, warps: Ints, lanes: Lanes) -> None:
+        """``barrier.cluster.arrive`` by these threads."""
+
+    def cluster_wait(self, warps: Ints, lanes: Lanes) -> None:
+        """``barrier.cluster.wait`` by these threads has ended."""
