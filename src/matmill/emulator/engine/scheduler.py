@@ -371,6 +371,11 @@ class Scheduler:
         if i is not None:
             products.warpgroups.executed(warps, i)
         self.machine.progress += products.wait(warps, wait.allowed)
+        events = self.machine.events
+        for warp in warps.tolist() if events is not None else ():
+            everybody = np.ones((1, LANES), np.bool_)
+            for agent in products.ended(warp):
+                events.agent_joined(agent, self.machine.warp_ids(np.array([warp])), everybody)
 
     def _release_held(self) -> bool:
         """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""

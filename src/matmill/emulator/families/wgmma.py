@@ -214,7 +214,8 @@ class _Issue:
         ]
         self.sums = _rows(site, sums)
         self.factors = _rows(site, factors) if factors else None
-        self.traffic = machine.tally.traffic(machine.program.index_of(i), "shared", "wgmma")
+        self.where = machine.program.index_of(i)
+        self.traffic = machine.tally.traffic(self.where, "shared", "wgmma")
         per_warp = form.n * _K_BYTES // WARPS + (0 if factors else _M * _K_BYTES)
         self.bytes = per_warp * site.lanes.warp_count if machine.counting else 0
         self.operands = [_SharedOperand(machine, i, "B", form.n, mn_major=form.mn_major[1])]
@@ -244,9 +245,23 @@ class _Issue:
                 self.factors,
                 self.multiply,
                 products.open_groups(warps),
+                self._agents(descriptors),
             ),
             self.file,
         )
+
+    def _agents(self, descriptors: NDArray[np.uint64]) -> tuple[int, ...]:
+        """The race detector's names for the products of the warps, of which it hears what they read."""
+        machine, warps = self.machine, self.lanes.warps
+        events = machine.events
+        if events is None:
+            return ()
+        agents = tuple(events.issue(warp, np.ones(LANES, np.bool_)) for warp in self.lanes.warp_ids.tolist())
+        for operand, each in zip(self.operands, descriptors, strict=True):
+            blocks = machine.geometry.block_ids[machine.geometry.block_of_warp[warps]].tolist()
+            for agent, block, offsets in zip(agents, blocks, operand.offsets(warps, each), strict=True):
+                events.agent_access(agent, "read", block=block, offsets=offsets, width=CHUNK, where=self.where)
+        return agents
 
     def _differ(self, row: Row) -> KernelFault:
         lane = int(np.flatnonzero((row != row[:, :1]).reshape(-1))[0])
@@ -351,6 +366,10 @@ class _SharedOperand:
         if not self.mn_major:
             return read.view(np.uint8)
         return np.ascontiguousarray(read.view(np.uint16).swapaxes(1, 2)).view(np.uint8)
+
+    def offsets(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The bytes of its block's window at which each warp reads 16: int64[warps, n]."""
+        return self._chunks(warps, descriptors).reshape(len(warps), -1) * CHUNK
 
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""
