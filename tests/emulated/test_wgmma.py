@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.tensor_core import rule_of
 from support.tensor_core_rule import sum_of_products
-from support.warpgroup_ptx import DTYPES, ROWS, Form, Layout, multiplied
+from support.warpgroup_ptx import DTYPES, ROWS, Form, Layout, execute, kernel, matrix, multiplied, once, operands
 
 Array = NDArray[Any]
 TYPES = (
@@ -147,3 +147,17 @@ def test_integers_wrap_or_are_clamped() -> None:
     clamped = multiplied(Form(8, "s8", "s32", extra=".satfinite"), a, b, c)
     assert (wrapped == 2**31 - 1 + 32 * 127**2 - 2**32).all()
     assert (clamped == 2**31 - 1).all()
+
+
+@pytest.mark.parametrize("layout", [None, Layout(64)], ids=["registers", "shared"])
+def test_bits_that_both_have(layout: Layout | None) -> None:
+    # Stored as bytes are, eight bits to each.
+    form = Form(16, "u8", "s32", a_layout=layout)
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(0, 256, (rows, 32), np.uint8) for rows in (ROWS, 16))
+    c = rng.integers(-9, 10, (ROWS, 16), np.int32)
+    text = kernel(once(form), form.sums).replace("k32.s32.u8.u8", "k256.s32.b1.b1.and.popc")
+    out, report = execute(text, operands(form, a, b, c))
+    assert report.ok
+    left, right = (np.unpackbits(x, axis=1) for x in (a, b))
+    assert (matrix(form, out) == c + product(left, right)).all()

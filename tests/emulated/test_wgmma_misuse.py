@@ -44,10 +44,6 @@ def ran(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> tuple[Ar
     return out.view(np.float32), report
 
 
-def kinds(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> list[str]:
-    return [h.kind for h in ran(body, sums, form, **options)[1].hazards]
-
-
 def fault(body: str, *, threads: int = THREADS) -> str:
     """The kind and message of the fault that a body ends with."""
     with pytest.raises(KernelFault) as caught:
@@ -122,7 +118,7 @@ def test_operands_overwritten_in_flight(late: bool) -> None:
 
 
 def test_code_that_did_not_run_is_not_reported() -> None:
-    assert kinds(f"{FENCE} {MMA} {COMMIT} @!q bra Done; add.f32 d0, d0, d0; Done: {wait(0)}") == []
+    assert ran(f"{FENCE} {MMA} {COMMIT} @!q bra Done; add.f32 d0, d0, d0; Done: {wait(0)}")[1].ok
 
 
 @pytest.mark.parametrize(
@@ -145,7 +141,7 @@ def test_a_missing_fence(body: str, words: str) -> None:
 
 def test_a_missing_fence_after_a_was_written() -> None:
     body = f"{FENCE} mov.u32 a2, 0; {FROM_REGISTERS} {COMMIT} {wait(0)}"
-    assert kinds(body, form=REGISTERS) == ["missing-wgmma-fence"]
+    assert [h.kind for h in ran(body, form=REGISTERS)[1].hazards] == ["missing-wgmma-fence"]
 
 
 @SCHEDULES
@@ -154,6 +150,27 @@ def test_products_that_nobody_waits_for(late: bool) -> None:
         hazards = [h for h in ran(f"{FENCE} {body} ret;", late_copies=late)[1].hazards if h.kind == "unwaited"]
         assert len(hazards) == 1
         assert words in hazards[0].message
+
+
+# Races with what products read
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (f"{FENCE} {MMA} {COMMIT} {wait(0)} bar.sync 0; @p st.shared.u32 [base], w0;", []),
+        (f"{FENCE} {MMA} {COMMIT} {wait(0)} @p st.shared.u32 [base], w0;", ["race"]),
+        (f"{FENCE} {MMA} {COMMIT} {wait(1)} bar.sync 0; @p st.shared.u32 [base], w0; {wait(0)}", ["race"]),
+        (f"@p st.shared.u32 [base], w0; bar.sync 0; {FENCE} {MMA} {COMMIT} {wait(0)}", ["missing-proxy-fence"]),
+        (f"@p st.shared.u32 [base], w0; fence.proxy.async; bar.sync 0; {FENCE} {MMA} {COMMIT} {wait(0)}", []),
+    ],
+)
+@SCHEDULES
+def test_operands_written_by_one_thread(body: str, kinds: list[str], late: bool) -> None:
+    # A thread of another warp than the one that reads these bytes of A.
+    _, report = ran(f"setp.eq.u32 p, t, 32; {body}", late_copies=late, races=True)
+    assert [h.kind for h in report.hazards] == kinds
+    assert all("asynchronous read by thread" in h.message for h in report.hazards)
 
 
 # Warpgroups
