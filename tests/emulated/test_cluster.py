@@ -102,8 +102,8 @@ extern "C" __global__ void k(const int* a, int* o) {
 def test_loads_stores_and_atomics_on_the_memory_of_other_blocks(size: int, schedule: int) -> None:
     a = np.arange(8 * 64, dtype=np.int32).reshape(8, 64)
     out = np.zeros_like(a)
-    options: Options = {"schedule": schedule, "races": False}
-    emulate(
+    options: Options = {"schedule": schedule}
+    report = emulate(
         EXCHANGE.replace("CLUSTER", str(size)), a, out, grid=(8, 1, 1), block=(64, 1, 1), cluster=(size, 1, 1),
         options=options,
     )  # fmt: skip
@@ -113,6 +113,7 @@ def test_loads_stores_and_atomics_on_the_memory_of_other_blocks(size: int, sched
     after = base + (before - base + 1) % size
     want = a[after][:, np.arange(64) ^ 1][:, ::-1] + 1000
     np.testing.assert_array_equal(out, want)
+    assert report.ok, report.hazards
 
 
 def test_an_address_of_a_rank_that_does_not_exist_is_out_of_bounds() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from matmill.emulator.arith.tensor_core import aligned_sum, rule_of
-from support.warpgroup_ptx import DTYPES, ROWS, Form, Layout, multiplied
+from matmill.emulator.arith.tensor_core import rule_of
+from support.tensor_core_rule import sum_of_products
+from support.warpgroup_ptx import DTYPES, ROWS, Form, Layout, execute, kernel, matrix, multiplied, once, operands
 
 Array = NDArray[Any]
 TYPES = (
@@ -103,19 +104,23 @@ def test_parts_of_larger_tiles(layout: Layout) -> None:
 # Numbers
 
 
-def test_sums_are_those_of_the_tensor_cores() -> None:
+@pytest.mark.parametrize(("a_type", "b_type", "d"), [t for t in TYPES if t[2] != "s32"])
+def test_sums_are_those_of_the_tensor_cores(a_type: str, b_type: str, d: str) -> None:
     rng = np.random.default_rng(1)
-    for kind, d in (("bf16", "f32"), ("tf32", "f32"), ("e4m3", "f32"), ("f16", "f16")):
-        form = Form(16, kind, d)
-        a = rng.standard_normal((ROWS, form.k)).astype(DTYPES[kind])
-        b = rng.standard_normal((16, form.k)).astype(DTYPES[kind])
-        c = rng.standard_normal((ROWS, 16)).astype(DTYPES[d])
-        cut = [x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000) for x in (a, b)]
-        left, right = (x.view(np.float32).astype(np.float64) for x in cut)
-        terms = [np.broadcast_to(x.T[..., None], (form.k, ROWS, 16)).reshape(form.k, -1) for x in (left,)]
-        terms.append(np.broadcast_to(right.T[:, None], (form.k, ROWS, 16)).reshape(form.k, -1))
-        expected = aligned_sum(terms[0], terms[1], c.astype(np.float64).reshape(-1), rule_of("sm_90a", kind, d))
-        assert (multiplied(form, a, b, c).reshape(-1) == expected).all()
+    form = Form(8, a_type, d, b_type)
+    a, b = (
+        (rng.standard_normal((rows, form.k)) * 2.0 ** rng.integers(-9, 5, (rows, form.k))).astype(DTYPES[kind])
+        for rows, kind in ((ROWS, a_type), (8, b_type))
+    )
+    c = rng.standard_normal((ROWS, 8)).astype(DTYPES[d])
+    found = multiplied(form, a, b, c)
+    # Without the low bits that tf32 ignores; the other types have none there.
+    left, right = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32).tolist() for x in (a, b))
+    rule = rule_of("sm_90a", a_type, d)
+    for row in range(0, ROWS, 5):
+        assert found[row].tolist() == [
+            sum_of_products(left[row], x, float(c[row, n]), rule) for n, x in enumerate(right)
+        ]
 
 
 @LATE
@@ -131,8 +136,8 @@ def test_without_the_old_sums_nan_does_not_matter(late: bool) -> None:
 def test_low_bits_of_tf32_are_ignored() -> None:
     form = Form(8, "tf32", "f32")
     a, b, c = small(form)
-    dirty = [(x.view(np.uint32) | np.uint32(0x1FFF)).view(np.float32) for x in (a, b)]
-    assert (multiplied(form, *dirty, c) == multiplied(form, a, b, c)).all()
+    dirty_a, dirty_b = ((x.view(np.uint32) | np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
+    assert (multiplied(form, dirty_a, dirty_b, c) == multiplied(form, a, b, c)).all()
 
 
 def test_integers_wrap_or_are_clamped() -> None:
@@ -142,3 +147,17 @@ def test_integers_wrap_or_are_clamped() -> None:
     clamped = multiplied(Form(8, "s8", "s32", extra=".satfinite"), a, b, c)
     assert (wrapped == 2**31 - 1 + 32 * 127**2 - 2**32).all()
     assert (clamped == 2**31 - 1).all()
+
+
+@pytest.mark.parametrize("layout", [None, Layout(64)], ids=["registers", "shared"])
+def test_bits_that_both_have(layout: Layout | None) -> None:
+    # Stored as bytes are, eight bits to each.
+    form = Form(16, "u8", "s32", a_layout=layout)
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(0, 256, (rows, 32), np.uint8) for rows in (ROWS, 16))
+    c = rng.integers(-9, 10, (ROWS, 16), np.int32)
+    text = kernel(once(form), form.sums).replace("k32.s32.u8.u8", "k256.s32.b1.b1.and.popc")
+    out, report = execute(text, operands(form, a, b, c))
+    assert report.ok
+    left, right = (np.unpackbits(x, axis=1) for x in (a, b))
+    assert (matrix(form, out) == c + product(left, right)).all()

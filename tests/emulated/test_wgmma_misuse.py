@@ -18,10 +18,10 @@ FORM = Form(16, "bf16", "f32")
 REGISTERS = Form(16, "bf16", "f32", a_layout=None)
 FENCE, COMMIT = "wgmma.fence.sync.aligned;", "wgmma.commit_group.sync.aligned;"
 MMA, FROM_REGISTERS = FORM.instruction(), REGISTERS.instruction()
-SUMS, OTHER_SUMS = ("{" + ", ".join(f"d{i}" for i in range(n, n + 8)) + "}" for n in (0, 8))
-OTHER = MMA.replace(SUMS, OTHER_SUMS)
+DESTINATION, OTHER_DESTINATION = ("{" + ", ".join(f"d{i}" for i in range(n, n + 8)) + "}" for n in (0, 8))
+OTHER = MMA.replace(DESTINATION, OTHER_DESTINATION)
 # A product whose A is a sum of the first one.
-CHAINED = FROM_REGISTERS.replace(SUMS, OTHER_SUMS).replace("a0", "d0")
+CHAINED = FROM_REGISTERS.replace(DESTINATION, OTHER_DESTINATION).replace("a0", "d0")
 SCHEDULES = pytest.mark.parametrize("late", [False, True])
 
 
@@ -31,8 +31,8 @@ def wait(groups: int) -> str:
 
 def held(sums: int = 8, form: Form = FORM, threads: int = THREADS) -> Operands:
     """Operands of ones, with ``sums`` registers of zeros for ``threads`` threads."""
-    ones = [np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n)]
-    found = operands(form, *ones, np.zeros((ROWS, form.n), np.float32))
+    a, b = (np.ones((rows, form.k), DTYPES[form.a]) for rows in (ROWS, form.n))
+    found = operands(form, a, b, np.zeros((ROWS, form.n), np.float32))
     found.sums = np.zeros((threads, sums), np.uint32)
     found.factors = np.resize(found.factors, (threads, 4))
     return found
@@ -42,10 +42,6 @@ def ran(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> tuple[Ar
     """The sums as float32[threads, sums] and the report of a body on :func:`held`; options are those of ``execute``."""
     out, report = execute(kernel(body, sums), held(sums, form), **options)
     return out.view(np.float32), report
-
-
-def kinds(body: str, sums: int = 8, form: Form = FORM, **options: Any) -> list[str]:
-    return [h.kind for h in ran(body, sums, form, **options)[1].hazards]
 
 
 def fault(body: str, *, threads: int = THREADS) -> str:
@@ -122,7 +118,7 @@ def test_operands_overwritten_in_flight(late: bool) -> None:
 
 
 def test_code_that_did_not_run_is_not_reported() -> None:
-    assert kinds(f"{FENCE} {MMA} {COMMIT} @!q bra Done; add.f32 d0, d0, d0; Done: {wait(0)}") == []
+    assert ran(f"{FENCE} {MMA} {COMMIT} @!q bra Done; add.f32 d0, d0, d0; Done: {wait(0)}")[1].ok
 
 
 @pytest.mark.parametrize(
@@ -145,7 +141,7 @@ def test_a_missing_fence(body: str, words: str) -> None:
 
 def test_a_missing_fence_after_a_was_written() -> None:
     body = f"{FENCE} mov.u32 a2, 0; {FROM_REGISTERS} {COMMIT} {wait(0)}"
-    assert kinds(body, form=REGISTERS) == ["missing-wgmma-fence"]
+    assert [h.kind for h in ran(body, form=REGISTERS)[1].hazards] == ["missing-wgmma-fence"]
 
 
 @SCHEDULES
@@ -154,6 +150,27 @@ def test_products_that_nobody_waits_for(late: bool) -> None:
         hazards = [h for h in ran(f"{FENCE} {body} ret;", late_copies=late)[1].hazards if h.kind == "unwaited"]
         assert len(hazards) == 1
         assert words in hazards[0].message
+
+
+# Races with what products read
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        (f"{FENCE} {MMA} {COMMIT} {wait(0)} bar.sync 0; @p st.shared.u32 [base], w0;", []),
+        (f"{FENCE} {MMA} {COMMIT} {wait(0)} @p st.shared.u32 [base], w0;", ["race"]),
+        (f"{FENCE} {MMA} {COMMIT} {wait(1)} bar.sync 0; @p st.shared.u32 [base], w0; {wait(0)}", ["race"]),
+        (f"@p st.shared.u32 [base], w0; bar.sync 0; {FENCE} {MMA} {COMMIT} {wait(0)}", ["missing-proxy-fence"]),
+        (f"@p st.shared.u32 [base], w0; fence.proxy.async; bar.sync 0; {FENCE} {MMA} {COMMIT} {wait(0)}", []),
+    ],
+)
+@SCHEDULES
+def test_operands_written_by_one_thread(body: str, kinds: list[str], late: bool) -> None:
+    # A thread of another warp than the one that reads these bytes of A.
+    _, report = ran(f"setp.eq.u32 p, t, 32; {body}", late_copies=late, races=True)
+    assert [h.kind for h in report.hazards] == kinds
+    assert all("asynchronous read by thread" in h.message for h in report.hazards)
 
 
 # Warpgroups

@@ -21,6 +21,7 @@ from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.translate import Program, translate
+from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.emulator.report.hazards import Hazard, HazardLog
@@ -70,17 +71,11 @@ def run(
     program = translate(module, launch.entry)
     space = AddressSpace(memory)
     warps = -(-launch.threads_per_block // LANES)
-    detector = None
-    if races:
-        detector = RaceDetector(
-            blocks=launch.blocks,
-            warps_per_block=warps,
-            partial_barriers=program.has_partial_barriers,
-            releases=program.has_releases,
-        )
     cluster = program.entry.cluster if launch.cluster == (1, 1, 1) else None
     launch = replace(launch, pdl=is_dependent(launch, module), cluster=cluster or launch.cluster)
     check_launch(program, launch, module.capability)
+    clusters = cluster_order(launch)
+    detector = _detector(program, clusters, warps) if races else None
     context = LaunchContext(
         program=program,
         launch=launch,
@@ -91,7 +86,6 @@ def run(
         counting=counters,
         late_copies=late_copies,
     )
-    clusters = cluster_order(launch)
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if schedule:
         clusters = np.random.default_rng(schedule).permutation(clusters)
@@ -186,6 +180,26 @@ class _Pool:
         return moved
 
 
+def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:
+    """The race detector that a program needs."""
+    if program.has_async_units:
+        return AsyncDetector(clusters=clusters, warps_per_block=warps_per_block)
+    return RaceDetector(
+        blocks=clusters.size,
+        warps_per_block=warps_per_block,
+        partial_barriers=program.has_partial_barriers,
+        releases=program.has_releases,
+    )
+
+
+# Why two accesses are a hazard, by its kind.
+_WHY = {
+    "same-value": "both of one value, with nothing that orders them",
+    "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
+    "cluster": "with nothing that makes the block wait for the access",
+}
+
+
 def _report_races(
     detector: RaceDetector, program: Program, launch: Launch, space: AddressSpace, hazards: HazardLog
 ) -> None:
@@ -196,13 +210,9 @@ def _report_races(
             where = program.describe("shared", race.address, launch.dynamic_shared)
         else:
             where = space.describe(race.address)
-        threads = [f"thread {t} of block {b}" for b, t in (race.first_thread, race.second_thread)]
-        message = (
-            f"{launch.kernel}: {where}: {race.first_kind} by {threads[0]} in "
-            f"{first.text!r} ({first.location}) and {race.second_kind} by {threads[1]} in {second.text!r} "
-            f"({second.location}), {'both of one value, ' if race.kind == 'same-value' else ''}with nothing that "
-            "orders them"
-        )
+        parties = (race.first_kind, race.first_thread, first), (race.second_kind, race.second_thread, second)
+        one, two = (f"{kind} by thread {t} of block {b} in {i.text!r} ({i.location})" for kind, (b, t), i in parties)
+        message = f"{launch.kernel}: {where}: {one} and {two}, {_WHY.get(race.kind, 'with nothing that orders them')}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second
         )

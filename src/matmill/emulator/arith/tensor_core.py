@@ -8,10 +8,12 @@ A group of products is added to C at once; longer sums take group after group in
 3. every product (exact) and C are truncated toward zero to multiples of 2**(E - ``Rule.kept``);
 4. their exact sum is truncated toward zero to ``Rule.fraction`` bits, or rounded to nearest even to float16.
 
-Subnormals are kept. A NaN, or infinities of both signs, give NaN; else an infinity wins. An exact sum of 0 is +0.
+Subnormals are kept. A NaN, or infinities of both signs, give NaN (all bits set but the sign); else an infinity wins.
+Zeros are +0, also where all terms are -0 or a negative sum is rounded to 0.
 
-Sources: Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv 2512.07004), with results recorded on GPUs
-(tests/golden/tensor_core.npz); for Turing Xie and others, "MMA-Sim" (arXiv 2511.10909).
+Sources: Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv 2512.07004), with results recorded on
+GPUs (tests/golden/tensor_core.npz); for Turing Xie and others, "MMA-Sim" (arXiv 2511.10909). Zeros, NaN and sums of all
+magnitudes: measured on an H200 (tests/golden/h200_mma.npz).
 """
 
 from __future__ import annotations
@@ -39,9 +41,12 @@ _HOPPER = 90
 _ZERO, _SPECIAL = np.int16(-2000), np.int16(8000)
 _NO_NUMBER = -1000
 # For E between these, float32 holds each term exactly unless it is truncated to 0, and the quantum as a normal number.
-_LOWEST, _HIGHEST = np.int16(-101), np.int16(126)
+_LOWEST, _HIGHEST = -101, 126
 # A truncated product is below 2**27 quanta, so 32 bits hold the sum of this many.
-_SUMMED = 8
+_SUMMED = 16
+# What float16 rounds to 0, at most, and the NaN of tensor cores.
+_HALF_ZERO = 2.0**-25
+_NAN = {np.float16: np.uint16(0x7FFF).view(np.float16), np.float32: np.uint32(0x7FFFFFFF).view(np.float32)}
 # Products of a piece: with their exponents and truncated values they stay within a core's second-level cache.
 _PIECE = 131072
 
@@ -82,39 +87,78 @@ def rule_of(target: str, factors: str, sums: str) -> Rule:
 
 
 class Factor(NamedTuple):
-    """A or B: values of its format as float32[k, ...], and their exponents (int16) as the fast path wants them."""
+    """A or B: values as float32[k, ...], and their exponents (int16) as the fast path wants them."""
 
     values: F4
     exponents: I2
 
-
-def factor(values: F4, rule: Rule) -> Factor:
-    """A or B, ready for any number of products; k comes first, and the values are those of the factors' format."""
-    return Factor(values, _exponents(values, rule.least))
-
-
-def add_products(a: Factor, b: Factor, c: Row, out: Row, rule: Rule, buffers: Buffers) -> None:
-    """``out = c + sum of a * b over k``, as a tensor core computes it.
-
-    ``a`` and ``b`` broadcast against each other; ``c`` and ``out`` have their common shape without k, and are float32,
-    or float16 where the rule says so. ``out`` may be ``c``. Fast where the last axes are long and none is broadcast.
-    """
-    k, *shape = np.broadcast_shapes(a.values.shape, b.values.shape)
-    group = min(rule.group, k)
-    rows = max(1, _PIECE * shape[0] // (group * prod(shape)))
-    with np.errstate(all="ignore"):
-        for row in range(0, shape[0], rows):
-            left, right = (_part(x, row, rows) for x in (a, b))
-            sums, piece = c[row : row + rows], out[row : row + rows]
-            for first in range(0, k, group):
-                some = slice(first, first + group)
-                _add(Factor(*(x[some] for x in left)), Factor(*(x[some] for x in right)), sums, piece, rule, buffers)
-                sums = piece
+    def part(self, k: slice, rows: slice) -> Factor:
+        """Some of k, and some rows of the axis after it, unless that is broadcast."""
+        where = (k, slice(None) if self.values.shape[1] == 1 else rows)
+        return Factor(self.values[where], self.exponents[where])
 
 
-def _part(x: Factor, first: int, rows: int) -> Factor:
-    """Some rows, counted along the axis after k."""
-    return x if x.values.shape[1] == 1 else Factor(*(y[:, first : first + rows] for y in x))
+class TensorCore:
+    """Tensor cores that add as ``rule`` says, for any number of products."""
+
+    def __init__(self, rule: Rule, buffers: Buffers) -> None:
+        self.rule = rule
+        self.buffers = buffers
+
+    def factor(self, values: F4) -> Factor:
+        """A or B from float32[k, ...] that hold values of the factors' format."""
+        return Factor(values, _exponents(values, self.rule.least))
+
+    def add(self, a: Factor, b: Factor, sums: Row) -> None:
+        """Add the products of ``a`` and ``b``, summed over k, to ``sums`` in place.
+
+        The factors broadcast against each other; ``sums`` has their common shape without k and is float32, or float16
+        where the rule says so. Fast where the last axes are long and none of them is broadcast.
+        """
+        k, *shape = np.broadcast_shapes(a.values.shape, b.values.shape)
+        group = min(self.rule.group, k)
+        step = max(1, _PIECE * shape[0] // (group * prod(shape)))
+        with np.errstate(all="ignore"):
+            for row in range(0, shape[0], step):
+                rows = slice(row, row + step)
+                for first in range(0, k, group):
+                    some = slice(first, first + group)
+                    self._add_group(a.part(some, rows), b.part(some, rows), sums[rows])
+
+    def _add_group(self, a: Factor, b: Factor, sums: Row) -> None:
+        """One group of products of a piece, in float32 and int32; the few that do not fit there in float64."""
+        k, shape, rule = len(a.values), sums.shape, self.rule
+        terms, whole = self._scratch("f4", k + 1, shape), self._scratch("i4", k + 1, shape)
+        terms[k] = sums
+        exponents = np.add(a.exponents, b.exponents, out=self._scratch("i2", k, shape))
+        largest = np.maximum(np.maximum.reduce(exponents, axis=0), _exponents(terms[k], rule.least_sum))
+        outside = (largest > _HIGHEST) | ((largest < _LOWEST) & (largest > _NO_NUMBER))
+        exact = None
+        if outside.any():
+            left, right = (np.broadcast_to(x.values, (k, *shape))[:, outside].astype(np.float64) for x in (a, b))
+            exact = aligned_sum(left, right, sums[outside].astype(np.float64), rule)
+        # The exponent in its place in float32: what makes the quantum and its inverse of it.
+        power = np.minimum(np.maximum(largest, max(_LOWEST, rule.floor)), _HIGHEST).astype(np.int32) << 23
+        np.multiply(a.values, b.values, out=terms[:k])
+        np.multiply(terms, (((127 + rule.kept) << 23) - power).view(np.float32), out=terms)
+        # The conversion truncates toward zero.
+        np.copyto(whole, terms, casting="unsafe")
+        total: F8 = np.add.reduce(whole[:_SUMMED], axis=0, dtype=np.int32).astype(np.float64)
+        for first in range(_SUMMED, k + 1, _SUMMED):
+            np.add(total, np.add.reduce(whole[first : first + _SUMMED], axis=0, dtype=np.int32), out=total)
+        np.multiply(total, (power + ((127 - rule.kept) << 23)).view(np.float32), out=total)
+        if rule.half:
+            np.copyto(total, 0, where=np.abs(total) <= _HALF_ZERO)
+        else:
+            bits = total.view(np.uint64)
+            np.bitwise_and(bits, np.uint64(2**64 - 2 ** (52 - rule.fraction)), out=bits)
+        sums[...] = total
+        if exact is not None:
+            sums[outside] = exact
+
+    def _scratch(self, dtype: str, rows: int, shape: tuple[int, ...]) -> Row:
+        taken: Row = self.buffers.take(f"tensor core {dtype}", dtype, rows * prod(shape))
+        return taken.reshape(rows, *shape)
 
 
 def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
@@ -125,58 +169,26 @@ def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
     exponents = np.where(products != 0, _exponent(a, rule.least) + _exponent(b, rule.least), none)
     largest = np.maximum(exponents.max(axis=0), np.where(c != 0, _exponent(c, rule.least_sum), none))
     quantum = np.ldexp(1.0, np.maximum(largest, rule.floor) - rule.kept)
-    # Adding 0 makes a sum of -0 positive.
-    total = (np.trunc(products / quantum).sum(axis=0) + np.trunc(c / quantum) + 0.0) * quantum
+    total = (np.trunc(products / quantum).sum(axis=0) + np.trunc(c / quantum)) * quantum
     total = np.where(np.isfinite(special), total, special)
-    if rule.half:
-        return total.astype(np.float16)
-    step = np.ldexp(1.0, _exponent(total, rule.least_sum) - rule.fraction)
-    return np.asarray(np.trunc(total / step) * step, np.float32)
+    if not rule.half:
+        step = np.ldexp(1.0, _exponent(total, rule.least_sum) - rule.fraction)
+        total = np.trunc(total / step) * step
+    dtype = np.float16 if rule.half else np.float32
+    # Adding 0 makes -0 positive.
+    return np.where(np.isnan(total), _NAN[dtype], total.astype(dtype) + dtype(0))
 
 
 def _exponent(x: F8, least: int) -> NDArray[np.int32]:
-    return np.maximum(np.frexp(x)[1] - 1, least)
+    """``floor(log2 |x|)``, at least ``least``; anything for what is 0 or no number."""
+    return np.asarray(np.maximum(np.frexp(x)[1] - 1, least), np.int32)
 
 
 def _exponents(x: F4, least: int) -> I2:
-    """The exponents of float32 values; those of subnormal, zero and special ones as the fast path wants them."""
+    """The exponents of float32 values, at least ``least``; ``_ZERO`` and ``_SPECIAL`` where there is none."""
     size = np.abs(x)
     biased = (size.view(np.int32) >> 23).astype(np.int16)
     exponents: I2 = np.maximum(biased, np.int16(least + 127)) - np.int16(127)
     exponents += (biased == np.int16(255)) * _SPECIAL
     exponents += (size == 0) * _ZERO
     return exponents
-
-
-def _add(a: Factor, b: Factor, c: Row, out: Row, rule: Rule, buffers: Buffers) -> None:
-    """One group of products of a piece, in float32 and int32; what does not fit there goes to :func:`aligned_sum`."""
-    k, shape, count = len(a.values), out.shape, out.size
-
-    def scratch(name: str, dtype: str, *leading: int) -> Row:
-        return buffers.take(f"tensor core {name}", dtype, prod(leading) * count).reshape(*leading, *shape)
-
-    terms, whole = scratch("terms", "f4", k + 1), scratch("whole", "i4", k + 1)
-    some, total = scratch("some", "i4"), scratch("total", "f8")
-    terms[k] = c
-    exponents = np.add(a.exponents, b.exponents, out=scratch("exponents", "i2", k))
-    largest = np.maximum(np.maximum.reduce(exponents, axis=0), _exponents(terms[k], rule.least_sum))
-    clipped = np.minimum(np.maximum(largest, max(_LOWEST, np.int16(rule.floor))), _HIGHEST)
-    outside = (largest > _HIGHEST) | ((largest < _LOWEST) & (largest > _NO_NUMBER))
-    exact = None
-    if outside.any():
-        wide = (np.broadcast_to(x.values, (k, *shape))[:, outside].astype(np.float64) for x in (a, b))
-        exact = aligned_sum(*wide, c[outside].astype(np.float64), rule)
-    power = clipped.astype(np.int32) << 23
-    np.multiply(a.values, b.values, out=terms[:k])
-    np.multiply(terms, (((127 + rule.kept) << 23) - power).view(np.float32), out=terms)
-    # The conversion truncates toward zero.
-    np.copyto(whole, terms, casting="unsafe")
-    for first in range(0, k + 1, _SUMMED):
-        np.add.reduce(whole[first : first + _SUMMED], axis=0, out=some)
-        np.add(total, some, out=total) if first else np.copyto(total, some)
-    np.multiply(total, (power + ((127 - rule.kept) << 23)).view(np.float32), out=total)
-    if not rule.half:
-        np.bitwise_and(total.view(np.uint64), np.uint64(2**64 - 2 ** (52 - rule.fraction)), out=total.view(np.uint64))
-    out[...] = total
-    if exact is not None:
-        out[outside] = exact

@@ -7,6 +7,7 @@ distances alone (indices, alignment, wavefronts, sectors) is kept until they cha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -362,20 +363,38 @@ class Access:
             active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
             absolute = addresses.absolute(self.offset)
             ordering = self.ordering
+            stores = Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None
             if ordering is not None and ordering.volatile and kind == "shared":
                 # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
                 ordering = None
-            detector.access(
-                kind,
-                warp=addresses.lanes.warp_ids,
-                addresses=self.machine.shared_offset(absolute) if kind == "shared" else absolute,
-                active=active,
-                width=self.width,
-                kind=self.kind,
-                where=self.where,
-                stores=Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None,
-                ordering=ordering,
-            )
+            for owners, chosen in self._by_owner(piece, active):
+                detector.access(
+                    kind,
+                    warp=addresses.lanes.warp_ids,
+                    addresses=absolute if kind == "global" else self._offsets(absolute, piece),
+                    active=chosen,
+                    width=self.width,
+                    kind=self.kind,
+                    where=self.where,
+                    stores=stores,
+                    ordering=ordering,
+                    owners=owners,
+                )
+
+    def _offsets(self, absolute: NDArray[np.int64], piece: Piece) -> NDArray[np.int64]:
+        """Addresses of shared memory as offsets in the window of the block that they name."""
+        return self.machine.shared_offset(absolute) if piece.owners is None else absolute & OFFSET_MASK
+
+    def _by_owner(self, piece: Piece, active: Mask) -> Iterator[tuple[NDArray[np.int64] | None, Mask]]:
+        """The lanes of a piece (bool[warps, 32]) by the block of the grid whose shared memory each warp names there."""
+        if piece.owners is None:
+            yield None, active
+            return
+        geometry, size = self.machine.geometry, self.machine.cluster.size
+        own = geometry.block_of_warp[self.addresses.lanes.warps]
+        rank = piece.owners.reshape(-1, LANES) % size
+        for named in np.unique(rank[active]).tolist():
+            yield geometry.block_ids[own - own % size + named], active & (rank == named)
 
     def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """What the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""

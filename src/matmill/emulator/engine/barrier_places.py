@@ -67,7 +67,8 @@ class BarrierPlaces:
         """Tell the race detector that some lanes of the site arrive."""
         events = self._machine.events
         if events is not None:
-            events.arrive(self._machine.in_grid(key), *self._machine.threads(self._lanes.columns[lanes]))
+            where = self._machine.program.index_of(self._i)
+            events.arrive(self._machine.in_grid(key), *self._machine.threads(self._lanes.columns[lanes]), where=where)
 
     def acquire(self, key: Key, lanes: Ints) -> None:
         """Tell the race detector that some lanes of the site have seen the last phase completed."""

@@ -36,6 +36,7 @@ from matmill.emulator.memory.address_space import (
 )
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
+from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.async_events import AsyncEvents
 from matmill.emulator.report.hazards import HazardLog
 
@@ -77,7 +78,7 @@ class Machine:
         # Barriers of the batch, by (block, barrier number): warps that arrived without waiting, threads wanted.
         self.arrived: dict[tuple[int, int], list[int]] = {}
         self.expected: dict[tuple[int, int], int] = {}
-        self.events: AsyncEvents | None = None
+        self.events: AsyncEvents | None = context.detector if isinstance(context.detector, AsyncDetector) else None
         self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
         self.queue = AsyncQueue(late=context.late_copies)
         self.maps = context.maps

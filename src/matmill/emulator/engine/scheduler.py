@@ -23,6 +23,7 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
 from matmill.emulator.program.waits import Barrier, Converge, GroupWait, PhaseWait, Poll
+from matmill.emulator.races.async_events import AsyncEvents
 from matmill.emulator.report.hazards import KernelFault, fault
 
 POLL = 1 << 25
@@ -286,7 +287,7 @@ class Scheduler:
         if end.kind == "wait":
             self._wait(block, end, warps)
         elif end.kind == "exit":
-            self._exited(warps)
+            self._exited(warps, blame_end(end))
         elif self.quiet > _WATCH_AFTER and (counter[active] <= block).any():
             self._watch_loop(int(counter[active].min()), warps)
 
@@ -371,6 +372,12 @@ class Scheduler:
         if i is not None:
             products.warpgroups.executed(warps, i)
         self.machine.progress += products.wait(warps, wait.allowed)
+        events = self.machine.events
+        if events is not None:
+            everybody = np.ones((1, LANES), np.bool_)
+            for warp in warps.tolist():
+                for agent in products.ended(warp):
+                    events.agent_joined(agent, self.machine.warp_ids(np.array([warp])), everybody)
 
     def _release_held(self) -> bool:
         """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""
@@ -586,9 +593,11 @@ class Scheduler:
         columns = (warps[:, None] * LANES + np.arange(LANES))[here]
         row[columns] = value
 
-    def _exited(self, warps: Ints) -> None:
+    def _exited(self, warps: Ints, instruction: Instruction) -> None:
         """Threads that ended: warps, barriers and clusters may have waited for them alone."""
         self.machine.progress += 1
+        if self.machine.events is not None:
+            self._tell_of_ends(self.machine.events, np.unique(self.geometry.block_of_warp[warps]), instruction)
         self.machine.cluster.exited(columns_of(warps, self.counter[warps] == DONE))
         held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
         for block in self.blocks if len(held) else ():
@@ -603,6 +612,14 @@ class Scheduler:
             ids = self.barrier_of.reshape(self.geometry.warps, self.geometry.blocks, LANES)[:, blocks]
             for number in np.unique(ids[stuck]):
                 self._complete(int(number), blocks)
+
+    def _tell_of_ends(self, events: AsyncEvents, blocks: Ints, instruction: Instruction) -> None:
+        """Tell the race detector of those of the ``blocks`` whose last thread has ended."""
+        machine, geometry = self.machine, self.geometry
+        left = machine.live.reshape(geometry.warps, geometry.blocks, LANES)[:, blocks].any(axis=(0, 2))
+        where = machine.program.numbers.get(instruction, 0)
+        for block in geometry.block_ids[blocks[~left]].tolist():
+            events.exited(block, where)
 
     # Trouble
 

@@ -33,7 +33,7 @@ class Issued:
 
     ``descriptors`` are uint64[operands in shared memory, warps]; where ``adds`` (bool[warps]) is false the old sums are
     ignored. ``multiply`` gets this, the sums (uint32[registers, 32 warps]) and A's registers if it has any, and returns
-    the new sums.
+    the new sums. ``agents`` are the race detector's names of the products, one for each warp, if it wants to know.
     """
 
     instruction: Instruction
@@ -44,6 +44,7 @@ class Issued:
     factors: Rows | None
     multiply: Callable[[Issued, Row, Row | None], Row]
     group: Ints
+    agents: tuple[int, ...] = ()
 
     def part(self, mask: Mask) -> Issued:
         """That of the warps in ``mask``."""
@@ -78,6 +79,8 @@ class WarpgroupProducts:
         self._done = np.zeros(count, np.int64)
         self._last: dict[int, Instruction] = {}
         self._queue: list[Issued] = []
+        # Per warp the group and the agent of each product that the race detector knows and nobody has waited for.
+        self._agents: dict[int, list[tuple[int, int]]] = {}
         # In the late schedule: the sums of products in flight, and how many of these each register of a warp has.
         self._sums: Row | None = None
         self._busy: Row | None = None
@@ -91,6 +94,8 @@ class WarpgroupProducts:
         warps = issued.warps
         self._newest[warps] = issued.group
         self._last.update(dict.fromkeys(warps.tolist(), issued.instruction))
+        for warp, group, agent in zip(warps.tolist(), issued.group.tolist(), issued.agents, strict=False):
+            self._agents.setdefault(warp, []).append((group, agent))
         if not self.late:
             file[issued.sums] = perform(issued, file, slice(None), file[issued.sums])
             return
@@ -123,6 +128,12 @@ class WarpgroupProducts:
         self._queue = left
         return acted
 
+    def ended(self, warp: int) -> list[int]:
+        """The agents of the products of a warp that have ended since the last call."""
+        mine, done = self._agents.get(warp, []), int(self._done[warp])
+        self._agents[warp] = [(group, agent) for group, agent in mine if group >= done]
+        return [agent for group, agent in mine if group < done]
+
     def _act(self, issued: Issued) -> None:
         """Perform a product that was kept, and give back its sums unless others follow on them."""
         if self._sums is None or self._busy is None:
@@ -151,6 +162,7 @@ class WarpgroupProducts:
             self._hazards.add("unwaited", i, message, i)
         self._queue.clear()
         self._last.clear()
+        self._agents.clear()
         self._newest[...] = -1
         self._committed[...] = self._done[...] = 0
         if self._busy is not None:

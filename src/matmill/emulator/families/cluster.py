@@ -31,8 +31,8 @@ def _bind_arrive(site: Site, i: Instruction) -> Call:
 
     def call() -> None:
         active = participants()
-        if machine.events is not None and "relaxed" not in i.modifiers:
-            machine.events.cluster_arrive(lanes.warp_ids, active)
+        if machine.events is not None:
+            machine.events.cluster_arrive(lanes.warp_ids, active, releases="relaxed" not in i.modifiers)
         twice = machine.cluster.arrive(lanes.columns[active.reshape(-1)])
         machine.progress += 1
         if twice is not None:

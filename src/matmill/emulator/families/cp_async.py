@@ -84,7 +84,7 @@ def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64],
         machine.detector.copy_commit(warps)
         machine.detector.copy_wait(warps, 0)
     if machine.events is not None:
-        machine.events.arrive(machine.in_grid(key), warps, lanes)
+        machine.events.arrive(machine.in_grid(key), warps, lanes, where=machine.program.index_of(i))
     machine.mbarriers.arrive(key, len(columns), i)
     machine.progress += 1
 

@@ -22,15 +22,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.row import Row
-from matmill.emulator.arith.tensor_core import Factor, Rule, add_products, factor, rule_of
-from matmill.emulator.engine.site import Site
+from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
+from matmill.emulator.engine.site import Prepared, Site
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
@@ -82,7 +81,6 @@ _SHAPES = {
     (8, 8, 16): _BYTES,
     (16, 8, 32): _BYTES,
 }
-_TENSOR_CORE_SUMS = {"f16", "f32"}
 _TALLY = {"f64": "dmma", "s32": "imma"}
 
 
@@ -151,7 +149,7 @@ def multiply_add(i: Instruction) -> Action:
         i,
         tuple(Value(o, kind) for part, kind in zip(parts[:3], kinds, strict=True) for o in part),
         tuple(Value(o, form.sums.kind) for o in parts[3]),
-        bind=lambda site: MultiplyAdd(site, i, form, parts),
+        bind=lambda site: _BOUND.get(d_type, TensorCores)(site, i, form, parts),
         tally=_TALLY.get(d_type, "hmma"),
         in_place=True,
         flops=2 * size[0] * _N * size[2] // LANES,
@@ -172,6 +170,12 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
+def _by_warp(row: Row, form: _Input | _Sum) -> Row:
+    """A register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
+    elements = np.atleast_1d(row).view(form.element)
+    return np.tile(elements, (1, 1, 4)) if len(elements) == form.packed else elements.reshape(-1, 8, 4 * form.packed)
+
+
 class Fragment:
     """A or B of all warps: ``values`` [k, rows, warps], decoded from the registers that lanes hold.
 
@@ -179,17 +183,16 @@ class Fragment:
     """
 
     def __init__(self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int) -> None:
+        width, parts = 4 * form.packed, rows // 8
+        shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
         self.form = form
-        self.warps, width, parts = site.lanes.warp_count, 4 * form.packed, rows // 8
-        shape = (width * len(operands) // parts, rows, self.warps)
+        self.name = name
         self.bits = site.machine.buffers.take(f"{name} {form.element}", form.element, prod(shape)).reshape(shape)
         self.copies: list[tuple[Row, Row]] = []
         for index, operand in enumerate(operands):
-            lanes = np.atleast_1d(site.source(Value(operand, form.kind))).view(form.element)
             k, first = width * (index // parts), 8 * (index % parts)
-            # One value for all lanes where the operand is no register.
-            shaped = lanes.reshape(self.warps, 8, width) if len(lanes) > form.packed else np.tile(lanes, (1, 1, 4))
-            self.copies.append((self.bits[k : k + width, first : first + 8], shaped.T))
+            lanes = _by_warp(site.source(Value(operand, form.kind)), form)
+            self.copies.append((self.bits[k : k + width, first : first + 8], lanes.T))
 
     def refresh(self) -> None:
         """Read the registers."""
@@ -198,52 +201,47 @@ class Fragment:
         self.values = self.form.values(self.bits)
 
 
-class TensorFragment(Fragment):
-    """A or B for a tensor core: ``factor`` [k, rows of A, columns of B times warps]; B has one such row.
+class TensorFragment:
+    """A or B for tensor cores: ``factor`` [k, rows of A, columns of B times warps], of which B has one row.
 
-    A is repeated for the columns of B in memory, so that NumPy multiplies long rows.
+    A is stored once for each column of B, so that NumPy multiplies long rows.
     """
 
-    def __init__(
-        self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int, rule: Rule, *, left: bool
-    ) -> None:
-        super().__init__(site, name, form, operands, rows)
-        self.rule = rule
-        k = len(self.bits)
-        shape = (k, rows, _N, self.warps)
-        self.wide = (
-            [
-                site.machine.buffers.take(f"{name} wide {kind}", kind, prod(shape)).reshape(shape)
-                for kind in ("f4", "i2")
-            ]
-            if left
-            else []
+    def __init__(self, fragment: Fragment, core: TensorCore, *, repeated: bool) -> None:
+        self.fragment = fragment
+        self.core = core
+        k, rows, warps = fragment.bits.shape
+        values, exponents = (
+            core.buffers.take(f"{fragment.name} repeated {dtype}", dtype, k * rows * _N * warps)
+            for dtype in ("f4", "i2")
         )
+        shape = (k, rows, _N, warps)
+        self.repeated = Factor(values.reshape(shape), exponents.reshape(shape)) if repeated else None
 
     def refresh(self) -> None:
         """Read the registers."""
-        super().refresh()
-        found = factor(self.values, self.rule)
-        for wide, narrow in zip(self.wide, found, strict=False):
-            wide[...] = narrow[:, :, None]
-        self.factor = Factor(*(x.reshape(len(x), -1, _N * self.warps) for x in self.wide or found))
+        self.fragment.refresh()
+        found = self.core.factor(self.fragment.values)
+        if self.repeated is not None:
+            np.copyto(self.repeated.values, found.values[:, :, None])
+            np.copyto(self.repeated.exponents, found.exponents[:, :, None])
+            found = self.repeated
+        k, _, warps = self.fragment.bits.shape
+        shape = (k, -1, _N * warps)
+        self.factor = Factor(found.values.reshape(shape), found.exponents.reshape(shape))
 
 
 class MultiplyAdd:
-    """An mma bound to a site: all warps at once."""
+    """An mma bound to a site: all warps at once. ``sums`` [m, n, warps] is C, and D in its place."""
 
     def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        self.site = site
         self.form = form
+        self.factors = parts[:2]
         self.whole = site.whole_warps(i)
-        self.buffers = site.machine.buffers
-        tensor = form.d_type in _TENSOR_CORE_SUMS
-        self.rule = rule_of(site.machine.program.target, form.a_type, form.d_type) if tensor else None
-        self.a = self._fragment(site, "a", form.a_type, parts[0], form.m)
-        self.b = self._fragment(site, "b", form.b_type, parts[1], _N)
-        self.add = {"f64": self._chain, "s32": self._integers}.get(form.d_type, self._tensor_core)
-        # C, and D in its place; and by register what it holds of them, as [warps, 8, columns].
         element, shape = form.sums.element, (form.m, _N, site.lanes.warp_count)
-        self.sums = self.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
+        self.sums = site.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
+        # What each register holds of them, as [warps, 8, columns].
         by_warp = np.moveaxis(self.sums, 2, 0)
         self.by_register = [
             by_warp[:, 8 * index : 8 * index + 8]
@@ -252,38 +250,75 @@ class MultiplyAdd:
             for index in range(len(parts[2]))
         ]
 
-    def _fragment(self, site: Site, name: str, type_name: str, operands: Sequence[Operand], rows: int) -> Any:
-        def make(place: int) -> Fragment:
-            what = (site, f"mma {name} {place}", _INPUTS[type_name], operands, rows)
-            return Fragment(*what) if self.rule is None else TensorFragment(*what, self.rule, left=name == "a")
+    def fragments(self, made: Callable[[Fragment], Prepared]) -> tuple[Prepared, Prepared]:
+        """A and B, each decoded once for all instructions that read it from the same registers."""
 
-        return site.prepared((f"mma {name}", type_name, self.rule, *operands), _PLACES[name], make)
+        def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
+            def make(place: int) -> Prepared:
+                return made(Fragment(self.site, f"mma {name} {place}", _INPUTS[kind], operands, rows))
+
+            return self.site.prepared((f"mma {name}", kind, *operands), _PLACES[name], make)
+
+        a, b = self.factors
+        return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, _N)
 
     def __call__(self, *rows: Row) -> None:
         """Multiply and add; all operands are read before a result is written."""
         if self.whole is not None:
             self.whole()
-        count, element = len(self.by_register), self.form.sums.element
+        count, form = len(self.by_register), self.form.sums
         for part, row in zip(self.by_register, rows[-2 * count : -count], strict=True):
-            part[...] = row.view(element).reshape(part.shape) if np.ndim(row) else row.view(element)
+            part[...] = _by_warp(row, form)
         self.add()
         for part, row in zip(self.by_register, rows[-count:], strict=True):
-            row.view(element).reshape(part.shape)[...] = part
+            _by_warp(row, form)[...] = part
 
-    def _tensor_core(self) -> None:
-        """f16, bf16 and tf32."""
-        sums = self.sums.reshape(self.form.m, -1)
-        add_products(self.a.factor, self.b.factor, sums, sums, self.rule, self.buffers)
+    def add(self) -> None:
+        """Add A B to the sums."""
+        raise NotImplementedError
 
-    def _integers(self) -> None:
-        """Integers, through float64: sums of products are far below 2**53."""
+
+class TensorCores(MultiplyAdd):
+    """f16, bf16 and tf32."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        machine = site.machine
+        self.core = core = TensorCore(rule_of(machine.program.target, form.a_type, form.d_type), machine.buffers)
+        self.a, self.b = self.fragments(lambda f: TensorFragment(f, core, repeated=f.bits.shape[1] > _N))
+
+    def add(self) -> None:
+        """As the target's tensor cores add."""
+        self.core.add(self.a.factor, self.b.factor, self.sums.reshape(self.form.m, -1))
+
+
+class Integers(MultiplyAdd):
+    """8-bit integers, through float64: sums of their products are far below 2**53."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        self.a, self.b = self.fragments(lambda f: f)
+
+    def add(self) -> None:
+        """Exact sums, which wrap or are clamped."""
         left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
         whole = np.moveaxis(np.matmul(left, right.swapaxes(1, 2)), 0, 2) + self.sums
         limits = np.iinfo(np.int32)
         self.sums[...] = (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int64)
 
-    def _chain(self) -> None:
-        """float64: one FMA after another."""
+
+class Doubles(MultiplyAdd):
+    """float64."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        self.a, self.b = self.fragments(lambda f: f)
+
+    def add(self) -> None:
+        """One FMA after another."""
         shape, sums = self.sums.shape, self.sums.reshape(-1)
         for x, y in zip(self.a.values[:, :, None], self.b.values[:, None], strict=True):
             exact.fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
+
+
+_BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.float8 import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.row import Row
-from matmill.emulator.arith.tensor_core import add_products, factor, rule_of
+from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.warpgroup_products import Issued, Rows
@@ -208,9 +208,14 @@ class _Issue:
         self.lanes = site.lanes
         self.file = site.files["32"]
         self.whole = site.whole_warps(i)
+        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        self.cores = [
+            TensorCore(rule_of(_TARGET, x, form.d), machine.buffers) for x in (form.a, form.b) if form.d != "s32"
+        ]
         self.sums = _rows(site, sums)
         self.factors = _rows(site, factors) if factors else None
-        self.traffic = machine.tally.traffic(machine.program.index_of(i), "shared", "wgmma")
+        self.where = machine.program.index_of(i)
+        self.traffic = machine.tally.traffic(self.where, "shared", "wgmma")
         per_warp = form.n * _K_BYTES // WARPS + (0 if factors else _M * _K_BYTES)
         self.bytes = per_warp * site.lanes.warp_count if machine.counting else 0
         self.operands = [_SharedOperand(machine, i, "B", form.n, mn_major=form.mn_major[1])]
@@ -240,9 +245,23 @@ class _Issue:
                 self.factors,
                 self.multiply,
                 products.open_groups(warps),
+                self._agents(descriptors),
             ),
             self.file,
         )
+
+    def _agents(self, descriptors: NDArray[np.uint64]) -> tuple[int, ...]:
+        """The race detector's names for the products of the warps, of which it hears what they read."""
+        machine, warps = self.machine, self.lanes.warps
+        events = machine.events
+        if events is None:
+            return ()
+        agents = tuple(events.issue(warp, np.ones(LANES, np.bool_)) for warp in self.lanes.warp_ids.tolist())
+        for operand, each in zip(self.operands, descriptors, strict=True):
+            blocks = machine.geometry.block_ids[machine.geometry.block_of_warp[warps]].tolist()
+            for agent, block, offsets in zip(agents, blocks, operand.offsets(warps, each), strict=True):
+                events.agent_access(agent, "read", block=block, offsets=offsets, width=CHUNK, where=self.where)
+        return agents
 
     def _differ(self, row: Row) -> KernelFault:
         lane = int(np.flatnonzero((row != row[:, :1]).reshape(-1))[0])
@@ -275,12 +294,16 @@ class _Issue:
 
     def _floats(self, a: Row, b: Row, c: Row) -> Row:
         """A times B plus C, float32 but for C and D of float16."""
-        rule, right_rule = (rule_of(_TARGET, x, self.form.d) for x in (self.form.a, self.form.b))
-        left = factor(np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None], rule)
-        right = factor(np.ascontiguousarray(np.moveaxis(b, -1, 0))[:, :, None], right_rule)
-        d = np.empty_like(c)
-        add_products(left, right, c, d, rule, self.machine.buffers)
-        return d
+        left, right = (
+            core.factor(np.ascontiguousarray(np.moveaxis(x, -1, 0))) for core, x in zip(self.cores, (a, b), strict=True)
+        )
+        self.cores[0].add(_spread(left, 3), _spread(right, 2), c)
+        return c
+
+
+def _spread(factor: Factor, axis: int) -> Factor:
+    """A factor [k, warps, rows] with an axis more, along which it is broadcast."""
+    return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
 def _rows(site: Site, held: tuple[Register, ...]) -> Rows:
@@ -343,6 +366,10 @@ class _SharedOperand:
         if not self.mn_major:
             return read.view(np.uint8)
         return np.ascontiguousarray(read.view(np.uint16).swapaxes(1, 2)).view(np.uint8)
+
+    def offsets(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The bytes of its block's window at which each warp reads 16: int64[warps, n]."""
+        return self._chunks(warps, descriptors).reshape(len(warps), -1) * CHUNK
 
     def _chunks(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The chunks of its block that each warp reads: K-major [warps, rows, 2], MN-major [warps, 16, rows / 8]."""

@@ -29,8 +29,8 @@ class Program:
 
     ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
-    ``tallies`` count, per block, unguarded instructions by class,
-    and their ``matrix_flops`` per lane. ``misuses`` are registers of wgmma that are used too early or without a fence.
+    ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
+    registers of wgmma that are used too early or without a fence.
     """
 
     entry: Function
@@ -52,6 +52,7 @@ class Program:
     has_partial_barriers: bool
     has_releases: bool
     misuses: list[Finding]
+    has_async_units: bool
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -147,7 +148,15 @@ def _translate(module: Module, entry: Function) -> Program:
         ),
         has_releases=any(orders_memory(i) for i in instructions),
         misuses=find_misuses(blocks),
+        has_async_units=any(_is_asynchronous(i) for i in instructions),
     )
+
+
+def _is_asynchronous(i: Instruction) -> bool:
+    """Whether an instruction is of mbarriers, clusters or units that access memory on their own."""
+    if i.name in {"mbarrier", "wgmma", "mapa"}:
+        return True
+    return i.name in {"cp", "barrier"} and not {"bulk", "cluster", "mbarrier"}.isdisjoint(i.modifiers)
 
 
 def _assign_offsets(variables: list[Variable], offsets: dict[Variable, int], start: int) -> int:

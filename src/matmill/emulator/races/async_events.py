@@ -22,8 +22,8 @@ class AsyncEvents(Protocol):
     def init_barrier(self, barrier: Name) -> None:
         """A barrier begins; nothing has been released into it."""
 
-    def arrive(self, barrier: Name, warps: Ints, lanes: Lanes) -> None:
-        """Threads release what they know into the barrier's open phase."""
+    def arrive(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
+        """Threads release what they know into the barrier's open phase, by the instruction ``where``."""
 
     def phase_done(self, barrier: Name) -> None:
         """The open phase completes: what it holds is what a wait for it acquires."""
@@ -46,8 +46,11 @@ class AsyncEvents(Protocol):
     def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
         """``fence.proxy.async`` by these threads."""
 
-    def cluster_arrive(self, warps: Ints, lanes: Lanes) -> None:
-        """``barrier.cluster.arrive`` by these threads."""
+    def cluster_arrive(self, warps: Ints, lanes: Lanes, *, releases: bool = True) -> None:
+        """``barrier.cluster.arrive`` by these threads, with or without release semantics."""
 
     def cluster_wait(self, warps: Ints, lanes: Lanes) -> None:
         """``barrier.cluster.wait`` by these threads has ended."""
+
+    def exited(self, block: int, where: int) -> None:
+        """The last thread of a block ends at an instruction."""

@@ -12,9 +12,9 @@ neither, two slots often suffice for good:
 Elsewhere another slot is added to every cell, so that nothing is forgotten.
 
 Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
-after a third. Cells then grow to ``_MOST_SLOTS`` accesses of a kind that nothing orders among themselves, and forget
-more: a race may be missed there, none is invented. An atomic represents all atomics and strong writes before it in its
-cell: it observed them, so whatever comes after it comes after them.
+after a third. Cells then grow to ``most`` accesses of a kind that nothing orders among themselves, and forget more: a
+race may be missed there, none is invented. An atomic represents all atomics and strong writes before it in its cell: it
+observed them, so whatever comes after it comes after them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.races.clocks import CLOCK_BITS, Clocks, Ints
+from matmill.emulator.races.clocks import CLOCK_BITS, HappensBefore, Ints
 from matmill.emulator.races.report import (
     ATOMIC,
     COPY,
@@ -49,7 +49,6 @@ _CONFLICTS = {
     STRONG_WRITE: (WRITE, READ),
 }
 _CHUNK_BITS = 12
-_MOST_SLOTS = 8
 
 
 @dataclass(slots=True)
@@ -73,13 +72,20 @@ class _Slot:
 
 
 class Cells:
-    """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) forbids the second shortcut to a block."""
+    """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) forbids the second shortcut to a block.
 
-    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_], *, ordered: bool = False) -> None:
+    ``ordered`` forbids both, and keeps at most ``most`` slots of a kind.
+    """
+
+    def __init__(
+        self, clocks: HappensBefore, reports: Reports, general: NDArray[np.bool_], *, ordered: bool = False,
+        most: int = 8,
+    ) -> None:  # fmt: skip
         self._clocks = clocks
         self._reports = reports
         self._general = general
         self._ordered = ordered
+        self._most = most if ordered else 2
         self._slots: dict[str, list[_Slot]] = {READ: [], WRITE: [], ATOMIC: [], STRONG_READ: []}
         # Which chunks of cells ever held an access of each kind: most memory is only ever read.
         self._used = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
@@ -120,7 +126,7 @@ class Cells:
                     continue
                 second = access.take(held)
                 keys = slot.keys[second.cells]
-                unordered = self._clocks.unordered(keys, slot.lanes[second.cells], second.moment)
+                unordered = self._clocks.conflicting(kind, keys, slot.lanes[second.cells], second.moment)
                 bad = np.flatnonzero(unordered)
                 if bad.size:
                     marks = slot.marks[second.cells[bad]].astype(np.int64)
@@ -211,7 +217,7 @@ class Cells:
         """
         keys = access.moment.keys()
         slots = self._slots[kind]
-        if len(slots) < (_MOST_SLOTS if self._ordered else 2):
+        if len(slots) < self._most:
             return np.ones(keys.size, dtype=np.bool_)
         rest: NDArray[np.bool_] = np.ones(keys.size, dtype=np.bool_)
         if not self._ordered:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +28,8 @@ from numpy.typing import NDArray
 from matmill.emulator.memory.banks import LANES
 
 CLOCK_BITS = 32
-_CLOCK_MASK = (1 << CLOCK_BITS) - 1
-_LANE_BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)
+CLOCK_MASK = (1 << CLOCK_BITS) - 1
+LANE_BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)
 
 Ints = NDArray[np.int64]
 Lanes = NDArray[np.uint32]
@@ -57,7 +58,25 @@ class Moment:
 
     def bits(self) -> Lanes:
         """Return each entry's lane as one bit."""
-        return _LANE_BITS[self.lane]
+        return LANE_BITS[self.lane]
+
+
+class HappensBefore(Protocol):
+    """An order of accesses that shadow memory asks for."""
+
+    @property
+    def warps_per_block(self) -> int:
+        """How warps are numbered through blocks."""
+
+    @property
+    def floor(self) -> Ints:
+        """Per warp the clock up to which all its lanes know of all it did."""
+
+    def unordered(self, keys: Ints, lanes: Lanes, moment: Moment) -> Lanes:
+        """Those of the remembered ``lanes`` that do not happen before ``moment``."""
+
+    def conflicting(self, kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
+        """Those of them that make a race, the remembered accesses being of ``kind`` and in conflict."""
 
 
 class _Pool:
@@ -170,7 +189,7 @@ class Clocks:
         ``keys`` are as ``Moment.keys`` made them and 0 for an empty slot, whose ``lanes`` are 0.
         """
         warp = (keys >> CLOCK_BITS) - 1
-        clock = keys & _CLOCK_MASK
+        clock = keys & CLOCK_MASK
         same_warp = warp == moment.warp
         block = warp // self.warps_per_block
         same_block = block == moment.warp // self.warps_per_block
@@ -182,9 +201,13 @@ class Clocks:
         left: Lanes = np.where(known, np.uint32(0), lanes)
         own = np.flatnonzero(same_warp & (left != 0))
         if own.size:
-            left[own] &= ~_LANE_BITS[moment.lane[own]]
+            left[own] &= ~LANE_BITS[moment.lane[own]]
         if own.size and self._lanes.in_use:
             ask = own[self._lanes.row[warp[own]] >= 0]
             told = self._lanes.tables[self._lanes.row[warp[ask]], moment.lane[ask]] >= clock[ask, None]
-            left[ask] &= ~np.where(told, _LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+            left[ask] &= ~np.where(told, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         return left if self.beyond is None else self.beyond(keys, left, moment)
+
+    def conflicting(self, _kind: str, keys: Ints, lanes: Lanes, moment: Moment, /) -> Lanes:
+        """Return what ``unordered`` does: all kinds of accesses of threads are ordered alike."""
+        return self.unordered(keys, lanes, moment)

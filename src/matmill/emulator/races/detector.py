@@ -62,14 +62,20 @@ class RaceDetector:
     ) -> None:
         self._warps_per_block = warps_per_block
         self._clocks = Clocks(blocks=blocks, warps_per_block=warps_per_block)
-        self._reports = Reports(self._clocks)
+        self._reports = self._new_reports()
         general = np.zeros(blocks, dtype=np.bool_)
-        self._shared = SharedSpace(self._clocks, self._reports, general)
+        self._shared = self._shared_space(general)
         always = np.ones(blocks, dtype=np.bool_)
         exact = always if partial_barriers or releases else general
         self._global = GlobalSpace(self._clocks, self._reports, exact, ordered=releases)
         self._order = Order(self._clocks, self._shared.generalize) if releases else None
         self._copies = CopyQueue(blocks * warps_per_block)
+
+    def _new_reports(self) -> Reports:
+        return Reports(self._clocks)
+
+    def _shared_space(self, general: NDArray[np.bool_]) -> SharedSpace:
+        return SharedSpace(self._clocks, self._reports, general)
 
     def access(
         self,
@@ -83,6 +89,7 @@ class RaceDetector:
         where: int,
         stores: Stores | None = None,
         ordering: Ordering | None = None,
+        owners: Ints | None = None,
     ) -> None:
         """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
@@ -90,7 +97,8 @@ class RaceDetector:
         bytes per lane (1 to 16, a power of two), ``kind`` "read", "write" or "atomic", ``where`` the instruction's
         index. ``stores`` is what a write stores: without it all writes count as different. Lanes of a warp that store
         one value in one instruction do not race; other writes of one value are reported as "same-value".
-        ``ordering`` makes the access a strong one.
+        ``ordering`` makes the access a strong one. ``owners`` (int64[n]) are the blocks whose shared memory each warp
+        accesses, its own by default.
 
         Raises ``ArgumentError``, and ``EmulationError`` for global addresses more than 1 TiB apart.
         """
@@ -102,13 +110,15 @@ class RaceDetector:
             )
         _check_width(width)
         clock = self._clocks.now[warp]
+        blocks = warp // self._warps_per_block if owners is None else owners
         if self._order is not None:
             if ordering is not None:
                 clock = self._order.access(
-                    space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, ordering=ordering
-                )
+                    space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, ordering=ordering,
+                    owners=blocks,
+                )  # fmt: skip
             elif kind == WRITE:
-                self._order.overwrite(space, warp=warp, addresses=addresses, active=active, width=width)
+                self._order.overwrite(space, addresses=addresses, active=active, width=width, owners=blocks)
         rows = rows_of(
             kind=kind if ordering is None else _STRONG[kind],
             where=where,
@@ -117,6 +127,7 @@ class RaceDetector:
             addresses=addresses,
             active=active,
             clock=clock,
+            owner=owners,
         )
         (self._shared if space == "shared" else self._global).access(rows, stores)
 

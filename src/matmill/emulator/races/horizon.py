@@ -7,17 +7,15 @@ from copy import copy
 import numpy as np
 
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.races.clocks import CLOCK_BITS, Clocks, Ints, Lanes
+from matmill.emulator.races.clocks import CLOCK_BITS, CLOCK_MASK, LANE_BITS, Clocks, Ints, Lanes
 from matmill.emulator.races.releases import FENCED, Reach, Release, exceeds
 
-_CLOCK_MASK = (1 << CLOCK_BITS) - 1
-_LANE_BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)
 _KEPT = 32
 
 
 def slots_of(keys: Ints) -> tuple[Ints, Ints]:
     """Return the warps and clocks that ``Moment.keys`` packed."""
-    return (keys >> CLOCK_BITS) - 1, keys & _CLOCK_MASK
+    return (keys >> CLOCK_BITS) - 1, keys & CLOCK_MASK
 
 
 class Horizon:
@@ -59,7 +57,7 @@ class Horizon:
         ask = np.flatnonzero((told == 0) & (self.row[warp] >= 0))
         if ask.size:
             later = self.table[self.row[warp[ask]]] >= clock[ask, None]
-            told[ask] = np.where(later, _LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+            told[ask] = np.where(later, LANE_BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32)
         if self.writes:
             distinct, back = np.unique(keys, return_inverse=True)
             alone = [self.writes.get(key, 0) for key in distinct.tolist()]

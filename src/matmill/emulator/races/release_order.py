@@ -29,7 +29,10 @@ from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.clocks import Clocks, Ints, Lanes, Moment
 from matmill.emulator.races.horizon import Horizons, slots_of
 from matmill.emulator.races.releases import (
+    ALL,
     FENCED,
+    NOTHING,
+    Log,
     Reach,
     Release,
     Sequence,
@@ -90,11 +93,12 @@ class Order:
 
     def access(
         self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, kind: str,
-        ordering: Ordering,
+        ordering: Ordering, owners: Ints,
     ) -> Ints:  # fmt: skip
         """Record strong accesses, before they are checked; returns each warp's clock for them.
 
-        Lanes act in their order, and warps in the order of the rows, as the emulator runs them.
+        ``owners`` are the blocks whose shared memory the warps access. Lanes act in their order, and warps in the order
+        of the rows, as the emulator runs them.
         """
         now = self._clocks.now
         if not (ordering.release or self._released):
@@ -110,23 +114,53 @@ class Order:
             clock[row] = now[number]
             for lane in chosen:
                 thread = _Thread(number, lane, block, record)
-                location = (block if space == "shared" else _GLOBAL, int(addresses[row, lane]))
+                location = (int(owners[row]) if space == "shared" else _GLOBAL, int(addresses[row, lane]))
                 self._touch(thread, location, width, kind, ordering)
             now[number] += alone or (ordering.release and kind != "read")
         return clock
 
-    def overwrite(self, space: str, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int) -> None:
+    def overwrite(self, space: str, *, addresses: Ints, active: NDArray[np.bool_], width: int, owners: Ints) -> None:
         """Record plain writes: they end the release sequences of what they hit."""
         if not self._sequences:
             return
         if self._grains is None:
             self._grains = np.unique([address >> _GRAIN_BITS for _, address in self._sequences])
         for row, lane in zip(*np.nonzero(active & np.isin(addresses >> _GRAIN_BITS, self._grains)), strict=True):
-            owner = int(warp[row]) // self._per_block if space == "shared" else _GLOBAL
+            owner = int(owners[row]) if space == "shared" else _GLOBAL
             first = int(addresses[row, lane])
             for address in range(first, first + width):
                 if self._sequences.pop((owner, address), None) is not None:
                     self._grains = None
+
+    def publish(self, log: Log, warps: Ints, lanes: NDArray[np.bool_]) -> None:
+        """Log what ``lanes`` (bool[m, 32]) of ``warps`` (int64[m]) know: those that learn the log come after them."""
+        for warp, members in zip(warps.tolist(), lanes, strict=True):
+            record = self.threads.open(warp)
+            alike: dict[int, list[int]] = {}
+            for lane in np.flatnonzero(members).tolist():
+                alike.setdefault(id(record.of(lane).known), []).append(lane)
+            for those in alike.values():
+                snapshot = self._snapshot(warp, those[0], record.of(those[0]).known)
+                apart = [[lane] for lane in those] if snapshot.lanes is not None else [those]
+                for some in apart:
+                    own = snapshot if some[0] == those[0] else self._snapshot(warp, some[0], snapshot.known)
+                    log.append(Release(own, tuple(some), sc=False, fenced=NOTHING))
+        self._released = True
+
+    def learn(self, log: Log, length: int, warps: Ints, lanes: NDArray[np.bool_]) -> None:
+        """Let ``lanes`` of ``warps`` come after the first ``length`` entries of a log."""
+        alike: dict[int, tuple[State, State]] = {}
+        if not length:
+            return
+        for warp, members in zip(warps.tolist(), lanes, strict=True):
+            record = self.threads.open(warp)
+            for lane in np.flatnonzero(members).tolist():
+                state = record.of(lane)
+                if id(state) not in alike:
+                    self._acquire(record, warp // self._per_block, lane, [{(log, ALL): length}])
+                    alike[id(state)] = state, record.of(lane)
+                record.states[lane] = alike[id(state)][1]
+            record.even()
 
     def forget(self, blocks: Ints) -> None:
         """Drop the threads and the shared memory of ``blocks`` (int64[b]), which have ended."""

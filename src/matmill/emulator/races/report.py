@@ -16,6 +16,7 @@ STRONG_READ, STRONG_WRITE = "strong read", "strong write"
 KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
 _GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
 RACE, SAME_VALUE, MISSING_WAIT = "race", "same-value", "missing-wait"
+MISSING_PROXY_FENCE, CLUSTER = "missing-proxy-fence", "cluster"
 _WRITES = (WRITE, STRONG_WRITE)
 LIMIT = 1000
 
@@ -28,10 +29,12 @@ class Race:
 
     ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
     ``block`` is the second access's block. ``kind`` is "race", "same-value" where two stores leave the same bytes
-    whichever comes first, or "missing-wait" where a thread touches bytes that its own ``cp.async`` may still be
-    writing. ``first_where`` and ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and
-    ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read" or "strong write"; threads are
-    (block, thread in block).
+    whichever comes first, "missing-wait" where a thread touches bytes that its own ``cp.async`` may still be
+    writing, "missing-proxy-fence" where the second access comes after the first, but in another proxy, or "cluster"
+    where the first is an access to the memory of a block of whose threads the last may have ended (``second_kind`` is
+    "exit"). ``first_where`` and ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and
+    ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read", "strong write", or "asynchronous
+    read" or "write" by an operation that the thread has issued; threads are (block, thread in block).
     """
 
     space: str
@@ -72,6 +75,30 @@ class Access:
         return Access(self.space, self.kind, self.where, self.unit, cells, addresses, self.moment.take(chosen))
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An access of one lane as a shadow slot has it: the slot's key, and what its mark says."""
+
+    key: int
+    lane: int
+    where: int
+    kind: str
+
+    @property
+    def actor(self) -> int:
+        """Who made it: a thread, numbered through blocks, or an agent."""
+        return ((self.key >> CLOCK_BITS) - 1) * LANES + self.lane
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One side of a race: a thread (numbered through blocks), its instruction and what that does."""
+
+    thread: int
+    where: int
+    kind: str
+
+
 class Reports:
     """The first race of every pair of instructions, ``LIMIT`` pairs at most."""
 
@@ -100,8 +127,11 @@ class Reports:
             for i in _first_of_each(marks == mark, same):
                 bits = int(lanes[i])
                 lane = (bits & -bits).bit_length() - 1
-                thread = ((int(keys[i]) >> CLOCK_BITS) - 1) * LANES + lane
-                self.add(thread, mark >> 1, first_kind, second, i, same=bool(same[i]))
+                self.recall(Remembered(int(keys[i]), lane, mark >> 1, first_kind), second, i, same=bool(same[i]))
+
+    def recall(self, first: Remembered, second: Access, i: int, *, same: bool) -> None:
+        """Report a race of entry ``i`` of ``second`` with an access that a shadow slot remembers."""
+        self.add(first.actor, first.where, first.kind, second, i, same=same)
 
     def together(self, one: Ints, two: Ints, access: Access, same: NDArray[np.bool_]) -> None:
         """Report that entries ``one`` and ``two`` (int64[p]) of one store meet; ``same`` says which are equal."""
@@ -113,22 +143,31 @@ class Reports:
         self, first_thread: int, first_where: int, first_kind: str, second: Access, i: int, *, same: bool = False
     ) -> None:
         """Report a race of entry ``i`` of ``second`` with an earlier access by one thread (numbered through blocks)."""
-        thread = int(second.moment.warp[i]) * LANES + int(second.moment.lane[i])
-        kind = MISSING_WAIT if thread == first_thread else SAME_VALUE if same else RACE
-        name = (second.space, kind, first_where, second.where)
+        first, then = Party(first_thread, first_where, first_kind), self.party(second, i)
+        kind = MISSING_WAIT if then.thread == first_thread else SAME_VALUE if same else RACE
+        self.keep(kind, second.space, int(second.addresses[i]), first, then)
+
+    def party(self, access: Access, i: int) -> Party:
+        """Who made entry ``i`` of an access."""
+        thread = int(access.moment.warp[i]) * LANES + int(access.moment.lane[i])
+        return Party(thread, access.where, access.kind)
+
+    def keep(self, kind: str, space: str, address: int, first: Party, second: Party) -> None:
+        """Keep a race unless its kind and instructions are known."""
+        name = (space, kind, first.where, second.where)
         if name in self._races or len(self._races) >= LIMIT:
             return
         self._races[name] = Race(
-            space=second.space,
-            address=int(second.addresses[i]),
-            block=thread // self._threads,
+            space=space,
+            address=address,
+            block=second.thread // self._threads,
             kind=kind,
-            first_where=first_where,
+            first_where=first.where,
             second_where=second.where,
-            first_kind=first_kind,
+            first_kind=first.kind,
             second_kind=second.kind,
-            first_thread=divmod(first_thread, self._threads),
-            second_thread=divmod(thread, self._threads),
+            first_thread=divmod(first.thread, self._threads),
+            second_thread=divmod(second.thread, self._threads),
         )
 
 

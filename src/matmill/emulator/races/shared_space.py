@@ -9,22 +9,29 @@ nothing to check: whatever came before the interval is ordered. The first access
 Barriers of fewer warps or lanes break the rule that an interval's accesses of different warps are unordered: from the
 first one to the interval's end the block is *general*, that is hot and without the shortcut that rests on that rule;
 the log is entered again, for what the shortcut left out.
+
+Where mbarriers, clusters and asynchronous units order accesses (``ordered``) there are no such intervals: all blocks
+are hot and general for good.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.cells import Cells
-from matmill.emulator.races.clocks import Clocks, Ints
+from matmill.emulator.races.clocks import HappensBefore, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
 from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, Stores, resized
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
+# Many warps read one operand of a product, several times before a wait.
+_MOST_SLOTS = 64
 _PENDING = np.int32(2**31 - 1)
 _READS = (READ, STRONG_READ)
 
@@ -34,14 +41,17 @@ Stamps = NDArray[np.int32]
 class SharedSpace:
     """The shared windows of the blocks in flight, each a row of ``span`` bytes in every shadow array."""
 
-    def __init__(self, clocks: Clocks, reports: Reports, general: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, clocks: HappensBefore, reports: Reports, general: NDArray[np.bool_], *, ordered: bool = False
+    ) -> None:
         self._clocks = clocks
         self._reports = reports
         self._general = general
         blocks = len(general)
-        self._cells = Cells(clocks, reports, general)
+        self._ordered = ordered
+        self._cells = Cells(clocks, reports, general, ordered=ordered, most=_MOST_SLOTS)
         self._log = IntervalLog(clocks.warps_per_block)
-        self._hot = np.zeros(blocks, dtype=np.bool_)
+        self._hot = np.full(blocks, ordered)
         self._interval: Ints = np.ones(blocks, dtype=np.int64)
         self._row: Ints = np.full(blocks, -1, dtype=np.int64)
         self._free: list[int] = []
@@ -81,6 +91,21 @@ class SharedSpace:
         self._fill(self._copy_mark, rows, block, np.full(1, mark_of(rows.where, COPY), dtype=np.int32))
         self._wrote[rows.on(grains)] = _PENDING
 
+    def by_agent(self, access: Access, block: int, width: int) -> None:
+        """Check what an asynchronous unit does to ``width`` bytes at addresses of a block, and remember it.
+
+        ``access`` has an entry for each of them; its cells are filled in here.
+        """
+        aligned = int(np.bitwise_or.reduce(access.addresses)) | width
+        self._make_room(np.array([block]), aligned & -aligned, int(access.addresses.max(initial=0)) + width)
+        units = width // self._unit
+        first = self._bases(np.array([block]), self._unit)[0] + access.addresses // self._unit
+        cells = (first[:, None] + np.arange(units)).reshape(-1)
+        whole = access.take(np.repeat(np.arange(len(first)), units))
+        whole = replace(whole, cells=cells, unit=self._unit)
+        self._judge(whole, None)
+        self._cells.insert(whole)
+
     def complete(self, rows: Rows) -> None:
         """Record copies as writes that their threads make at ``rows.clock``."""
         block = self._fit(rows)
@@ -103,8 +128,9 @@ class SharedSpace:
     def block_barrier(self, blocks: Ints) -> None:
         """Begin a new interval of ``blocks``."""
         self._interval[blocks] += 1
-        self._hot[blocks] = False
-        self._general[blocks] = False
+        if not self._ordered:
+            self._hot[blocks] = False
+            self._general[blocks] = False
 
     def generalize(self, blocks: Ints) -> None:
         """Prepare ``blocks`` for a barrier of some of their warps or lanes."""
@@ -128,12 +154,17 @@ class SharedSpace:
 
     def _fit(self, rows: Rows) -> Ints:
         """Make the shadow fine and large enough for ``rows``; returns their blocks."""
-        block = rows.warp // self._clocks.warps_per_block
+        block = rows.blocks(self._clocks.warps_per_block)
+        self._make_room(block, rows.width, int(rows.addresses.max(initial=0)) + rows.width)
+        return block
+
+    def _make_room(self, block: Ints, width: int, end: int) -> None:
+        """Make the shadow fine enough for accesses of ``width`` bytes, and large enough for ``end`` bytes of blocks."""
         fresh = block[self._row[block] < 0]
         if fresh.size:
             fresh = np.unique(fresh)
-        span, unit, count = self._span, min(self._unit, rows.width), self._rows
-        while int(rows.addresses.max(initial=0)) + rows.width > span:
+        span, unit, count = self._span, min(self._unit, width), self._rows
+        while end > span:
             span *= 2
         if fresh.size > len(self._free):
             count = max(2 * count, count + int(fresh.size) - len(self._free))
@@ -143,7 +174,6 @@ class SharedSpace:
             row = self._free.pop()
             self._row[owner] = row
             self._interval[owner] = max(self._interval[owner], self._last[row] + 1)
-        return block
 
     def _resize(self, span: int, unit: int, count: int) -> None:
         """Allocate all arrays for ``count`` rows of ``span`` bytes in units of ``unit``."""
@@ -237,7 +267,7 @@ class SharedSpace:
         The floor is today's, for logged accesses too: two lanes' accesses that it calls ordered are both ordered
         before all that the warp does from now on, so either may represent the other.
         """
-        block = rows.warp // self._clocks.warps_per_block
+        block = rows.blocks(self._clocks.warps_per_block)
         return rows.access("shared", self._bases(block, self._unit), self._unit, self._clocks.floor[rows.warp])
 
     def _judge(self, access: Access, stores: Stores | None) -> None:

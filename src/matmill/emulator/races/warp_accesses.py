@@ -26,7 +26,8 @@ class Rows:
     ``warp`` and ``clock`` are int64[n], ``addresses`` int64[n, 32] with inactive lanes set to 0, ``active``
     bool[n, 32], ``width`` the bytes per lane. ``tag`` (int64[n]) is the holder's: the interval in a log, the group of
     a ``cp.async``.
-    ``full`` says that all lanes are active.
+    ``full`` says that all lanes are active. ``owner`` (int64[n]) are the blocks whose shared memory the warps access,
+    None where each accesses its own.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Rows:
     clock: Ints
     tag: Ints
     full: bool
+    owner: Ints | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> Rows:
         """Return the warps ``chosen`` (bool[n]); the same object where that is all of them."""
@@ -53,7 +55,12 @@ class Rows:
             self.clock[chosen],
             self.tag[chosen],
             self.full,
+            None if self.owner is None else self.owner[chosen],
         )
+
+    def blocks(self, warps_per_block: int) -> Ints:
+        """The block whose shared memory each warp accesses."""
+        return self.warp // warps_per_block if self.owner is None else self.owner
 
     def spread(self, values: NDArray[S]) -> NDArray[S]:
         """Return one value per active lane, in row order, of one per warp: S[n] to S[active lanes]."""
@@ -93,6 +100,7 @@ def rows_of(
     addresses: Ints,
     active: NDArray[np.bool_],
     clock: Ints,
+    owner: Ints | None = None,
 ) -> Rows:
     """Copy the caller's arrays, which it may reuse, into ``Rows``."""
     count = len(addresses)
@@ -107,6 +115,7 @@ def rows_of(
         clock,
         np.zeros(count, dtype=np.int64),
         full,
+        owner,
     )
 
 
