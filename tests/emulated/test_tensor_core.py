@@ -29,7 +29,7 @@ TARGETS = {"A100": "sm_80", "L40S": "sm_89", "H100": "sm_90a", "H200": "sm_90", 
 FORMATS: dict[str, Any] = {
     "f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
-SUMS: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
+RESULTS: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f16": np.float16}
 BUFFERS = Buffers()
 
 
@@ -68,7 +68,7 @@ def test_results_recorded_on_gpus(gpu: str, factors: str, sums: str) -> None:
     a, b = operands(gpu, factors, len(wanted))
     # C was 0 for 8-bit factors, and rounded to nearest for float16 sums.
     c = recorded().get(f"{gpu}_{factors}_c", np.zeros(len(wanted), np.uint32)).view(np.float32)
-    found = computed((TARGETS[gpu], factors, sums), a, b, c.astype(SUMS[sums]))
+    found = computed((TARGETS[gpu], factors, sums), a, b, c.astype(RESULTS[sums]))
     assert (found.view(wanted.dtype) == wanted).all()
 
 
@@ -131,7 +131,7 @@ def test_fast_sums_are_the_rule(
     rng, n = np.random.default_rng(seed), 12
     with np.errstate(all="ignore"):
         a, b = (drawn(factors, kind, (k, n), rng) for kind in kinds[:2])
-        c = numbers(kinds[2], SUMS[sums], (n,), rng).astype(SUMS[sums])
+        c = numbers(kinds[2], RESULTS[sums], (n,), rng).astype(RESULTS[sums])
     rule = rule_of(target, factors, sums)
     wanted = [sum_of_products(a[:, i].tolist(), b[:, i].tolist(), float(c[i]), rule) for i in range(n)]
     assert equal(computed((target, factors, sums), a, b, c), np.array(wanted).astype(c.dtype))
@@ -166,7 +166,7 @@ def test_what_the_rules_differ_in() -> None:
 def one(form: tuple[str, str, str], products: list[tuple[float, float]], c: float = 0.0) -> float:
     """D of a few products, as a Python number."""
     a, b = np.array(products, np.float32).T[..., None].copy()
-    return float(computed(form, a, b, np.array([c], SUMS[form[2]]))[0])
+    return float(computed(form, a, b, np.array([c], RESULTS[form[2]]))[0])
 
 
 @pytest.mark.parametrize(("target", "quantum"), [("sm_90a", -158), ("sm_80", -156)])

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,10 @@ _LOWEST, _HIGHEST = -101, 126
 _SUMMED = 16
 # What float16 rounds to 0, at most, and the NaN of tensor cores.
 _HALF_ZERO = 2.0**-25
-_NAN = {np.float16: np.uint16(0x7FFF).view(np.float16), np.float32: np.uint32(0x7FFFFFFF).view(np.float32)}
+_NAN: dict[type[np.floating[Any]], np.generic] = {
+    np.float16: np.uint16(0x7FFF).view(np.float16),
+    np.float32: np.uint32(0x7FFFFFFF).view(np.float32),
+}
 # Products of a piece: with their exponents and truncated values they stay within a core's second-level cache.
 _PIECE = 131072
 
@@ -174,7 +177,7 @@ def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
     if not rule.half:
         step = np.ldexp(1.0, _exponent(total, rule.least_sum) - rule.fraction)
         total = np.trunc(total / step) * step
-    dtype = np.float16 if rule.half else np.float32
+    dtype: type[np.floating[Any]] = np.float16 if rule.half else np.float32
     # Adding 0 makes -0 positive.
     return np.where(np.isnan(total), _NAN[dtype], total.astype(dtype) + dtype(0))
 

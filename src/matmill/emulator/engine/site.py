@@ -249,21 +249,20 @@ class Site:
             self.steps.append((addresses.refresh, ()))
         return addresses
 
-    def prepared(self, key: tuple[object, ...], places: int, make: Callable[[int], Prepared]) -> Prepared:
+    def prepared(self, key: tuple[object, ...], slots: int, make: Callable[[int], Prepared]) -> Prepared:
         """What several instructions make of the same registers, ready when the instruction being bound runs.
 
-        ``key`` is a kind and all operands. Of a kind ``places`` are held at once; ``make`` gets the number of one, and
-        what it makes is refreshed before the first instruction that asks for it.
+        ``key`` is a kind and all operands. Of a kind at most ``slots`` are held at once; ``make`` gets the number of a
+        free slot, and what it makes is refreshed before the first instruction that asks for it.
         """
         if key not in self._prepared:
-            kin = {k: place for k, (place, _) in self._prepared.items() if k[0] == key[0]}
-            if len(kin) == places:
-                oldest = next(iter(kin))
-                place, _ = self._prepared.pop(oldest)
-            else:
-                place = min(set(range(places)).difference(kin.values()))
-            made = make(place)
-            self._prepared[key] = place, made
+            kin = {k: slot for k, (slot, _) in self._prepared.items() if k[0] == key[0]}
+            if len(kin) == slots:
+                del self._prepared[oldest := next(iter(kin))]
+                del kin[oldest]
+            slot = min(set(range(slots)).difference(kin.values()))
+            made = make(slot)
+            self._prepared[key] = slot, made
             self.steps.append((made.refresh, ()))
         _, held = self._prepared[key]
         return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind

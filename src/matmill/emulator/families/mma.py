@@ -37,7 +37,7 @@ from matmill.emulator.program.table import Action, Modifiers, Value, instruction
 _TF32_BITS = np.uint32(0xFFFFE000)
 _N = 8
 # Fragments kept decoded for the instructions that follow: kernels multiply one of A by all of B, or the reverse.
-_PLACES = {"a": 1, "b": 16}
+_SLOTS = {"a": 1, "b": 16}
 
 
 @dataclass(frozen=True)
@@ -254,10 +254,10 @@ class MultiplyAdd:
         """A and B, each decoded once for all instructions that read it from the same registers."""
 
         def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
-            def make(place: int) -> Prepared:
-                return made(Fragment(self.site, f"mma {name} {place}", _INPUTS[kind], operands, rows))
+            def make(slot: int) -> Prepared:
+                return made(Fragment(self.site, f"mma {name} {slot}", _INPUTS[kind], operands, rows))
 
-            return self.site.prepared((f"mma {name}", kind, *operands), _PLACES[name], make)
+            return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
 
         a, b = self.factors
         return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, _N)
