@@ -44,8 +44,8 @@ def like(v: int, *, several: bool, **constants: int) -> TensorCores:
     )
 
 
-#: What a tensor core loses of a step's sum, in roundoffs of float32: 2**-25 of the largest product for each of 8 and for
-#: C, which it truncates, and a unit in the last place of the sum.
+#: What a tensor core loses of a step's sum, in roundoffs of float32: 2**-25 of the largest product for each of 8
+#: products and C, which it truncates, and a unit in the last place of the sum.
 TRUNCATED = 9 / 2 + 2
 
 
