@@ -54,6 +54,7 @@ _MOST_STEP = 8
 _ADDRESS_BITS = 57
 _STRIDE_BITS = 40
 _LABEL = "tensor map"
+_NO_MAP = "If it should be a map at all, look at its address and at what was stored there."
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ _TILED = (0, 2)
 
 
 def encode(tensor: TensorMap, address: int) -> bytes:
-    """The 128 bytes of ``tensor`` at ``address``, which its pointer's own does not matter for.
+    """The 128 bytes of ``tensor`` at ``address``, whatever address its pointer has.
 
     Raises :class:`~matmill.errors.ArgumentError` for what the driver refuses, and
     :class:`~matmill.errors.UnknownNameError` for another element type.
@@ -154,7 +155,7 @@ def decode(data: bytes, label: str = _LABEL) -> TensorMap:
     _check_size(label, data)
     bits = int.from_bytes(data[:64], "little")
     if _KIND.of(bits) not in _TILED:
-        raise _not_emulated(label, f"kind {_KIND.of(bits)}", "a tiled map", "im2col maps are not emulated.")
+        raise _not_emulated(label, f"kind {_KIND.of(bits)}", "a tiled map", f"im2col maps are not emulated. {_NO_MAP}")
     if _SWIZZLE_96.of(bits):
         raise _not_emulated(label, "96-byte swizzle", "0, 32, 64 or 128 bytes", "It needs sm_100.")
     code = _ELEMENT.of(bits) + _TF32_TO_BITS * _TF32.of(bits)
@@ -190,9 +191,6 @@ def decode(data: bytes, label: str = _LABEL) -> TensorMap:
     _check(label, tensor)
     _check_address(label, tensor.pointer.address, tensor.interleave)
     return tensor
-
-
-_NO_MAP = "Pass the map as a __grid_constant__ parameter, and look at what was stored to its memory."
 
 
 #: Fields of ``tensormap.replace`` that have one value, with their limit and what is refused beyond it.

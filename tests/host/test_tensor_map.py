@@ -152,6 +152,20 @@ def test_bytes_that_are_no_map_are_refused(data: bytes, error: type[Exception], 
         decode(data, "where")
 
 
+@settings(max_examples=300, deadline=None)
+@given(any_maps(), st.lists(st.integers(0, 511), max_size=3))
+def test_altered_bits_are_another_map_or_refused(tensor: TensorMap, flipped: list[int]) -> None:
+    number = int.from_bytes(encode(tensor, tensor.pointer.address), "little")
+    for bit in flipped:
+        number ^= 1 << bit
+    try:
+        found = decode(number.to_bytes(128, "little"), "A")
+    except (ArgumentError, EmulationError):
+        assert flipped
+    else:
+        assert decode(encode(found, found.pointer.address), "A") == found
+
+
 @pytest.mark.parametrize(
     ("field", "ordinal", "value", "change"),
     [

@@ -43,10 +43,11 @@ _REDUCED_AS = {
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a tensor's boxes: how many along each outer dimension, and how far they are from the first one."""
+    """The rows of a tensor's boxes: their indices along each outer dimension, and how far they are from the first."""
 
-    counts: tuple[int, ...]
+    indices: tuple[Offsets, ...]
     offsets: Offsets
+    strides: Offsets
     nbytes: int
 
     @property
@@ -58,20 +59,22 @@ class _Rows:
 def _rows(tensor: TensorMap) -> _Rows:
     """Raises ``EmulationError`` for boxes whose copies are not known well enough."""
     _check_known(tensor)
-    steps = tensor.element_strides[1:]
-    counts = tuple(-(-extent // step) for extent, step in zip(tensor.box[1:], steps, strict=True))
-    nbytes = tensor.box[0] * ELEMENTS[tensor.element].itemsize
-    if prod(counts) * nbytes > _MOST_BYTES:
+    itemsize = ELEMENTS[tensor.element].itemsize
+    along = zip(tensor.box[1:], tensor.element_strides[1:], strict=True)
+    indices = tuple(np.arange(0, extent, step) for extent, step in along)
+    nbytes = tensor.box[0] * itemsize
+    total = prod(map(len, indices)) * nbytes
+    if total > _MOST_BYTES:
         raise ArgumentError(
             argument=tensor.pointer.name,
-            got=f"a box of {prod(counts) * nbytes} bytes",
+            got=f"a box of {total} bytes",
             wanted=f"at most {_MOST_BYTES}, the shared memory of a block",
             fix="Copy several smaller boxes.",
         )
     offsets = np.zeros(1, np.int64)
-    for count, step, stride in zip(counts, steps, tensor.strides, strict=True):
-        offsets = (np.arange(count)[:, None] * (step * stride) + offsets).reshape(-1)
-    return _Rows(counts, offsets, nbytes)
+    for index, stride in zip(indices, tensor.strides, strict=True):
+        offsets = (index[:, None] * stride + offsets).reshape(-1)
+    return _Rows(indices, offsets, np.array((itemsize, *tensor.strides), np.int64), nbytes)
 
 
 def _check_known(tensor: TensorMap) -> None:
@@ -119,18 +122,15 @@ class Boxes:
                 fix="Use the form of the instruction (.1d to .5d) that the map was made for.",
             )
         rows, itemsize = _rows(tensor), ELEMENTS[tensor.element].itemsize
-        first = np.clip(-at[:, 0], 0, tensor.box[0])
-        length = np.clip(tensor.sizes[0] - at[:, 0], 0, tensor.box[0]) - first
-        low = at[:, 0] + first
-        starts = tensor.pointer.address + low * itemsize
-        if tensor.strides:
-            starts = starts + at[:, 1:] @ np.array(tensor.strides, np.int64)
+        first = np.maximum(-at[:, 0], 0)
+        length = np.maximum(np.minimum(tensor.sizes[0] - at[:, 0], tensor.box[0]) - first, 0)
+        starts = tensor.pointer.address + first * itemsize + at @ rows.strides
         inside = (length > 0)[:, None]
-        for i, (count, step) in enumerate(zip(rows.counts, tensor.element_strides[1:], strict=True), 1):
-            along = at[:, i : i + 1] + step * np.arange(count)
+        for i, indices in enumerate(rows.indices, 1):
+            along = at[:, i : i + 1] + indices
             fits = (along >= 0) & (along < tensor.sizes[i])
             inside = (fits[:, :, None] & inside[:, None, :]).reshape(len(at), -1)
-        return cls(tensor, starts[:, None] + rows.offsets, inside, first * itemsize, np.maximum(length, 0) * itemsize)
+        return cls(tensor, starts[:, None] + rows.offsets, inside, first * itemsize, length * itemsize)
 
     @property
     def nbytes(self) -> int:
@@ -216,10 +216,8 @@ def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
     shape = (*boxes.inside.shape, boxes.row_bytes)
     whole = bool(boxes.inside.all()) and bool((boxes.length == boxes.row_bytes).all())
     contents: Bytes = np.empty(shape, np.uint8)
-    if boxes.tensor.nan_fill:
-        contents.view(np.uint16).fill(_NAN_FILL)
-    elif not whole:
-        contents.fill(0)
+    if not whole:
+        contents.view(np.uint16).fill(_NAN_FILL if boxes.tensor.nan_fill else 0)
     for rows, skip, length in boxes.parts():
         loaded = _runs(memory, length)[boxes.starts[rows] - start].view(np.uint8).reshape(-1, length)
         if boxes.tensor.element.startswith("tfloat32"):
