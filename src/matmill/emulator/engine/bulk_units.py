@@ -176,7 +176,7 @@ class BulkUnit:
     def watch_global(self, column: int, starts: Ints, ends: Ints, kind: str) -> None:
         """Tell the race detector what global memory a copy reads or writes, as done by its thread when it issues it."""
         detector = self.machine.detector
-        if detector is None:
+        if detector is None or not len(starts):
             return
         # The widest accesses of which all ranges are made.
         width = int(np.gcd.reduce(np.concatenate([starts, ends, [_GRAIN]])))
