@@ -44,6 +44,8 @@ _NUMERIC_LIMITS = {
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+# Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
+_LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
@@ -376,7 +378,7 @@ class _Parser(Cursor):
             end = self.take(";")
         else:
             end = self.tokens[self.at - 1]
-        text = " ".join(self.text[first.start : end.start + 1].split())
+        text = _LONG_VECTOR.sub(r"{\1, …, \2}", " ".join(self.text[first.start : end.start + 1].split()))
         return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, self.where, text)
 
     def _operand(self, depth: int) -> Operand:
