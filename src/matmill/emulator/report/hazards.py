@@ -38,8 +38,8 @@ class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
     Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; "uninitialised-shared", "uninitialised-global", "race",
-    "same-value", "missing-wait", "dependent-launch", "divergent-barrier" and "early-exit" are collected.
+    with a :class:`KernelFault`; all others are collected, and "out-of-bounds" too where an access reaches another
+    array of its thread block or thread.
     """
 
     kind: str
