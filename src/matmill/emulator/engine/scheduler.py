@@ -185,7 +185,9 @@ class Scheduler:
     def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
         """Whether whole warps, being here, just pass a warp barrier: the usual ``__syncwarp()``."""
         warps = np.arange(first, last)
-        if not (self._members(end, warps) == FULL).all():
+        members = end.detail.members
+        literal = isinstance(members, Immediate) and int(members.value) & int(FULL) == FULL
+        if not literal and not (self._members(end, warps) == FULL).all():
             return False
         if self.machine.detector is not None:
             self.machine.detector.warp_barrier(self._ids(warps), np.ones((len(warps), LANES), np.bool_))
