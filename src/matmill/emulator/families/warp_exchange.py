@@ -135,11 +135,11 @@ def vote(i: Instruction) -> Action:
         yes = flags[:, None, :] & companions
         if mode == "ballot":
             return (ballot(yes),)
-        some = yes.any(axis=2)
+        some = np.asarray(yes.any(axis=2))
         if mode == "any":
             return (some,)
-        every = (yes == companions).all(axis=2)
-        return (every if mode == "all" else np.asarray(every | ~some),)
+        every = np.asarray((yes == companions).all(axis=2))
+        return (every if mode == "all" else every | ~some,)
 
     kind = "u4" if mode == "ballot" else "p"
     return _collective(i, ([Value(a, "p")], members), [Value(d, kind)], combine)
