@@ -398,6 +398,17 @@ def test_misuse_is_named_and_gives_poison(name: str) -> None:
     assert re.search(message, str(report.hazards[0]))
 
 
+def test_lanes_go_on_when_those_they_wait_for_exit_while_others_still_run() -> None:
+    body = """.reg .b32 t, v; .reg .b64 at; .reg .pred p, q; mov.u32 t, %tid.x; mad.wide.u32 at, t, 4, y;
+    setp.ge.u32 p, t, 8; @p bra REST; redux.sync.add.s32 v, t, 0xffff; bra END;
+    REST: setp.ge.u32 q, t, 16; @q bra OTHERS; mov.u32 v, 1; st.global.u32 [at], v; exit;
+    OTHERS: mov.u32 v, 2; END: bar.warp.sync 0xffffffff; st.global.u32 [at], v;"""
+    y = np.zeros(32, np.int32)
+    report = launch(entry(body, ["y"]), {"y": y})
+    assert y.tolist() == [28] * 8 + [1] * 8 + [2] * 16
+    assert not report.hazards
+
+
 def test_the_old_shuffle_reads_active_lanes_alone() -> None:
     body = """.reg .b32 t, v, w; .reg .b64 at; .reg .pred p; mov.u32 t, %tid.x; mad.wide.u32 at, t, 4, y; mov.u32 v, 7;
     setp.lt.u32 p, t, 16; @p shfl.bfly.b32 v, t, 1, 31; @p shfl.down.b32 w, t, 8, 31; @p add.u32 v, v, w;

@@ -490,7 +490,7 @@ class Scheduler:
 
     def _exited(self, warps: Ints) -> None:
         """Threads that ended: warps and barriers may have waited for them alone."""
-        held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
+        held = warps[((self.counter[warps] >= HOLD) & (self.counter[warps] < BARRIER)).any(axis=1)]
         for block in self.blocks if len(held) else ():
             if block.end.kind == "wait":
                 waiting = held[(self.counter[held] == HOLD + block.end.next).any(axis=1)]
