@@ -237,13 +237,13 @@ def share(step: Step, alive: Array, rng: np.random.Generator, groups: int) -> No
             step.mask[mine] = mask | absent & int(rng.choice([0, FULL, int(rng.integers(0, FULL))]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(programs(misused=False), st.integers(0, 3))
 def test_a_collective_combines_the_lanes_of_its_mask(program: Program, schedule: int) -> None:
     check(program, schedule)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(programs(misused=True), st.integers(0, 3))
 def test_misused_masks_are_reported_and_give_poison(program: Program, schedule: int) -> None:
     check(program, schedule)

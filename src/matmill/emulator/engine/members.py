@@ -38,11 +38,6 @@ def ballot(flags: Flags) -> Masks:
     return np.asarray(np.where(flags, _BITS, np.uint32(0)).sum(axis=-1, dtype=np.uint32))
 
 
-def named(masks: Masks) -> Flags:
-    """Masks [...] to the lanes that they name, bool[..., 32]."""
-    return np.asarray((masks[..., None] & _BITS) != 0)
-
-
 def in_own(masks: Masks) -> Flags:
     """Whether each lane's mask (uint32[warps, 32]) names the lane itself."""
     return np.asarray((masks & _BITS) != 0)
