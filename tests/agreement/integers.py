@@ -65,6 +65,8 @@ def _bits(bits: int) -> Case:
         ops += [Op(f"bfi.b{bits} %0, %4, %1, %2, %3;", word), Op(f"brev.b{bits} %0, %1;", word)]
         ops += [Op(f"{name}.b{bits} %0, %1;", "u4") for name in ("popc", "clz")]
         ops += [Op(f"bfind{m}.{t}{bits} %0, %1;", "u4") for m in ("", ".shiftamt") for t in "us"]
+    if bits == 32:
+        ops.append(Op("{.reg .u32 b; and.b32 b, %2, 31; fns.b32 %0, %1, b, %3;}", "u4"))
     value = words(bits, seed=3)
     counts = words(32, seed=4)
     return table(f"bits {bits}", [(word, value[0]), ("u4", counts[1]), ("u4", counts[2]), (word, value[1])], ops)

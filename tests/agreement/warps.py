@@ -73,48 +73,82 @@ def _shuffles() -> Case:
     )  # fmt: skip
 
 
-def _members() -> Case:
-    """Votes, matches, reductions and shuffles among odd sets of lanes that diverged from the rest."""
-    calls = [
-        "vote.sync.ballot.b32 d, p, m;", "vote.sync.any.pred q, p, m; selp.u32 d, 1, 0, q;",
-        "vote.sync.all.pred q, p, m; selp.u32 d, 1, 0, q;",
-        "vote.sync.uni.pred q, p, m; selp.u32 d, 1, 0, q;",
-        "vote.sync.ballot.b32 d, !p, m;", "vote.sync.uni.pred q, !p, m; selp.u32 d, 1, 0, q;",
-        "match.any.sync.b32 d, %1, m;", "match.all.sync.b32 d|q, %1, m; @q add.u32 d, d, 3;",
-        "match.any.sync.b64 d, %5, m;", "match.all.sync.b64 d|q, %5, m; @!q add.u32 d, d, 7;",
-        *(f"redux.sync.{name}.{t} d, %2, m;" for name in ("add", "min", "max") for t in ("u32", "s32")),
-        *(f"redux.sync.{name}.b32 d, %2, m;" for name in ("and", "or", "xor")),
-        "shfl.sync.idx.b32 d|q, %2, %4, 31, m; @q add.u32 d, d, 1;",
-        "activemask.b32 d;", "bar.warp.sync m; mov.u32 d, 5;",
-    ]  # fmt: skip
-    lines = "".join(
+_COLLECTIVES = (
+    "vote.sync.ballot.b32 d, p, m;", "vote.sync.any.pred q, p, m; selp.u32 d, 1, 0, q;",
+    "vote.sync.all.pred q, p, m; selp.u32 d, 1, 0, q;",
+    "vote.sync.uni.pred q, p, m; selp.u32 d, 1, 0, q;",
+    "vote.sync.ballot.b32 d, !p, m;", "vote.sync.uni.pred q, !p, m; selp.u32 d, 1, 0, q;",
+    "match.any.sync.b32 d, %1, m;", "match.all.sync.b32 d|q, %1, m; @q add.u32 d, d, 3;",
+    "match.any.sync.b64 d, %5, m;", "match.all.sync.b64 d|q, %5, m; @!q add.u32 d, d, 7;",
+    *(f"redux.sync.{name}.{t} d, %2, m;" for name in ("add", "min", "max") for t in ("u32", "s32")),
+    *(f"redux.sync.{name}.b32 d, %2, m;" for name in ("and", "or", "xor")),
+    "shfl.sync.idx.b32 d|q, %2, %4, 31, m; @q add.u32 d, d, 1;",
+    "bar.warp.sync m; mov.u32 d, 5;",
+)  # fmt: skip
+
+
+def _collectives(*calls: str) -> str:
+    """CUDA C++ that executes each call with the lane's mask, and stores its result."""
+    return "".join(
         f'{{ unsigned d; asm volatile("{{.reg .pred p, q; .reg .u32 d, m; mov.u32 m, %3; setp.ne.u32 p, %1, 0; '
         f'{text} mov.u32 %0, d;}}" : "=r"(d) : "r"(small), "r"(v), "r"(mask), "r"(lane), "l"(wide)); '
         f"o[{n} * n + i] = d; }}\n"
         for n, text in enumerate(calls)
     )
+
+
+def _exchange(name: str, masks: Array, ways: Array, body: str, calls: int) -> Case:
+    """Collectives by all lanes of warps; ``masks`` and ``ways`` are those of each thread, ``body`` has the calls."""
     source = f"""
-extern "C" __global__ void k(const unsigned* value, const unsigned* members, unsigned long long* o, int n) {{
+extern "C" __global__ void k(const unsigned* value, const unsigned* members, const unsigned* ways,
+    unsigned long long* o, int n) {{
   const int i = blockIdx.x * 32 + threadIdx.x;
-  const unsigned mask = members[blockIdx.x], v = value[i], small = v % (1 + blockIdx.x / 10);
+  const unsigned mask = members[i], v = value[i], small = v % (1 + blockIdx.x / 10);
   const unsigned long long wide = (unsigned long long)(small * 3) << 33 | 5;
   // Which member to read from: the one that many members on, modulo their number.
   unsigned left = mask;
   for (int skip = (v >> 8) % __popc(mask); skip; skip--) left &= left - 1;
   const unsigned lane = __ffs(left) - 1;
-  if (mask >> threadIdx.x & 1) {{ {lines} }}
+  {body}
 }}"""
-    warps = len(MEMBERS) * 6
-    value = words(32, warps * 32, seed=21)[2]
+    value = words(32, masks.size, seed=21)[2]
     return Case(
-        "members", source,
+        name, source,
         lambda: {
-            "value": value.copy(),
-            "members": np.tile(np.array(MEMBERS, np.uint32), 6),
-            "o": slots(len(calls) * warps * 32),
+            "value": value.copy(), "members": masks.ravel().astype(np.uint32), "ways": ways.ravel().astype(np.uint32),
+            "o": slots(calls * masks.size),
         },
-        ("o",), (warps, 1, 1), (32, 1, 1), values=(np.int32(warps * 32),),
+        ("o",), (masks.size // 32, 1, 1), (32, 1, 1), values=(np.int32(masks.size),),
     )  # fmt: skip
+
+
+def _members() -> Case:
+    """Odd sets of lanes that diverged from the rest of their warp."""
+    masks = np.repeat(np.tile(np.array(MEMBERS, np.uint32), 6), 32).reshape(-1, 32)
+    calls = (*_COLLECTIVES, "activemask.b32 d;")
+    body = f"if (mask >> threadIdx.x & 1) {{ {_collectives(*calls)} }}"
+    return _exchange("members", masks, np.zeros_like(masks), body, len(calls))
+
+
+def _partitions() -> tuple[Case, ...]:
+    """Warps divided into groups, each with a mask of its own: together, on two ways, and with each group on both.
+
+    Lanes of one mask may meet at different instructions with the same qualifiers.
+    """
+    rng, lane = np.random.default_rng(24), np.arange(32)
+    groups = np.array([
+        lane // 16, lane // 8, lane // 4, lane // 2, lane, lane % 2, lane % 3, 0 * lane,
+        rng.integers(0, 2, 32), rng.integers(0, 5, 32),
+    ] * 6)  # fmt: skip
+    masks = ((groups[:, :, None] == groups[:, None, :]) << lane).sum(axis=2)
+    calls = _collectives(*_COLLECTIVES)
+    body = f"if (ways[i]) {{ {calls} }} else {{ {calls} }}"
+    ways = {
+        "partitions": 0 * groups,
+        "partitions apart": groups % 2,
+        "partitions across": rng.integers(0, 2, masks.shape),
+    }
+    return tuple(_exchange(name, masks, way, body, len(_COLLECTIVES)) for name, way in ways.items())
 
 
 def _divergence() -> Case:
@@ -213,4 +247,4 @@ def _special_registers() -> Case:
     )  # fmt: skip
 
 
-CASES = (_shuffles(), _members(), _divergence(), _barriers(), _special_registers())
+CASES = (_shuffles(), _members(), *_partitions(), _divergence(), _barriers(), _special_registers())

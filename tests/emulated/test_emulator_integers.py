@@ -248,6 +248,21 @@ def test_bit_counts(bits: int) -> None:
     assert reversed_bits.tolist() == [int(f"{v:0{bits}b}"[::-1], 2) for v in values]
 
 
+def nth_set(mask: int, base: int, offset: int) -> int:
+    """The bit that fns finds: its text in PTX ISA, in Python."""
+    order = range(base, 32) if offset > 0 else range(base, -1, -1) if offset < 0 else (base,)
+    found = [position for position in order if mask >> position & 1]
+    rank = max(abs(offset), 1) - 1
+    return found[rank] if rank < len(found) else 0xFFFFFFFF
+
+
+def test_fns() -> None:
+    mask, base = numbers(32, 2000, 36), numbers(32, 2000, 37) % np.uint32(32)
+    offset = np.random.default_rng(38).integers(-20, 20, len(mask)).astype(np.int32)
+    got = per_thread("fns.b32 d, a0, a1, a2;", mask, base, offset, out=np.uint32)
+    assert got.tolist() == [nth_set(*x) for x in zip(mask.tolist(), base.tolist(), offset.tolist(), strict=True)]
+
+
 def test_prmt() -> None:
     a, b, s = (numbers(32, 300, n) for n in (33, 34, 35))
     got = per_thread("prmt.b32 d, a0, a1, a2;", a, b, s, out=np.uint32)

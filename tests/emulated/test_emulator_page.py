@@ -38,6 +38,8 @@ BODIES = {
     "partial-warp": (
         'unsigned d = t; if (t < 40) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(d)); x[t] = d;'
     ),
+    "shuffle": "x[t] = __shfl_xor_sync(0xffff, x[t], 1);",
+    "shuffle-source": "if (t < 20) x[t] += __shfl_down_sync(0xfffff, x[t], 16);",
 }
 
 

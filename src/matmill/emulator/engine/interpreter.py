@@ -12,6 +12,7 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.site import Site
+from matmill.emulator.frontend.syntax import Negated
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Block
 from matmill.emulator.program.table import Value
@@ -92,6 +93,8 @@ class Interpreter:
 
     def operand_row(self, value: Value, warps: NDArray[np.int64]) -> Row:
         """The values of an operand at the end of a block for some warps, as [warps, 32]."""
+        if isinstance(value.operand, Negated):
+            return np.asarray(~self.operand_row(Value(value.operand.register, value.kind), warps))
         row = self._operands.source(value)
         if not np.ndim(row):
             return np.broadcast_to(row, (len(warps), LANES))

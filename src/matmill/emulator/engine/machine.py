@@ -5,10 +5,13 @@ What changes it is above: bound instructions (``site``), the order of warps (``s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.exact import Buffers
+from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.async_copies import PendingCopies
 from matmill.emulator.engine.dependent_launch import GridDependency
 from matmill.emulator.engine.lanes import Geometry
@@ -30,6 +33,18 @@ from matmill.emulator.report.hazards import HazardLog
 _DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}
 # What shared memory holds before anything is stored there: as float32 a NaN, so that a forgotten store shows.
 _POISON = 0xFF
+
+
+@dataclass
+class Meeting:
+    """Lanes of one warp (bool[32]) that met for a collective at different instructions of one kind.
+
+    ``sources`` are the operands of all of them, [32] each. ``pending`` lanes have not executed it yet.
+    """
+
+    lanes: NDArray[np.bool_]
+    pending: NDArray[np.bool_]
+    sources: list[Row]
 
 
 class Machine:
@@ -56,6 +71,9 @@ class Machine:
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
         self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
+        self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
+        self.meetings: dict[int, list[Meeting]] = {}
         self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])

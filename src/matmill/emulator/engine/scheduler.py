@@ -7,11 +7,14 @@ waits at a barrier of its thread block, or ``DONE``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.interpreter import Interpreter
+from matmill.emulator.engine.machine import Meeting
+from matmill.emulator.engine.members import FULL, companions, in_own, lane_list, leaves_out, missing
 from matmill.emulator.engine.stuck import blame, who
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
@@ -29,6 +32,12 @@ _WATCH_AFTER = 64
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Masks = NDArray[np.uint32]
+
+
+def _kind(end: Terminator) -> tuple[object, ...]:
+    """What lanes at different instructions must have in common to meet: opcode and modifiers."""
+    return () if end.instruction is None else (end.instruction.name, end.instruction.modifiers)
 
 
 @dataclass
@@ -64,7 +73,8 @@ class Scheduler:
     def begin(self, block_ids: Ints) -> None:
         """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
         self.interpreter.begin(block_ids)
-        self.counter[...] = np.where(self.geometry.exists.reshape(-1, LANES), 0, DONE)
+        self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
+        self.counter[...] = np.where(self.machine.live, 0, DONE)
         self.stalled[...] = -1
         self._look(np.arange(self.geometry.warp_count))
         self.steps = 0
@@ -168,9 +178,20 @@ class Scheduler:
                 return end.target
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
-            return end.next if self.machine.detector is None or not end.detail.barrier else None
+            return end.next if not end.detail.barrier or self._meet_at_once(end, first, last) else None
         everybody = last - first == self.geometry.warp_count
         return end.next if end.kind == "wait" and everybody and self._passes_at_once(end.detail) else None
+
+    def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Whether whole warps, being here, just pass a warp barrier: the usual ``__syncwarp()``."""
+        warps = np.arange(first, last)
+        members = end.detail.members
+        literal = isinstance(members, Immediate) and int(members.value) & int(FULL) == FULL
+        if not literal and not (self._members(end, warps) == FULL).all():
+            return False
+        if self.machine.detector is not None:
+            self.machine.detector.warp_barrier(self._ids(warps), np.ones((len(warps), LANES), np.bool_))
+        return True
 
     def _passes_at_once(self, barrier: Barrier) -> bool:
         """Whether all warps of the batch, being here, just pass the barrier: the usual ``__syncthreads()``."""
@@ -230,6 +251,7 @@ class Scheduler:
                 leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
                 counter[active & ~leaving] = end.next
             counter[leaving] = DONE
+            self.machine.live[warps] = counter < DONE
         elif end.kind == "switch":
             chosen = (
                 self.interpreter.operand_row(Value(end.selector, "u4"), warps) if end.selector is not None else before
@@ -249,30 +271,68 @@ class Scheduler:
             self._watch_loop(int(counter[active].min()), warps)
 
     def _converge(self, block: int, end: Terminator, warps: Ints) -> None:
-        """Release the warps whose lanes have all met; at a block barrier whole warps then wait there."""
-        waiting = HOLD + end.next
+        """Release the lanes that have all met; at a block barrier whole warps then wait there."""
         counter = self.counter[warps]
-        here = counter == waiting
-        live = counter < DONE
-        needed = live
-        if isinstance(end.detail, Converge) and end.detail.members is not None:
-            masks = self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
-            mask = masks[np.arange(len(warps)), here.argmax(axis=1)].astype(np.uint64)
-            named = (mask[:, None] >> np.arange(LANES, dtype=np.uint64)) & np.uint64(1) != 0
-            needed = live & named
-        ready = ~(needed & ~here).any(axis=1)
-        if ready.any():
-            self._pass(block, end, warps[ready], here[ready])
+        here, masks = self._waiting(end, warps)
+        outside = here & ~in_own(masks)
+        together = companions(masks, here)
+        met = here & ((missing(masks, together, counter < DONE) == 0) | outside)
+        if not met.any():
+            return
+        if isinstance(end.detail, Converge) and end.detail.barrier:
+            if outside.any():
+                self._report_outside(block, warps, masks, outside)
+            self._order(warps, np.broadcast_to(together, (*met.shape, LANES)), met & ~outside)
+        elif isinstance(end.detail, Converge):
+            for row in np.flatnonzero((met & (counter != HOLD + end.next)).any(axis=1)):
+                self._keep_sources(int(warps[row]), met[row])
+        rows = met.any(axis=1)
+        self._pass(block, end, warps[rows], met[rows])
+
+    def _waiting(self, end: Terminator, warps: Ints) -> tuple[Flags, Masks]:
+        """Which lanes wait here or, for a collective, at another one of its kind, and their masks: [warps, 32] both."""
+        counter = self.counter[warps]
+        here = counter == HOLD + end.next
+        if isinstance(end.detail, Barrier):
+            return here, np.full(counter.shape, FULL)
+        masks = self._members(end, warps)
+        elsewhere = (counter >= HOLD) & (counter < BARRIER) & ~here
+        for point in np.unique(counter[elsewhere]):
+            other = self.waits[int(point) - HOLD].end
+            if isinstance(other.detail, Converge) and _kind(other) == _kind(end):
+                there = counter == point
+                here = here | there
+                masks = np.where(there, self._members(other, warps), masks)
+        return here, masks
+
+    def _members(self, end: Terminator, warps: Ints) -> Masks:
+        return self.interpreter.operand_row(Value(end.detail.members, "u4"), warps)
+
+    def _keep_sources(self, warp: int, met: Flags) -> None:
+        """Lanes of a warp meet at different instructions: keep the operands of all until each has executed its own."""
+        counter, warps = self.counter[warp], np.array([warp])
+        kept: list[NDArray[Any]] = []
+        for point in np.unique(counter[met]):
+            action = self.blocks[int(point) - HOLD].actions[0]
+            rows = [self.interpreter.operand_row(source, warps)[0] for source in action.sources]
+            kept = [np.where(counter == point, *pair) for pair in zip(rows, kept or rows, strict=True)]
+        self.machine.meetings.setdefault(warp, []).append(Meeting(met, met.copy(), kept))
+
+    def _order(self, warps: Ints, together: Flags, met: Flags) -> None:
+        """Tell the detector that lanes met at a warp barrier, those of one mask after those of another."""
+        while self.machine.detector is not None and met.any():
+            rows = np.flatnonzero(met.any(axis=1))
+            group = met[rows] & together[rows, met[rows].argmax(axis=1)]
+            self.machine.detector.warp_barrier(self._ids(warps[rows]), group)
+            met[rows] &= ~group
 
     def _pass(self, block: int, end: Terminator, warps: Ints, here: Flags) -> None:
         """The lanes ``here`` of these warps have met."""
         if isinstance(end.detail, Barrier):
             self._arrive(block, end, warps, here)
             return
-        if isinstance(end.detail, Converge) and end.detail.barrier and self.machine.detector is not None:
-            self.machine.detector.warp_barrier(self._ids(warps), here)
         counter = self.counter[warps]
-        counter[here] = end.next
+        counter[here] -= HOLD
         self.counter[warps] = counter
         self._look(warps)
 
@@ -290,15 +350,43 @@ class Scheduler:
         warps = held[self.first[held] == point]
         block = self.waits[point - HOLD].number
         end = self.blocks[block].end
-        instruction = blame(self.blocks[block])
-        lane = int(np.flatnonzero(self.counter[warps[0]] == point)[0])
-        message = (
-            f"{self.machine.launch.kernel}: only some threads of a warp reach {instruction.text!r}, "
-            f"e.g. {self.geometry.thread_name(int(warps[0]) * LANES + lane)}; the others have gone another way"
-        )
-        self.machine.hazards.add("divergent-barrier", instruction, message, instruction)
+        self._report_desertion(block, end, int(warps[0]), point)
         self._pass(block, end, warps, self.counter[warps] == point)
         return True
+
+    def _report_desertion(self, block: int, end: Terminator, warp: int, point: int) -> None:
+        """Report that lanes of a warp wait at a point for others that never come, and where those are."""
+        instruction = blame(self.blocks[block])
+        counter, warps = self.counter[warp], np.array([warp])
+        here, masks = self._waiting(end, warps)
+        absent = missing(masks, companions(masks, here), counter[None] < DONE)[0]
+        lane = int(np.flatnonzero((counter == point) & (absent != 0))[0])
+        gone = int(absent[lane])
+        other = (gone & -gone).bit_length() - 1
+        mask = "" if isinstance(end.detail, Barrier) else f" with mask {int(masks[0, lane]):#010x}"
+        message = (
+            f"{self.machine.launch.kernel}: {self.geometry.thread_name(warp * LANES + lane)} waits in "
+            f"{instruction.text!r}{mask} for {lane_list(gone)} of its warp, which never come: "
+            f"{self.geometry.thread_name(warp * LANES + other)} {self._doing(int(counter[other]))}"
+        )
+        if here[0, other]:
+            message += f" with mask {int(masks[0, other]):#010x}"
+        exchange = isinstance(end.detail, Converge) and not end.detail.barrier
+        kind, key = ("shuffle", (instruction, "members")) if exchange else ("divergent-barrier", instruction)
+        self.machine.hazards.add(kind, key, message, instruction)
+
+    def _doing(self, counter: int) -> str:
+        """What a lane with this counter does, for messages."""
+        waits = counter >= HOLD
+        instruction = blame(self.waits[counter % HOLD] if waits else self.blocks[counter])
+        return f"{'waits' if waits else 'is'} at {instruction.location} ({instruction.text!r})"
+
+    def _report_outside(self, block: int, warps: Ints, masks: Masks, outside: Flags) -> None:
+        """Report a lane that waits at a warp barrier with a mask that does not name it."""
+        row, lane = (int(x[0]) for x in np.nonzero(outside))
+        thread, i = self.geometry.thread_name(int(warps[row]) * LANES + lane), blame(self.blocks[block])
+        message = f"{self.machine.launch.kernel}: {leaves_out(thread, lane, int(masks[row, lane]), i)}"
+        self.machine.hazards.add("shuffle", (i, "outside"), message, i)
 
     # Barriers
 
@@ -408,7 +496,7 @@ class Scheduler:
 
     def _exited(self, warps: Ints) -> None:
         """Threads that ended: warps and barriers may have waited for them alone."""
-        held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
+        held = warps[((self.counter[warps] >= HOLD) & (self.counter[warps] < BARRIER)).any(axis=1)]
         for block in self.blocks if len(held) else ():
             if block.end.kind == "wait":
                 waiting = held[(self.counter[held] == HOLD + block.end.next).any(axis=1)]

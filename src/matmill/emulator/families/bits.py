@@ -1,4 +1,4 @@
-"""Logic, shifts and bit fields: and, or, xor, not, cnot, lop3, shl, shr, shf, bfe, bfi, bfind, popc, clz, brev, prmt.
+"""Logic, shifts, bit fields: and, or, xor, not, cnot, lop3, shl, shr, shf, bfe, bfi, bfind, fns, popc, clz, brev, prmt.
 
 PTX ISA, "Logic and Shift Instructions" and the bit-field part of "Integer Arithmetic Instructions".
 """
@@ -249,6 +249,30 @@ def reverse_bits(a: Row, out: Row) -> None:
         mask = word(int.from_bytes(bytes([pattern]) * swapped.dtype.itemsize, "little"))
         swapped = ((swapped >> word(step)) & mask) | ((swapped & mask) << word(step))
     out[...] = swapped
+
+
+_POSITION = np.arange(32, dtype=np.int64)
+
+
+def nth_set(mask: Row, base: Row, offset: Row, out: Row) -> None:
+    """fns: counted from bit ``base`` on, upwards or downwards, the bit set as the ``offset``-th; all ones for none."""
+    bits, start, n = np.asarray(mask)[..., None], np.asarray(base)[..., None], np.asarray(offset, np.int64)[..., None]
+    beyond = np.where(n < 0, start - _POSITION, _POSITION - start)
+    counted = (bits >> _POSITION.astype(np.uint32) & 1 != 0) & (beyond >= 0) & ((n != 0) | (beyond == 0))
+    total, upto = counted.sum(axis=-1, keepdims=True), counted.cumsum(axis=-1)
+    rank = np.where(n < 0, total - upto + 1, upto)
+    hit = counted & (rank == np.maximum(np.abs(n), 1))
+    out[...] = np.where(hit.any(axis=-1), hit.argmax(axis=-1), 0xFFFFFFFF)
+
+
+@instructions("fns", operands=(4,))
+def find_nth_set(i: Instruction) -> Action:
+    """``fns``."""
+    m = Modifiers(i)
+    m.type("b32")
+    m.done()
+    d, mask, base, offset = i.operands
+    return computed(i, nth_set, [(mask, "u4"), (base, "u4"), (offset, "i4")], [(d, "u4")])
 
 
 @instructions("brev")

@@ -1,35 +1,85 @@
 """Exchange between the lanes of a warp: shfl, vote, match, redux, activemask, elect.
 
-PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask". The lanes named by a member mask have met
-before one of these runs (the scheduler sees to it), so only active lanes matter here.
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask", "elect.sync". Lanes that name the same
+member mask have met before one of these runs (the scheduler sees to it) and exchange among themselves. What PTX leaves
+undefined is poison: all bits set in a register, false in a predicate.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.members import WHOLE, Flags, Together, ballot, by_warp
 from matmill.emulator.engine.site import Site
-from matmill.emulator.frontend.syntax import Instruction, Negated, Pair
+from matmill.emulator.frontend.syntax import Instruction, Operand, Pair
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
 from matmill.emulator.program.waits import Converge
 
 _LANE = np.arange(LANES, dtype=np.int64)
-_BITS = np.uint32(1) << np.arange(LANES, dtype=np.uint32)
+# From the lanes that each lane exchanges with (bool[warps, 32 or 1, 32]) and operands ([warps, 32]) to the results,
+# each [warps, 32 or 1].
+Combine: TypeAlias = "Callable[..., tuple[Row, ...]]"
 
 
-def by_warp(row: Row, warps: int) -> Row:
-    """A row (or scalar) as [warps, 32]."""
-    return np.broadcast_to(row, warps * LANES).reshape(warps, LANES)
+def _collective(
+    i: Instruction,
+    operands: tuple[Sequence[Value], Sequence[Operand]],
+    results: Sequence[Value],
+    combine: Combine,
+    *,
+    reads: Callable[..., Row] | None = None,
+) -> Action:
+    """An action that combines values of the lanes of each mask.
+
+    ``operands`` are the values and the member mask, of which there is none in forms without ``.sync``. ``reads`` says
+    of a shuffle which lane each lane reads, from the values.
+    """
+    sources, members = operands
+    inputs = (*sources, *(Value(x, "u4") for x in members))
+
+    def bind(site: Site) -> Call:
+        together, width = Together(site, i, synchronous=bool(members)), site.lanes.count
+
+        def call(*rows: Row) -> None:
+            if together.whole(rows[len(inputs) - 1]):
+                found = combine(WHOLE, *(by_warp(row, width) for row in rows[: len(sources)]))
+                for row, result in zip(rows[len(inputs) :], found, strict=True):
+                    row.reshape(-1, LANES)[...] = result
+                return
+            for exchange in together.exchanges(*rows[: len(inputs)]):
+                values = exchange.operands[: len(sources)]
+                found = combine(exchange.companions, *values)
+                lost = [exchange.undefined] * len(found)
+                if reads is not None:
+                    lost[0] = together.unreadable(exchange, reads(*values))
+                for row, result, undefined in zip(rows[len(inputs) :], found, lost, strict=True):
+                    _deliver(row, result, exchange.lanes, undefined)
+
+        return call
+
+    return Action(i, inputs, tuple(results), bind=bind, detail=Converge(members[0]) if members else None)
 
 
-def ballot(flags: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """bool[warps, 32] to one mask per warp."""
-    return np.asarray(np.where(flags, _BITS, np.uint32(0)).sum(axis=1, dtype=np.uint32))
+def _deliver(row: Row, result: Row, lanes: Flags | None, undefined: Flags | None) -> None:
+    """Write the result of ``lanes`` (bool[warps, 32], None for all), and poison where it is undefined."""
+    out = row.reshape(-1, LANES)
+    if lanes is None:
+        out[...] = result
+    else:
+        np.copyto(out, result, where=lanes, casting="unsafe")
+    if undefined is not None:
+        bits = out if row.dtype == np.bool_ else out.view(f"u{row.itemsize}")
+        bits[undefined] = 0 if row.dtype == np.bool_ else np.iinfo(bits.dtype).max
+
+
+def _pair(d: Operand, kind: str) -> list[Value]:
+    """A result and, where it is written ``d|p``, its predicate."""
+    return [Value(d.first, kind), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, kind)]
 
 
 @instructions("shfl")
@@ -43,35 +93,30 @@ def shuffle(i: Instruction) -> Action:
     d, a, b, c, *members = i.operands
     if len(members) != synchronous:
         raise i.unsupported("its member mask")
-    results = [Value(d.first, "u4"), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, "u4")]
 
-    def bind(site: Site) -> Call:
-        warps = site.lanes.warp_count
+    def combine(_companions: Flags, a: Row, b: Row, c: Row) -> tuple[Row, ...]:
+        source, inside = _source(mode, b, c)
+        return (np.take_along_axis(a, source, axis=1), inside)[: 1 + isinstance(d, Pair)]
 
-        def call(a: Row, b: Row, c: Row, *rows: Row) -> None:
-            value = by_warp(a, warps)
-            delta = by_warp(b, warps).astype(np.int64) & 31
-            clamp = by_warp(c, warps).astype(np.int64)
-            segment, bound = (clamp >> 8) & 31, clamp & 31
-            last = (_LANE & segment) | (bound & ~segment)
-            first = _LANE & segment
-            if mode == "up":
-                source = _LANE - delta
-                inside = source >= last
-            else:
-                source = {"down": _LANE + delta, "bfly": _LANE ^ delta, "idx": first | (delta & ~segment)}[mode]
-                inside = source <= last
-            chosen = np.take_along_axis(value, np.where(inside, source, _LANE) & 31, axis=1)
-            outs = rows[len(members) :]
-            if len(outs) > 1:
-                outs[1][...] = inside.reshape(-1)
-            outs[0][...] = chosen.reshape(-1)
+    def reads(_a: Row, b: Row, c: Row) -> Row:
+        return _source(mode, b, c)[0]
 
-        return call
+    return _collective(i, ([Value(x, "u4") for x in (a, b, c)], members), _pair(d, "u4"), combine, reads=reads)
 
-    sources = [Value(a, "u4"), Value(b, "u4"), Value(c, "u4"), *(Value(x, "u4") for x in members)]
-    converge = Converge(members[0]) if synchronous else None
-    return Action(i, tuple(sources), tuple(results), bind=bind, detail=converge)
+
+def _source(mode: str, b: Row, c: Row) -> tuple[Row, Row]:
+    """The lane that each lane reads ([warps, 32]), itself where none is in range, and whether one is."""
+    delta, clamp = b.astype(np.int64) & 31, c.astype(np.int64)
+    segment, bound = (clamp >> 8) & 31, clamp & 31
+    first = _LANE & segment
+    last = first | (bound & ~segment)
+    if mode == "up":
+        source = _LANE - delta
+        inside = source >= last
+    else:
+        source = {"down": _LANE + delta, "bfly": _LANE ^ delta, "idx": first | (delta & ~segment)}[mode]
+        inside = source <= last
+    return np.where(inside, source, _LANE) & 31, inside
 
 
 @instructions("vote")
@@ -85,47 +130,25 @@ def vote(i: Instruction) -> Action:
     d, a, *members = i.operands
     if len(members) != synchronous:
         raise i.unsupported("its member mask")
-    negated = isinstance(a, Negated)
-    predicate = a.register if isinstance(a, Negated) else a
 
-    def bind(site: Site) -> Call:
-        lanes, participants = site.lanes, site.participants()
-
-        def call(a: Row, *rows: Row) -> None:
-            active = participants()
-            flags = by_warp(a, lanes.warp_count) != negated
-            yes = flags & active
-            out = rows[-1]
-            if mode == "ballot":
-                result = ballot(yes)
-            elif mode == "any":
-                result = yes.any(axis=1)
-            else:
-                all_of = (yes == active).all(axis=1)
-                result = all_of if mode == "all" else all_of | ~yes.any(axis=1)
-            out[...] = np.repeat(result, LANES)
-
-        return call
+    def combine(companions: Flags, flags: Row) -> tuple[Row, ...]:
+        yes = flags[:, None, :] & companions
+        if mode == "ballot":
+            return (ballot(yes),)
+        some = np.asarray(yes.any(axis=2))
+        if mode == "any":
+            return (some,)
+        every = np.asarray((yes == companions).all(axis=2))
+        return (every if mode == "all" else every | ~some,)
 
     kind = "u4" if mode == "ballot" else "p"
-    sources = (Value(predicate, "p"), *(Value(x, "u4") for x in members))
-    converge = Converge(members[0]) if synchronous else None
-    return Action(i, sources, (Value(d, kind),), bind=bind, detail=converge)
+    return _collective(i, ([Value(a, "p")], members), [Value(d, kind)], combine)
 
 
 @instructions("activemask", operands=(1,))
 def active_mask(i: Instruction) -> Action:
     """activemask: the lanes that run together now."""
-
-    def bind(site: Site) -> Call:
-        participants = site.participants()
-
-        def call(out: Row) -> None:
-            out[...] = np.repeat(ballot(participants()), LANES)
-
-        return call
-
-    return Action(i, (), (Value(i.operands[0], "u4"),), bind=bind)
+    return _collective(i, ((), ()), [Value(i.operands[0], "u4")], lambda companions: (ballot(companions),))
 
 
 @instructions("match")
@@ -136,27 +159,15 @@ def match(i: Instruction) -> Action:
     kind = KIND_OF_TYPE[m.type("b32", "b64")]
     m.done()
     d, a, members = i.operands
-    results = [Value(d.first, "u4"), Value(d.second, "p")] if isinstance(d, Pair) else [Value(d, "u4")]
 
-    def bind(site: Site) -> Call:
-        lanes, participants = site.lanes, site.participants()
+    def combine(companions: Flags, value: Row) -> tuple[Row, ...]:
+        masks = ballot((value[:, :, None] == value[:, None, :]) & companions)
+        if mode == "any":
+            return (masks,)
+        agreed = masks == ballot(companions)
+        return (np.where(agreed, masks, np.uint32(0)), agreed)[: 1 + isinstance(d, Pair)]
 
-        def call(a: Row, _members: Row, *outs: Row) -> None:
-            active = participants()
-            value = by_warp(a, lanes.warp_count)
-            same = (value[:, :, None] == value[:, None, :]) & active[:, None, :]
-            masks = np.where(same, _BITS, np.uint32(0)).sum(axis=2, dtype=np.uint32)
-            if mode == "any":
-                outs[0][...] = masks.reshape(-1)
-                return
-            agreed = masks == ballot(active)[:, None]
-            if len(outs) > 1:
-                outs[1][...] = agreed.reshape(-1)
-            outs[0][...] = np.where(agreed, masks, np.uint32(0)).reshape(-1)
-
-        return call
-
-    return Action(i, (Value(a, kind), Value(members, "u4")), tuple(results), bind=bind, detail=Converge(members))
+    return _collective(i, ([Value(a, kind)], (members,)), _pair(d, "u4"), combine)
 
 
 # How lanes are combined, and the value of a lane that takes no part.
@@ -182,16 +193,10 @@ def reduce(i: Instruction) -> Action:
     start = {"most": limits.max, "least": limits.min}.get(neutral, -1 if neutral == "ones" else 0)
     fill = np.array(start, np.int64).astype(kind)
 
-    def bind(site: Site) -> Call:
-        lanes, participants = site.lanes, site.participants()
+    def combine(companions: Flags, value: Row) -> tuple[Row, ...]:
+        return (ufunc.reduce(np.where(companions, value[:, None, :], fill), axis=2, dtype=value.dtype),)
 
-        def call(a: Row, _members: Row, out: Row) -> None:
-            value = np.where(participants(), by_warp(a, lanes.warp_count), fill)
-            out[...] = np.repeat(ufunc.reduce(value, axis=1, dtype=value.dtype), LANES)
-
-        return call
-
-    return Action(i, (Value(a, kind), Value(members, "u4")), (Value(d, kind),), bind=bind, detail=Converge(members))
+    return _collective(i, ([Value(a, kind)], (members,)), [Value(d, kind)], combine)
 
 
 @instructions("elect")
@@ -202,16 +207,8 @@ def elect(i: Instruction) -> Action:
     if not isinstance(d, Pair):
         raise i.unsupported("its results")
 
-    def bind(site: Site) -> Call:
-        participants = site.participants()
+    def combine(companions: Flags) -> tuple[Row, ...]:
+        leader = companions.argmax(axis=2)
+        return leader, leader == _LANE
 
-        def call(_members: Row, out: Row, leads: Row) -> None:
-            active = participants()
-            leader = active.argmax(axis=1)
-            out[...] = np.repeat(leader.astype(np.uint32), LANES)
-            leads[...] = ((leader[:, None] == _LANE) & active).reshape(-1)
-
-        return call
-
-    results = (Value(d.first, "u4"), Value(d.second, "p"))
-    return Action(i, (Value(members, "u4"),), results, bind=bind, detail=Converge(members))
+    return _collective(i, ((), (members,)), _pair(d, "u4"), combine)

@@ -24,7 +24,10 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Converge:
-    """A wait of the lanes of one warp for each other. ``members`` is the mask operand, None for all that are left."""
+    """A wait of the lanes of one warp that name the same mask for each other. ``members`` is the mask operand.
 
-    members: Operand | None
+    At a ``barrier`` (bar.warp.sync) they may wait at different instructions.
+    """
+
+    members: Operand
     barrier: bool = False

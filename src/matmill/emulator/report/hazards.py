@@ -27,6 +27,9 @@ SEVERITIES: dict[str, Severity] = {
     "step-limit": "error",
     "trap": "error",
     "partial-warp": "error",
+    "shuffle": "error",
+    # Whether the value is used is not followed; a kernel that never uses it is right.
+    "shuffle-source": "warning",
 }
 KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
