@@ -62,7 +62,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
 def test_any_shape_and_stride(drawn: tuple[Array, Array], alpha: float, beta: float) -> None:
     a, b = drawn
     c = _random(7, *np.matmul(a, b).shape, dtype=a.dtype.name)
-    result = _cpu(a, b, c, alpha=alpha, beta=beta)
+    result = _cpu(a, b, c=c, alpha=alpha, beta=beta)
     assert type(result) is np.ndarray
     verdict = check(result, a, b, c, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
@@ -78,21 +78,21 @@ def test_two_vectors_give_an_array_without_dimensions() -> None:
 def test_beta_zero_does_not_read_c_and_alpha_zero_not_a_and_b() -> None:
     a, b = _random(0, 3, 4), _random(1, 4, 5)
     nan = np.full((3, 5), np.nan, np.float32)
-    assert check(_cpu(a, b, nan), a, b).ok
+    assert check(_cpu(a, b, c=nan, beta=0), a, b).ok
     c = _random(2, 3, 5)
-    np.testing.assert_array_equal(_cpu(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+    np.testing.assert_array_equal(_cpu(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
 
 
 def test_no_terms_leave_beta_times_c() -> None:
     c = _random(0, 3, 5)
     a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
-    np.testing.assert_array_equal(_cpu(a, b, c, beta=-1), -c)
+    np.testing.assert_array_equal(_cpu(a, b, c=c, beta=-1), -c)
     np.testing.assert_array_equal(_cpu(a, b), np.zeros((3, 5)))
 
 
 def test_c_broadcasts() -> None:
     a, b, bias = _random(0, 2, 3, 4), _random(1, 4, 5), _random(2, 5)
-    assert check(_cpu(a, b, bias, beta=1), a, b, np.broadcast_to(bias, (2, 3, 5)), beta=1).ok
+    assert check(_cpu(a, b, c=bias, beta=1), a, b, np.broadcast_to(bias, (2, 3, 5)), beta=1).ok
 
 
 def test_out_is_written_and_returned() -> None:
@@ -105,7 +105,7 @@ def test_out_is_written_and_returned() -> None:
 def test_out_may_be_exactly_c() -> None:
     a, b, c = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
     before = c.copy()
-    _cpu(a, b, c, beta=0.5, out=c)
+    _cpu(a, b, c=c, beta=0.5, out=c)
     assert check(c, a, b, before, beta=0.5).ok
 
 
@@ -116,7 +116,7 @@ def test_numpy_scalars_and_whole_numbers_are_factors() -> None:
     assert _cpu(a, a, alpha=1e39)[0, 0] == np.inf
 
 
-A, B = _random(0, 3, 4), _random(1, 4, 5)
+A, B, C = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
 _BASE = np.zeros(400, np.float32)
 _FROZEN = np.zeros((3, 5), np.float32)
 _FROZEN.flags.writeable = False
@@ -133,8 +133,12 @@ _FROZEN.flags.writeable = False
         ((A.astype(np.int64), B), {}, errors.DTypeError, "a", "int64"),
         ((A, [[1.0]]), {}, errors.DTypeError, "b", "list"),
         ((A, B), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
-        ((A, B, np.zeros((2, 5), np.float32)), {"beta": 1.0}, errors.ShapeError, "c", "(2, 5)"),
-        ((A, B, np.zeros((2, 3, 5), np.float32)), {}, errors.ShapeError, "c", "(2, 3, 5)"),
+        ((A, B), {"c": np.zeros((2, 5), np.float32), "beta": 1.0}, errors.ShapeError, "c", "(2, 5)"),
+        ((A, B), {"c": np.zeros((2, 3, 5), np.float32), "beta": 0}, errors.ShapeError, "c", "(2, 3, 5)"),
+        ((A, B, C), {}, errors.ArgumentError, "c", "by position"),
+        ((A, B, C), {"beta": 1.0}, errors.ArgumentError, "c", "pass out=array"),
+        ((A, B), {"c": C}, errors.ArgumentError, "c", "without beta"),
+        ((A, B), {"c": C, "out": C}, errors.ArgumentError, "c", "pass c=array, beta=1.0"),
         ((A, B), {"alpha": "2"}, errors.ArgumentError, "alpha", "str '2'"),
         ((A, B), {"alpha": 1j}, errors.ArgumentError, "alpha", "complex"),
         ((A, B), {"alpha": True}, errors.ArgumentError, "alpha", "bool"),
@@ -170,7 +174,7 @@ def test_outputs_that_share_memory_are_refused_before_anything_is_written(where:
         "interleaved": pool[1:31:2].reshape(3, 5),
     }[where]
     with pytest.raises(errors.AliasError) as raised:
-        _cpu(a, b, c, beta=1, out=out)
+        _cpu(a, b, c=c, beta=1, out=out)
     assert raised.value.argument == "out"
     np.testing.assert_array_equal(pool, before)
 
@@ -186,7 +190,7 @@ def test_neighbours_that_interleave_without_touching_are_fine() -> None:
 
 def test_out_may_overlap_a_c_that_is_not_read() -> None:
     pool = np.zeros(20, np.float32)
-    out = _cpu(A, B, pool[:15].reshape(3, 5), out=pool[1:16].reshape(3, 5))
+    out = _cpu(A, B, c=pool[:15].reshape(3, 5), beta=0, out=pool[1:16].reshape(3, 5))
     assert check(out, A, B).ok
 
 
@@ -297,7 +301,7 @@ def test_a_kernel_argument_too_large_for_float32_is_infinite_without_a_warning()
 
 def test_inner_of_every_type(dtype: str) -> None:
     e, f, c = _cast(0, 5, 1001, dtype=dtype), _cast(1, 1001, 7, dtype=dtype), _cast(2, 5, 7, dtype=dtype)
-    result = matmill.inner(e, f, c, alpha=0.5, beta=-2, executor="cpu")
+    result = matmill.inner(e, f, c=c, alpha=0.5, beta=-2, executor="cpu")
     assert result.dtype == e.dtype
     verdict = check(result, e, f, c, alpha=0.5, beta=-2)
     assert verdict.ok, verdict
@@ -305,7 +309,7 @@ def test_inner_of_every_type(dtype: str) -> None:
     out = np.empty_like(c)
     assert matmill.inner(e=e, f=f, out=out, executor="cpu") is out
     assert check(out, e, f).ok
-    assert check(matmill.inner(e[:, :0], f[:0], c, beta=1, executor="cpu"), e[:, :0], f[:0], c, beta=1).ok
+    assert check(matmill.inner(e[:, :0], f[:0], c=c, beta=1, executor="cpu"), e[:, :0], f[:0], c, beta=1).ok
 
 
 def test_inner_passes_on_what_is_not_finite(dtype: str) -> None:
@@ -333,6 +337,8 @@ E, F = _random(0, 3, 40), _random(1, 40, 5)
         ((E, F.astype(np.float16)), {}, errors.DTypeError, "f", "wanted e's float32"),
         ((E.astype(np.int8), F), {}, errors.DTypeError, "e", "float32, float64, float16 or bfloat16"),
         ((E, F), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
+        ((E, F, C), {}, errors.ArgumentError, "c", "pass out=array"),
+        ((E, F), {"c": C}, errors.ArgumentError, "c", "pass c=array, beta=1.0"),
         ((E, F), {"out": np.zeros((5, 3), np.float32)}, errors.ShapeError, "out", "(5, 3)"),
         ((E, F), {"out": E[:, :5]}, errors.AliasError, "out", "overlaps e"),
         ((E, F), {"executor": "cup"}, errors.UnknownNameError, "executor", "Did you mean 'cpu'"),
@@ -352,7 +358,7 @@ def test_16_bit_products_may_be_of_any_size(dtype: str) -> None:
     for left, right in (((129, 4), (4, 300)), ((2, 200, 3), (3, 1)), ((500,), (500, 129))):
         a, b = _cast(0, *left, dtype=dtype), _cast(1, *right, dtype=dtype)
         c = _cast(2, right[-1], dtype=dtype)
-        result = matmill.matmul(a, b, c, alpha=0.5, beta=-1, executor="cpu")
+        result = matmill.matmul(a, b, c=c, alpha=0.5, beta=-1, executor="cpu")
         rows = np.ascontiguousarray(np.broadcast_to(c, result.shape))
         assert check(result, a, b, rows, alpha=0.5, beta=-1).ok
 
@@ -363,8 +369,8 @@ def test_16_bit_sums_are_rounded_once() -> None:
         # One by one in 16 bits, the sum would stop at `one`.
         assert _cpu(e, e.T, alpha=1 / 3) == one
         c = np.full((1, 1), one, e.dtype)
-        assert _cpu(e[:, :1], e[:, :1].T, c, beta=1.0).astype(np.float64) == one
-        assert _cpu(e[:, :2], e[:, :2].T, c, beta=1.0).astype(np.float64) == one + 2
+        assert _cpu(e[:, :1], e[:, :1].T, c=c, beta=1.0).astype(np.float64) == one
+        assert _cpu(e[:, :2], e[:, :2].T, c=c, beta=1.0).astype(np.float64) == one + 2
 
 
 def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_PLAIN = "pass a plain tensor"
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: no address that CUDA gave out
 
 
@@ -81,7 +82,7 @@ def _reader_for(x: object, argument: str) -> Reader:
     if isinstance(x, np.ndarray):
         return _masked if isinstance(x, np.ma.MaskedArray) else _numpy
     if "torch" in modules and hasattr(x, "data_ptr"):
-        return _torch_reader()
+        return _torch_reader(type(x))
     if "cupy" in modules and hasattr(x, "__cuda_array_interface__"):
         return _cupy
     if any(base.__name__ == "Tracer" for base in type(x).__mro__):
@@ -137,40 +138,97 @@ def _in_elements(
     return tuple(stride // size for stride in strides)
 
 
-def _torch_reader() -> Reader:
-    """The reader of torch tensors; made on meeting the first one, when torch is loaded."""
+def _torch_reader(kind: type) -> Reader:
+    """The reader of a class of torch tensors; made on meeting the first one, when torch is loaded."""
     torch = sys.modules["torch"]
+    own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
+    if own is not plain:
+        return _torch_wrapper
     rows = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
     cuda: dict[int, Device] = {}
-    strided, bfloat16, int16 = torch.strided, torch.bfloat16, torch.int16
+    strided, forward_ad = torch.strided, torch.autograd.forward_ad
+    tracing = torch._C._is_tracing  # noqa: SLF001 — what the public `torch.jit.is_tracing` calls
 
     def read(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
         kind = x.dtype
         dtype = rows.get(kind)
         if dtype is None or dtype.name not in dtypes:
             dtype = named(str(kind).removeprefix("torch."), argument, dtypes)
-        if x.layout is not strided:
-            raise _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
-        if x.is_neg():
-            raise _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise _refusal(argument, "a tensor that requires grad", "one whose gradient is not recorded", "detach")
-        if x.is_cuda:
-            index = x.get_device()
-            device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
-            # Past the generated constructor, which takes twice as long.
-            return _new(Operand, (x.shape, x.stride(), dtype, device, x.data_ptr(), False, "torch", x, None))
-        if x.device.type != "cpu":
-            raise _unreachable(argument, f"a tensor on {x.device}")
-        # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
-        host = x.detach().view(int16).numpy().view(BF16.numpy) if kind is bfloat16 else x.detach().numpy()
-        return _of_view(host, argument, dtypes, "torch", readonly=False)
+        try:
+            if x.layout is not strided or x.is_neg():
+                raise _indirect(x, argument)
+            shape, strides, address = x.shape, x.stride(), x.data_ptr()
+            if x.requires_grad or forward_ad._current_level >= 0 or tracing():  # noqa: SLF001 — see below
+                _check_unrecorded(x, argument)
+            if not address and not x.is_meta and x.numel():
+                raise _more_than_memory(argument, "a tensor without memory", _PLAIN)
+            if x.is_cuda:
+                index = x.get_device()
+                device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
+                # Past the generated constructor, which takes twice as long.
+                return _new(Operand, (shape, strides, dtype, device, address, False, "torch", x, None))
+            return _torch_on_host(x, argument, dtype, dtypes)
+        except RuntimeError as error:
+            if x.is_nested:
+                raise _indirect(x, argument) from error
+            raise _more_than_memory(argument, "a tensor inside vmap or a torch.func transformation", _PLAIN) from error
 
     return read
 
 
+def _torch_on_host(x: Any, argument: str, dtype: DType, dtypes: Table) -> Operand:
+    if x.device.type != "cpu":
+        raise _unreachable(argument, f"a tensor on {x.device}")
+    x = x.detach()
+    # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
+    host = x.view(sys.modules["torch"].int16).numpy().view(BF16.numpy) if dtype is BF16 else x.numpy()
+    return _of_view(host, argument, dtypes, "torch", readonly=False)
+
+
+def _torch_wrapper(x: Any, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
+    """Of classes that say by ``__torch_dispatch__`` what operations on them mean (FakeTensor, DTensor, ...)."""
+    if getattr(x, "is_nested", None) is True:
+        raise _indirect(x, argument)
+    raise _more_than_memory(argument, f"a {type(x).__name__}, whose class has its own operators", _PLAIN)
+
+
+def _check_unrecorded(x: Any, argument: str) -> None:
+    """Refuses tensors of which torch records what is done with them."""
+    torch = sys.modules["torch"]
+    if x.requires_grad and torch.is_grad_enabled():
+        raise _more_than_memory(argument, "a tensor that requires grad", f"pass {argument}.detach()")
+    # A module variable of torch's, for which there is no public name: -1 outside every `dual_level`.
+    forward_ad = torch.autograd.forward_ad
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # noqa: SLF001 — see above
+        primal = f"pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
+        raise _more_than_memory(argument, "a tensor with a forward-mode tangent", primal)
+    if torch._C._is_tracing():  # noqa: SLF001 — see the reader
+        raise _more_than_memory(argument, "a tensor inside torch.jit.trace", "call outside of it")
+
+
+def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
+    """Of torch tensors of which torch knows more than these functions would read or write."""
+    other = "Omit out=" if argument == "out" else "Use the function of the same name in matmill.torch"
+    return ArgumentError(
+        argument=argument,
+        got=got,
+        wanted="a tensor that is no more than its values, because these functions are not recorded or transformed",
+        fix=f"{other}, or {instead}.",
+    )
+
+
+def _indirect(x: Any, argument: str) -> ArgumentError:
+    """Of torch tensors whose values are not the strided elements of their memory."""
+    if x.is_nested:
+        return _refusal(argument, "a nested tensor", "a strided tensor", "to_padded_tensor")
+    if x.layout is not sys.modules["torch"].strided:
+        return _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
+    return _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
+
+
 def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError:
-    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
+    fix = "Omit out=." if argument == "out" else f"Pass {argument}.{method}()."  # a copy would get the result
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
 def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:

@@ -173,7 +173,7 @@ def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
 
 def _device_name(operand: Operand) -> str:
     kind, index = operand.device
-    return "the host" if kind == "cpu" else f"GPU {index}"
+    return {"cpu": "the host", "cuda": f"GPU {index}"}.get(kind, f"device {kind}")
 
 
 def choose_backend(executor: str | None, request: Request) -> str:
