@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,8 @@ mt: Any = import_module("matmill.torch")
 forward_ad: Any = torch.autograd.forward_ad
 fake_tensor: Any = import_module("torch._subclasses.fake_tensor")
 
-Outcome = type[Exception] | None
+Outcome: TypeAlias = type[Exception] | None
+Outcomes: TypeAlias = tuple[Outcome, Outcome]
 
 
 class Memory(torch.Tensor):  # type: ignore[misc] # torch may be absent, and is Any then
@@ -51,15 +52,24 @@ class Wrapper(torch.Tensor):  # type: ignore[misc] # see above
         return operator(*doubled, **{name: getattr(x, "inside", x) for name, x in (kwargs or {}).items()})
 
 
+#: The errors of a tensor as an operand and as ``out``.
+WORKS: Outcomes = (None, None)
+REFUSED: Outcomes = (ArgumentError, ArgumentError)
+OTHER_TYPE: Outcomes = (DTypeError, DTypeError)
+NOWHERE: Outcomes = (DeviceError, DeviceError)
+NO_OUT: Outcomes = (None, ArgumentError)
+
+
 @dataclass(frozen=True)
 class State:
-    """How to bring a plain matrix into a state, within ``context``, and what then becomes of calls."""
+    """How to bring a plain matrix into a state, within ``context``, and what the functions then make of it.
+
+    ``recorded`` says that torch records derivatives of it.
+    """
 
     make: Callable[[Any], Any]
-    core: Outcome = None
-    core_out: Outcome = None
-    torch: Outcome = None
-    torch_out: Outcome = None
+    core: Outcomes = WORKS
+    torch: Outcomes = WORKS
     context: Callable[[], Any] = ExitStack
     recorded: bool = False
 
@@ -75,50 +85,46 @@ def _without_memory(x: Any) -> Any:
     return x
 
 
-#: Of states that the core refuses, and matmill.torch takes in operands.
-REFUSED_OUT: tuple[Outcome, ...] = (ArgumentError, ArgumentError, None, ArgumentError)
-
 STATES: dict[str, State] = {
     "plain": State(lambda x: x),
     "transposed": State(lambda x: x.mT.contiguous().mT),
-    "requires grad": State(lambda x: x.requires_grad_(), *REFUSED_OUT, recorded=True),
-    "no leaf": State(lambda x: x.requires_grad_() * 1, *REFUSED_OUT, recorded=True),
-    "parameter": State(torch.nn.Parameter, *REFUSED_OUT, recorded=True),
+    "requires grad": State(lambda x: x.requires_grad_(), REFUSED, NO_OUT, recorded=True),
+    "no leaf": State(lambda x: x.requires_grad_() * 1, REFUSED, NO_OUT, recorded=True),
+    "parameter": State(torch.nn.Parameter, REFUSED, NO_OUT, recorded=True),
     "parameter, unrecorded": State(torch.nn.Parameter, context=torch.no_grad),
     "frozen parameter": State(lambda x: torch.nn.Parameter(x, requires_grad=False)),
     "detached": State(lambda x: x.requires_grad_().detach()),
     "dual": State(
-        lambda x: forward_ad.make_dual(x, torch.ones_like(x)), *REFUSED_OUT, forward_ad.dual_level, recorded=True
+        lambda x: forward_ad.make_dual(x, torch.ones_like(x)), REFUSED, NO_OUT, forward_ad.dual_level, recorded=True
     ),
     "plain beside duals": State(lambda x: x, context=forward_ad.dual_level),
-    "inference": State(_in_inference_mode, None, ReadOnlyError, None, ReadOnlyError),
+    "inference": State(_in_inference_mode, (None, ReadOnlyError), (None, ReadOnlyError)),
     "inference, inside": State(_in_inference_mode, context=torch.inference_mode),
     "plain in inference mode": State(lambda x: x, context=torch.inference_mode),
     "subclass": State(lambda x: x.as_subclass(Memory)),
-    "negated": State(lambda x: torch._neg_view(-x), *REFUSED_OUT),
-    "imaginary part": State(lambda x: torch.complex(x, -x).conj().imag, *REFUSED_OUT),
-    "conjugate": State(lambda x: torch.complex(x, x).conj(), *[DTypeError] * 4),
-    "meta": State(lambda x: x.to("meta"), *[DeviceError] * 4),
-    "sparse": State(lambda x: x.to_sparse(), *[ArgumentError] * 4),
-    "compressed": State(lambda x: x.to_sparse_csr(), *[ArgumentError] * 4),
-    "oneDNN": State(lambda x: x.to_mkldnn(), *[ArgumentError] * 4),
-    "quantized": State(lambda x: torch.quantize_per_tensor(x, 1.0, 0, torch.qint8), *[DTypeError] * 4),
-    "nested": State(lambda x: torch.nested.nested_tensor(list(x)), *[ArgumentError] * 4),
+    "negated": State(lambda x: torch._neg_view(-x), REFUSED, NO_OUT),
+    "imaginary part": State(lambda x: torch.complex(x, -x).conj().imag, REFUSED, NO_OUT),
+    "conjugate": State(lambda x: torch.complex(x, x).conj(), OTHER_TYPE, OTHER_TYPE),
+    "meta": State(lambda x: x.to("meta"), NOWHERE, NOWHERE),
+    "sparse": State(lambda x: x.to_sparse(), REFUSED, REFUSED),
+    "compressed": State(lambda x: x.to_sparse_csr(), REFUSED, REFUSED),
+    "oneDNN": State(lambda x: x.to_mkldnn(), REFUSED, REFUSED),
+    "quantized": State(lambda x: torch.quantize_per_tensor(x, 1.0, 0, torch.qint8), OTHER_TYPE, OTHER_TYPE),
+    "nested": State(lambda x: torch.nested.nested_tensor(list(x)), REFUSED, REFUSED),
+    "without memory": State(_without_memory, REFUSED, REFUSED),
     # What follows torch itself refuses, or hands to the class, in words of its own.
     "jagged": State(
         lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
-        *[ArgumentError] * 2,
-        *[NotImplementedError] * 2,
+        REFUSED,
+        (NotImplementedError, NotImplementedError),
     ),
-    "without memory": State(_without_memory, *[ArgumentError] * 4),
     "zeros without memory": State(
-        lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype), *[ArgumentError] * 2, None, RuntimeError
+        lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype), REFUSED, (None, RuntimeError)
     ),
-    "fake": State(lambda x: fake_tensor.FakeTensorMode().from_tensor(x), *[ArgumentError] * 2, *[AssertionError] * 2),
-    "functional": State(torch._to_functional_tensor, *[ArgumentError] * 2, None, RuntimeError),
-    "wrapper": State(Wrapper, *[ArgumentError] * 2, None, None),
+    "fake": State(lambda x: fake_tensor.FakeTensorMode().from_tensor(x), REFUSED, (AssertionError, AssertionError)),
+    "functional": State(torch._to_functional_tensor, REFUSED, (None, RuntimeError)),
+    "wrapper": State(Wrapper, REFUSED),
 }
-
 
 #: Of these, an operator of torch's takes several together.
 TOGETHER = ("meta", "fake")
@@ -148,14 +154,13 @@ def _version(x: Any) -> int:
     return 0 if x.is_inference() else int(x._version)
 
 
-def _expected(home: str, kinds: list[State], out: State | None) -> tuple[Outcome, ...]:
+def _expected(home: str, kinds: list[State], out: State | None) -> tuple[type[Exception], ...]:
     """Errors of which a call raises one, the first where the order is told; none where it works."""
-    if home == "core":
-        found = [state.core for state in kinds] + ([] if out is None else [out.core_out])
-        return tuple(error for error in found if error is not None)[:1]
-    found = [state.torch for state in kinds] + ([] if out is None else [out.torch_out])
-    recorded = [ArgumentError] if out is not None and any(state.recorded for state in kinds) else []
-    return tuple(error for error in (*found, *recorded) if error is not None)
+    found = [getattr(state, home)[0] for state in kinds] + ([] if out is None else [getattr(out, home)[1]])
+    if home == "torch" and out is not None and any(state.recorded for state in kinds):
+        found.append(ArgumentError)
+    errors = tuple(error for error in found if error is not None)
+    return errors[:1] if home == "core" else errors
 
 
 def _derivatives(result: Any, operands: list[Any]) -> list[Any]:
@@ -180,7 +185,7 @@ def _check(home: str, name: str, kinds: list[str], out: str | None) -> None:
         memory = torch.zeros(SHAPES[name][1])
         given = {} if target is None else {"out": target.make(memory)}
         before = _version(memory)
-        errors = _expected(home, states, target)
+        errors: tuple[type[Exception], ...] = _expected(home, states, target)
         try:
             expected = None if errors else reference(*theirs)
         except RuntimeError as error:  # torch's own operator does not take these together
