@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def test_what_core_calls_would_lose_is_refused(torch: Any, mt: Any, name: str) -
         with pytest.raises(errors.ArgumentError, match="tangent"):
             call(*operands, out=out)
         assert torch.equal(call(*operands), own(*operands))
-    transformations = (
+    transformations: tuple[Callable[[Callable[..., Any]], Any], ...] = (
         lambda function: torch.vmap(function)(operands[0][None]),
         lambda function: torch.func.grad(lambda x: function(x).sum())(operands[0]),
         lambda function: torch.func.jvp(function, (operands[0],), (operands[0],)),

@@ -25,6 +25,9 @@ mt: Any = import_module("matmill.torch")
 forward_ad: Any = torch.autograd.forward_ad
 fake_tensor: Any = import_module("torch._subclasses.fake_tensor")
 
+#: torch warns of tensors that it calls prototypes, or will give up.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+
 Outcome: TypeAlias = type[Exception] | None
 Outcomes: TypeAlias = tuple[Outcome, Outcome]
 
@@ -325,7 +328,6 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_transformed_functions(name: str, transformation: str) -> None:

@@ -145,7 +145,9 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
             increment_version((out,))
         elif not torch.inferring():
             return None
-    except (KeyError, RuntimeError):  # a new signature or another element type; a layout without strides or memory
+    # A new signature or another element type; a layout without strides or memory; a torch before 2.5, whose counting
+    # takes one tensor.
+    except (KeyError, RuntimeError, TypeError):
         return None
     current_stream, enqueue = torch.current_stream, call.enqueue
     stream = current_stream(device)
