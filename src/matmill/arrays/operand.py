@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from matmill.arrays import dlpack
+from matmill.arrays import cuda_interface, dlpack
 from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
-from matmill.errors import ArgumentError, DeviceError, DTypeError
+from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
 
 Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
@@ -93,9 +93,9 @@ def _reader_for(x: object, argument: str) -> Reader:
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
     if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
-        if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        if _speaks(x, "__dlpack__") and _speaks(x, "__dlpack_device__"):
             return _dlpack
-        if hasattr(x, "__cuda_array_interface__"):
+        if _speaks(x, cuda_interface.NAME):
             return _cuda_array_interface
     raise DTypeError(
         argument=argument,
@@ -103,6 +103,14 @@ def _reader_for(x: object, argument: str) -> Reader:
         wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
         fix=f"Convert it first, for example numpy.asarray({argument}, dtype='float32').",
     )
+
+
+def _speaks(x: object, protocol: str) -> bool:
+    """Whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
+    try:
+        return hasattr(x, protocol)
+    except Exception:  # noqa: BLE001 — the array's own code, which may raise anything
+        return True
 
 
 def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None, dtypes: Table) -> Operand:
@@ -180,16 +188,19 @@ def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
 
 
 def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
-    facts = x.__cuda_array_interface__
-    if facts.get("mask") is not None:
+    found = cuda_interface.read(x, argument)
+    if found.masked:
         return _masked(x, argument, None, dtypes)
-    dtype = of_numpy(np.dtype(facts["typestr"]), argument, dtypes)
-    address, readonly = facts["data"]
-    shape = tuple(facts["shape"])
-    given = facts.get("strides")
-    strides = packed_strides(shape) if given is None else _in_elements(shape, given, dtype, address, argument)
+    shape, address = found.shape, found.address
+    dtype = of_numpy(found.dtype, argument, dtypes)
+    steps = found.strides
+    if steps is None:
+        steps = tuple(stride * dtype.itemsize for stride in packed_strides(shape))
+    strides = _in_elements(shape, steps, dtype, address, argument)
+    if not address and 0 not in shape:
+        raise cuda_interface.malformed(argument, f"data at address 0, of shape {shape}", "an address")
     device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
-    return Operand(shape, strides, dtype, device, address, readonly, _library(x), x, facts.get("stream"))
+    return Operand(shape, strides, dtype, device, address, found.readonly, _library(x), x, found.stream)
 
 
 def _device_of(address: int, argument: str) -> int:
@@ -208,30 +219,40 @@ def _device_of(address: int, argument: str) -> int:
 def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand:
     library = _library(x)
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
-    if readonly:
-        named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
     try:
-        kind, _index = x.__dlpack_device__()
+        if readonly:
+            named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
+        kind, _ = x.__dlpack_device__()
         if kind in dlpack.HOST:
             view = _host_view(x)
             return _of_view(view, argument, dtypes, library, readonly=readonly or not view.flags.writeable)
-        if kind not in dlpack.CUDA:
-            raise _unreachable(argument, f"an array on DLPack device type {kind}")
-        # 1 is DLPack's name for the default stream; 0 would be ambiguous.
-        tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, DeviceError | DTypeError | ArgumentError):
-            raise
+        tensor = _on_cuda(x, kind, argument, stream)
+    except MatmillError:
+        raise
+    except Exception as error:
         raise DeviceError(
             argument=argument,
-            got=f"a {library} array that exports no memory: {error}",
+            got=f"a {library} array whose __dlpack__ exports no memory: {str(error) or type(error).__name__}",
             wanted="an array whose values are in one device's memory",
             fix="Pass an array that lives, undivided, on one device.",
         ) from error
     dtype = named(tensor.dtype, argument, dtypes)
     strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    if tensor.address % dtype.itemsize:
+        _in_elements(tensor.shape, strides, dtype, tensor.address, argument)
     device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
     return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)
+
+
+def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:
+    """What an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
+    if kind not in dlpack.CUDA:
+        raise _unreachable(argument, f"an array on DLPack device type {kind!r}")
+    # 1 is DLPack's name for the default stream; 0 would be ambiguous.
+    tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
+    if tensor.kind not in dlpack.CUDA or tensor.device < 0 or not (tensor.address or 0 in tensor.shape):
+        raise ValueError(f"its capsule is of device {tensor.kind, tensor.device} and address {tensor.address:#x}")
+    return tensor
 
 
 def _host_view(x: Any) -> np.ndarray[Any, Any]:
