@@ -38,6 +38,41 @@ def _cpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="cpu", **options)
 
 
+def _vast(*shape: int, dtype: str = "float32") -> Array:
+    """Zeros without memory of their own: all strides are 0."""
+    return np.broadcast_to(np.zeros((), ALL[dtype].numpy), shape)
+
+
+_SIDE, _PIB = 2**40, 2**24
+_HUGE = {
+    "product beyond addresses": (matmill.matmul, (_SIDE, 1), (1, _SIDE), "4.00 YiB", "a, b"),
+    "product beyond memory": (matmill.matmul, (_PIB, 1), (1, _PIB), "1.00 PiB", "a, b"),
+    "batch": (matmill.matmul, (2**49, 1, 1), (1, 1), "2.00 PiB", "a, b"),
+    "batch and no terms": (matmill.matmul, (2**49, 1, 0), (0, 1), "2.00 PiB", "a, b"),
+    "vector": (matmill.matmul, (2**50, 1), (1,), "4.00 PiB", "a, b"),
+    "broadcast sum": (matmill.transpose_add, (_SIDE, 1, 1, 1), (_SIDE, 1, 1), "4.00 YiB", "x, y"),
+    "sum": (matmill.transpose_add, (_PIB, _PIB), (_PIB, _PIB), "1.00 PiB", "x, y"),
+    "transpose": (matmill.transpose, (_PIB, _PIB), None, "1.00 PiB", "x"),
+}
+
+
+@pytest.mark.parametrize("executor", ["cpu", "emulator"])
+@pytest.mark.parametrize("case", _HUGE)
+def test_results_that_fit_no_memory_are_refused_with_their_size(case: str, executor: str) -> None:
+    call, first, second, words, argument = _HUGE[case]
+    arrays = [_vast(*shape) for shape in (first, second) if shape is not None]
+    with pytest.raises(errors.OutOfMemoryError, match=f"{words}; wanted.*in parts") as refused:
+        call(*arrays, executor=executor)
+    assert refused.value.argument == argument
+    assert isinstance(refused.value, MemoryError)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.5}, {"beta": 1.0, "c": np.zeros((), np.float16)}])
+def test_huge_products_are_refused_whatever_is_added(options: dict[str, Any]) -> None:
+    with pytest.raises(errors.OutOfMemoryError, match=r"float16 result of shape \(16777216, 16777216\), 512\.00 TiB"):
+        _cpu(_vast(_PIB, 1, dtype="float16"), _vast(1, _PIB, dtype="float16"), **options)
+
+
 @st.composite
 def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
     m, n, k = (draw(st.integers(0, 9)) for _ in range(3))

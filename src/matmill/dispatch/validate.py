@@ -6,6 +6,7 @@ Raises what the public functions say they raise. What follows from types, shapes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsFloat
@@ -20,8 +21,10 @@ from matmill.errors import (
     ArgumentError,
     DeviceError,
     DTypeError,
+    OutOfMemoryError,
     ReadOnlyError,
     ShapeError,
+    size,
     unknown_name,
 )
 from matmill.lowering import Shape, SubProblem
@@ -73,9 +76,31 @@ def validate(request: Request) -> Shape:
     shape = request.operation.shape(request)
     if request.out is None:
         check_results(request.like, request.a)
+        # Extents of 0 do not count: no library makes an array whose other ones are beyond all addresses.
+        if _nbytes(request, tuple(filter(None, shape))) >= _MOST_BYTES:
+            raise out_of_memory(request, shape, "an array that 64-bit addresses can hold")
     else:
         _check_out(request.out, shape)
     return shape
+
+
+#: Libraries count bytes in signed integers of 64 bits.
+_MOST_BYTES = 2**63
+
+
+def _nbytes(request: Request, shape: Shape) -> int:
+    return math.prod(shape) * request.a.dtype.itemsize
+
+
+def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryError:
+    """The error for a result that is too large, or cannot be computed in the memory there is."""
+    operation = request.operation
+    return OutOfMemoryError(
+        argument=operation.first if request.b is None else f"{operation.first}, {operation.second}",
+        got=f"a {request.a.dtype.name} result of shape {tuple(shape)}, {size(_nbytes(request, shape))}",
+        wanted=wanted,
+        fix="Compute it in parts: slices of rows, of columns or of batches.",
+    )
 
 
 def scalar(value: SupportsFloat, argument: str) -> float:
