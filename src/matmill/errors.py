@@ -94,6 +94,18 @@ def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError
     return kind.__new__(kind, *args)
 
 
+def by_copy(argument: str, fix: str) -> str:
+    """The advice to use a copy of an argument, but for ``out``: a copy of it would get the result and be thrown away.
+
+    >>> by_copy("a", "Pass a.copy()."), by_copy("out", "Pass out.copy().")
+    ('Pass a.copy().', 'Omit out= and use the array that is returned.')
+    """
+    return fix if argument != "out" else OMIT_OUT
+
+
+OMIT_OUT = "Omit out= and use the array that is returned."
+
+
 def size(nbytes: int) -> str:
     """A number of bytes, for messages.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from matmill.errors import ArgumentError
+from matmill.errors import ArgumentError, by_copy
 
 NAME = "__cuda_array_interface__"
 
@@ -66,7 +66,7 @@ def malformed(argument: str, got: str, wanted: str) -> ArgumentError:
         argument=argument,
         got=f"a {NAME} with {got}",
         wanted=wanted,
-        fix=f"The class of {argument} is at fault; its values may reach another library in another way.",
+        fix=by_copy(argument, f"The class of {argument} is at fault: copy its values to another library's array."),
     )
 
 

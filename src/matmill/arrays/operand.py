@@ -13,7 +13,7 @@ import numpy as np
 from matmill.arrays import cuda_interface, dlpack
 from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
-from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
+from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
@@ -101,7 +101,7 @@ def _reader_for(x: object, argument: str) -> Reader:
         argument=argument,
         got=f"{type(x).__module__}.{type(x).__qualname__}",
         wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
-        fix=f"Convert it first, for example numpy.asarray({argument}, dtype='float32').",
+        fix=by_copy(argument, f"Convert it first, for example numpy.asarray({argument}, dtype='float32')."),
     )
 
 
@@ -124,14 +124,14 @@ def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> O
 def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str, *, readonly: bool) -> Operand:
     """The operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument, dtypes)
-    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument)
+    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument, library=library)
     # np.matrix and other subclasses change what indexing and products mean.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
     return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
 
 
 def _in_elements(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str, *, library: str = ""
 ) -> tuple[int, ...]:
     """Byte strides in elements; refused where an element's address is no multiple of its size (record fields)."""
     size = dtype.itemsize
@@ -140,7 +140,7 @@ def _in_elements(
             argument=argument,
             got=f"elements at byte strides {tuple(strides)} from address {address:#x}",
             wanted=f"addresses that are multiples of the element's {size} bytes",
-            fix=f"Copy it first: {argument}.copy().",
+            fix=by_copy(argument, f"Copy it first: {argument}.{'clone' if library == 'torch' else 'copy'}()."),
         )
     return tuple(stride // size for stride in strides)
 
@@ -162,7 +162,12 @@ def _torch_reader() -> Reader:
         if x.is_neg():
             raise _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
         if x.requires_grad and torch.is_grad_enabled():
-            raise _refusal(argument, "a tensor that requires grad", "one whose gradient is not recorded", "detach")
+            raise ArgumentError(
+                argument=argument,
+                got="a tensor that requires grad",
+                wanted="one whose gradient is not recorded",
+                fix=f"Pass {argument}.detach(), which shares its memory.",
+            )
         if x.is_cuda:
             index = x.get_device()
             device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
@@ -178,7 +183,8 @@ def _torch_reader() -> Reader:
 
 
 def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError:
-    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
+    fix = by_copy(argument, f"Pass {argument}.{method}().")
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
 def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
@@ -302,5 +308,5 @@ def _unreachable(argument: str, got: str) -> DeviceError:
         argument=argument,
         got=got,
         wanted="memory of the host or of an NVIDIA GPU",
-        fix=f"Copy {argument} to the host or to a CUDA device first.",
+        fix=by_copy(argument, f"Copy {argument} to the host or to a CUDA device first."),
     )

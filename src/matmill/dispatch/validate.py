@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from matmill import settings
 from matmill.arrays import Operand, check_results, overlaps, self_overlap
 from matmill.errors import (
+    OMIT_OUT,
     AliasError,
     ArgumentError,
     DeviceError,
@@ -24,6 +26,7 @@ from matmill.errors import (
     OutOfMemoryError,
     ReadOnlyError,
     ShapeError,
+    by_copy,
     size,
     unknown_name,
 )
@@ -112,11 +115,15 @@ def scalar(value: SupportsFloat, argument: str) -> float:
             shown = "an int beyond the range of float64"
     else:
         shown = f"{type(value).__name__} {value!r}"
+    fix = "Pass a Python float, for example 1.0."
+    with suppress(ArithmeticError, RuntimeError, TypeError, ValueError):
+        float(value)
+        fix = f"Pass a Python float: float({argument})."
     raise ArgumentError(
         argument=argument,
         got=shown,
         wanted="a real number",
-        fix=f"Pass a Python float, for example float({argument}).",
+        fix=fix,
     )
 
 
@@ -142,14 +149,14 @@ def _check_same(request: Request) -> None:
                 argument=name,
                 got=f"dtype {operand.dtype.name}",
                 wanted=f"{operation.first}'s {first.dtype.name}",
-                fix="Convert one of them: matmill does not mix element types.",
+                fix=by_copy(name, "Convert one of them: matmill does not mix element types."),
             )
         if operand.device != first.device:
             raise DeviceError(
                 argument=name,
                 got=f"an array on {_device_name(operand)}",
                 wanted=f"one on {_device_name(first)}, where {operation.first} is",
-                fix="Copy one of them to the other's device.",
+                fix=by_copy(name, "Copy one of them to the other's device."),
             )
 
 
@@ -185,7 +192,7 @@ def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
             argument="out",
             got="an immutable JAX array" if out.library == "jax" else "a read-only array",
             wanted="an array that may be written",
-            fix="Omit out= and use the array that is returned.",
+            fix=OMIT_OUT,
         )
     if self_overlap(out):
         raise AliasError(
