@@ -11,7 +11,7 @@ from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
-from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, scalar
+from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, out_of_memory, scalar
 from matmill.dtypes import ALL
 from matmill.errors import ArgumentError
 
@@ -62,8 +62,8 @@ def matmul(
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
     :class:`~matmill.errors.ArgumentError`, :class:`~matmill.errors.UnknownNameError`,
-    :class:`~matmill.errors.NoGPUError` or, where no kernel takes the product on this GPU,
-    :class:`~matmill.errors.IllegalConfigError` before anything is written.
+    :class:`~matmill.errors.NoGPUError`, :class:`~matmill.errors.OutOfMemoryError` or, where no kernel takes the product
+    on this GPU, :class:`~matmill.errors.IllegalConfigError` before anything is written.
 
     >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -260,6 +260,9 @@ def _delivered(
         if not fast_path.torch.classes and request.home.library == "torch":
             fast_path.torch.meet()
         return result
-    if call.backend == "gpu":
-        return through_gpu(request, call.shape, stream, progress)
-    return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)
+    try:
+        if call.backend == "gpu":
+            return through_gpu(request, call.shape, stream, progress)
+        return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)
+    except MemoryError as error:
+        raise out_of_memory(request, call.shape, f"one that fits in memory with its operands ({error})") from error

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -36,6 +40,41 @@ def _cast(seed: int, *shape: int, dtype: str) -> Array:
 
 def _cpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="cpu", **options)
+
+
+def _vast(*shape: int, dtype: str = "float32") -> Array:
+    """Zeros without memory of their own: all strides are 0."""
+    return np.broadcast_to(np.zeros((), ALL[dtype].numpy), shape)
+
+
+_SIDE, _PIB = 2**40, 2**24
+_HUGE: dict[str, tuple[Callable[..., Any], Any, Any, str, str]] = {
+    "product beyond addresses": (matmill.matmul, (_SIDE, 1), (1, _SIDE), "4.00 YiB", "a, b"),
+    "product beyond memory": (matmill.matmul, (_PIB, 1), (1, _PIB), "1.00 PiB", "a, b"),
+    "batch": (matmill.matmul, (2**49, 1, 1), (1, 1), "2.00 PiB", "a, b"),
+    "batch and no terms": (matmill.matmul, (2**49, 1, 0), (0, 1), "2.00 PiB", "a, b"),
+    "vector": (matmill.matmul, (2**50, 1), (1,), "4.00 PiB", "a, b"),
+    "broadcast sum": (matmill.transpose_add, (_SIDE, 1, 1, 1), (_SIDE, 1, 1), "4.00 YiB", "x, y"),
+    "sum": (matmill.transpose_add, (_PIB, _PIB), (_PIB, _PIB), "1.00 PiB", "x, y"),
+    "transpose": (matmill.transpose, (_PIB, _PIB), None, "1.00 PiB", "x"),
+}
+
+
+@pytest.mark.parametrize("executor", ["cpu", "emulator"])
+@pytest.mark.parametrize("case", _HUGE)
+def test_results_that_fit_no_memory_are_refused_with_their_size(case: str, executor: str) -> None:
+    call, first, second, words, argument = _HUGE[case]
+    arrays = [_vast(*shape) for shape in (first, second) if shape is not None]
+    with pytest.raises(errors.OutOfMemoryError, match=f"{words}; wanted.*in parts") as refused:
+        call(*arrays, executor=executor)
+    assert refused.value.argument == argument
+    assert isinstance(refused.value, MemoryError)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.5}, {"beta": 1.0, "c": np.zeros((), np.float16)}])
+def test_huge_products_are_refused_whatever_is_added(options: dict[str, Any]) -> None:
+    with pytest.raises(errors.OutOfMemoryError, match=r"float16 result of shape \(16777216, 16777216\), 512\.00 TiB"):
+        _cpu(_vast(_PIB, 1, dtype="float16"), _vast(1, _PIB, dtype="float16"), **options)
 
 
 @st.composite
@@ -117,6 +156,106 @@ def test_numpy_scalars_and_whole_numbers_are_factors() -> None:
 
 
 A, B, C = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
+
+
+class _Unreadable:
+    """An output whose interface lacks its address."""
+
+    __cuda_array_interface__: ClassVar = {"shape": (3, 5), "typestr": "<f4", "version": 3}
+
+
+def _misaligned() -> Array:
+    """float32 elements from an odd address."""
+    return np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5)
+
+
+#: Outputs that cannot be written, of which a copy could: the result would be in the copy, and lost with it.
+_UNWRITABLE: dict[str, Callable[[], Any]] = {
+    "masked": lambda: np.ma.masked_array(np.zeros((3, 5), np.float32), mask=False),
+    "field of a record": lambda: np.zeros((3, 5), [("flag", "u1"), ("value", "f4")])["value"],
+    "misaligned": _misaligned,
+    "other byte order": lambda: np.zeros((3, 5), ">f4"),
+    "element type that is none of ours": lambda: np.zeros((3, 5), np.int64),
+    "another element type": lambda: np.zeros((3, 5), np.float64),
+    "list": lambda: [[0.0] * 5] * 3,
+    "read-only": lambda: np.broadcast_to(np.float32(0), (3, 5)),
+    "malformed": _Unreadable,
+}
+
+
+@pytest.mark.parametrize("case", _UNWRITABLE)
+def test_no_advice_for_an_output_loses_the_result(case: str) -> None:
+    out = _UNWRITABLE[case]()
+    with pytest.raises(errors.MatmillError, match=r"^out: got") as refused:
+        _cpu(A, B, out=out)
+    assert refused.value.fix == "Omit out= and use the array that is returned."
+    result = _cpu(A, B)
+    assert check(result, A, B).ok
+    if isinstance(out, np.ndarray) and out.flags.writeable:
+        out[...] = result
+        np.testing.assert_array_equal(np.asarray(out), result.astype(out.dtype))
+
+
+@pytest.mark.parametrize("case", ["layout", "negated", "gradient", "another type"])
+def test_no_advice_for_an_output_of_torch_loses_the_result(case: str) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    plain = torch.zeros(3, 5)
+    out = {
+        "layout": plain.to_sparse(),
+        "negated": torch.zeros(3, 5, dtype=torch.complex64).conj().imag,
+        "gradient": plain.requires_grad_(),
+        "another type": torch.zeros(3, 5, dtype=torch.float64),
+    }[case]
+    with pytest.raises(errors.MatmillError, match=r"^out: got") as refused:
+        _cpu(a, b, out=out)
+    if case == "gradient":
+        assert refused.value.fix.startswith("Pass out.detach()")
+        _cpu(a, b, out=out.detach())
+        assert check(plain.detach().numpy(), A, B).ok
+    else:
+        assert refused.value.fix == "Omit out= and use the array that is returned."
+
+
+#: Inputs that are refused with a piece of Python that cures them.
+_CURABLE: dict[str, Callable[[], Any]] = {
+    "masked": lambda: np.ma.masked_array(A, mask=False),
+    "field of a record": lambda: np.zeros((3, 4), [("flag", "u1"), ("value", "f4")])["value"],
+    "other byte order": lambda: A.astype(">f4"),
+    "element type that is none of ours": lambda: A.astype(np.complex64).real.astype(np.int64),
+    "list": A.tolist,
+    "torch, layout": lambda: _torch().from_numpy(A).to_sparse(),
+    "torch, negated": lambda: _torch().from_numpy(A * 1j).conj().imag,
+    "torch, gradient": lambda: _torch().from_numpy(A.copy()).requires_grad_(),
+    "torch, misaligned": lambda: _torch().from_numpy(np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)),
+}
+
+
+def _torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("case", _CURABLE)
+def test_the_advice_for_an_input_cures_it(case: str) -> None:
+    a: Any = _CURABLE[case]()
+    other: Any = _torch().from_numpy(B) if case.startswith("torch") else B
+    with pytest.raises(errors.MatmillError, match=r"^a: got") as refused:
+        _cpu(a, other)
+    (advised,) = re.findall(r"(?:numpy\.|a\.)\S*\(.*\)", refused.value.fix)
+    cured = eval(advised, {"numpy": np, "a": a})  # noqa: S307 — what a reader would type
+    assert _cpu(cured, other).shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    "alpha", ["2", True, np.ones(()), Decimal(2), Fraction(2), 10**400, None, 1j, "two", np.ones(2)]
+)
+def test_the_advice_for_a_factor_cures_it(alpha: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^alpha: got") as refused:
+        _cpu(A, B, alpha=alpha)
+    (advised,) = re.findall(r"float\(alpha\)|1\.0", refused.value.fix)
+    assert _cpu(A, B, alpha=eval(advised, {"alpha": alpha})).shape == (3, 5)  # noqa: S307 — as above
+
+
 _BASE = np.zeros(400, np.float32)
 _FROZEN = np.zeros((3, 5), np.float32)
 _FROZEN.flags.writeable = False

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from matmill.arrays import dlpack
+from matmill.arrays import cuda_interface, dlpack
 from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
-from matmill.errors import ArgumentError, DeviceError, DTypeError
+from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-_PLAIN = "pass a plain tensor"
+_PLAIN = "Pass a plain tensor"
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: no address that CUDA gave out
 
 
@@ -94,16 +94,24 @@ def _reader_for(x: object, argument: str) -> Reader:
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
     if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
-        if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        if _speaks(x, "__dlpack__") and _speaks(x, "__dlpack_device__"):
             return _dlpack
-        if hasattr(x, "__cuda_array_interface__"):
+        if _speaks(x, cuda_interface.NAME):
             return _cuda_array_interface
     raise DTypeError(
         argument=argument,
         got=f"{type(x).__module__}.{type(x).__qualname__}",
         wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
-        fix=f"Convert it first, for example numpy.asarray({argument}, dtype='float32').",
+        fix=by_copy(argument, f"Convert it first, for example numpy.asarray({argument}, dtype='float32')."),
     )
+
+
+def _speaks(x: object, protocol: str) -> bool:
+    """Whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
+    try:
+        return hasattr(x, protocol)
+    except Exception:  # noqa: BLE001 — the array's own code, which may raise anything
+        return True
 
 
 def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None, dtypes: Table) -> Operand:
@@ -117,14 +125,14 @@ def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> O
 def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str, *, readonly: bool) -> Operand:
     """The operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument, dtypes)
-    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument)
+    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument, library=library)
     # np.matrix and other subclasses change what indexing and products mean.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
     return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
 
 
 def _in_elements(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str, *, library: str = ""
 ) -> tuple[int, ...]:
     """Byte strides in elements; refused where an element's address is no multiple of its size (record fields)."""
     size = dtype.itemsize
@@ -133,7 +141,7 @@ def _in_elements(
             argument=argument,
             got=f"elements at byte strides {tuple(strides)} from address {address:#x}",
             wanted=f"addresses that are multiples of the element's {size} bytes",
-            fix=f"Copy it first: {argument}.copy().",
+            fix=by_copy(argument, f"Copy it first: {argument}.{'clone' if library == 'torch' else 'copy'}()."),
         )
     return tuple(stride // size for stride in strides)
 
@@ -196,24 +204,25 @@ def _check_unrecorded(x: Any, argument: str) -> None:
     """Refuses tensors of which torch records what is done with them."""
     torch = sys.modules["torch"]
     if x.requires_grad and torch.is_grad_enabled():
-        raise _more_than_memory(argument, "a tensor that requires grad", f"pass {argument}.detach()")
+        shared = f"Pass {argument}.detach(), which shares its memory"
+        raise _more_than_memory(argument, "a tensor that requires grad", shared)
     # A module variable of torch's, for which there is no public name: -1 outside every `dual_level`.
     forward_ad = torch.autograd.forward_ad
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # noqa: SLF001 — see above
-        primal = f"pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
+        primal = f"Pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
         raise _more_than_memory(argument, "a tensor with a forward-mode tangent", primal)
     if torch._C._is_tracing():  # noqa: SLF001 — see the reader
-        raise _more_than_memory(argument, "a tensor inside torch.jit.trace", "call outside of it")
+        raise _more_than_memory(argument, "a tensor inside torch.jit.trace", "Call outside of it")
 
 
 def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
     """Of torch tensors of which torch knows more than these functions would read or write."""
-    other = "Omit out=" if argument == "out" else "Use the function of the same name in matmill.torch"
+    other = "omit out=" if argument == "out" else "use the function of the same name in matmill.torch"
     return ArgumentError(
         argument=argument,
         got=got,
         wanted="a tensor that is no more than its values, because these functions are not recorded or transformed",
-        fix=f"{other}, or {instead}.",
+        fix=f"{instead}, or {other}.",
     )
 
 
@@ -227,7 +236,7 @@ def _indirect(x: Any, argument: str) -> ArgumentError:
 
 
 def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError:
-    fix = "Omit out=." if argument == "out" else f"Pass {argument}.{method}()."  # a copy would get the result
+    fix = by_copy(argument, f"Pass {argument}.{method}().")
     return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
@@ -238,16 +247,19 @@ def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
 
 
 def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
-    facts = x.__cuda_array_interface__
-    if facts.get("mask") is not None:
+    found = cuda_interface.read(x, argument)
+    if found.masked:
         return _masked(x, argument, None, dtypes)
-    dtype = of_numpy(np.dtype(facts["typestr"]), argument, dtypes)
-    address, readonly = facts["data"]
-    shape = tuple(facts["shape"])
-    given = facts.get("strides")
-    strides = packed_strides(shape) if given is None else _in_elements(shape, given, dtype, address, argument)
+    shape, address = found.shape, found.address
+    dtype = of_numpy(found.dtype, argument, dtypes)
+    steps = found.strides
+    if steps is None:
+        steps = tuple(stride * dtype.itemsize for stride in packed_strides(shape))
+    strides = _in_elements(shape, steps, dtype, address, argument)
+    if not address and 0 not in shape:
+        raise cuda_interface.malformed(argument, f"data at address 0, of shape {shape}", "an address")
     device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
-    return Operand(shape, strides, dtype, device, address, readonly, _library(x), x, facts.get("stream"))
+    return Operand(shape, strides, dtype, device, address, found.readonly, _library(x), x, found.stream)
 
 
 def _device_of(address: int, argument: str) -> int:
@@ -266,30 +278,40 @@ def _device_of(address: int, argument: str) -> int:
 def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand:
     library = _library(x)
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
-    if readonly:
-        named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
     try:
-        kind, _index = x.__dlpack_device__()
+        if readonly:
+            named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
+        kind, _ = x.__dlpack_device__()
         if kind in dlpack.HOST:
             view = _host_view(x)
             return _of_view(view, argument, dtypes, library, readonly=readonly or not view.flags.writeable)
-        if kind not in dlpack.CUDA:
-            raise _unreachable(argument, f"an array on DLPack device type {kind}")
-        # 1 is DLPack's name for the default stream; 0 would be ambiguous.
-        tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, DeviceError | DTypeError | ArgumentError):
-            raise
+        tensor = _on_cuda(x, kind, argument, stream)
+    except MatmillError:
+        raise
+    except Exception as error:
         raise DeviceError(
             argument=argument,
-            got=f"a {library} array that exports no memory: {error}",
+            got=f"a {library} array whose __dlpack__ exports no memory: {str(error) or type(error).__name__}",
             wanted="an array whose values are in one device's memory",
             fix="Pass an array that lives, undivided, on one device.",
         ) from error
     dtype = named(tensor.dtype, argument, dtypes)
     strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    if tensor.address % dtype.itemsize:
+        _in_elements(tensor.shape, strides, dtype, tensor.address, argument)
     device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
     return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)
+
+
+def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:
+    """What an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
+    if kind not in dlpack.CUDA:
+        raise _unreachable(argument, f"an array on DLPack device type {kind!r}")
+    # 1 is DLPack's name for the default stream; 0 would be ambiguous.
+    tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
+    if tensor.kind not in dlpack.CUDA or tensor.device < 0 or not (tensor.address or 0 in tensor.shape):
+        raise ValueError(f"its capsule is of device {tensor.kind, tensor.device} and address {tensor.address:#x}")
+    return tensor
 
 
 def _host_view(x: Any) -> np.ndarray[Any, Any]:
@@ -339,5 +361,5 @@ def _unreachable(argument: str, got: str) -> DeviceError:
         argument=argument,
         got=got,
         wanted="memory of the host or of an NVIDIA GPU",
-        fix=f"Copy {argument} to the host or to a CUDA device first.",
+        fix=by_copy(argument, f"Copy {argument} to the host or to a CUDA device first."),
     )
