@@ -208,6 +208,10 @@ def test_bad_usage_is_code_2_and_said_on_stderr(
         ('[{"GS": 1, "BS": 32, "seconds": -1}]', "seconds is -1"),
         ('[{"GS": 1, "BS": 32, "seconds": NaN}]', "seconds is nan"),
         ('[{"GS": 1, "BS": 32, "seconds": Infinity}]', "seconds is inf"),
+        ('[{"GS": 1, "BS": 32, "seconds": 1e308}]', "seconds is 1e\\+308"),
+        (f'[{{"GS": 1, "BS": 32, "seconds": {10**400}}}]', "seconds is 1000"),
+        (f'[{{"GS": {10**400}, "BS": 32, "seconds": 1}}]', "GS and BS are 1000"),
+        ("[" * 100_000, "not JSON"),
         ('[{"GS": 1, "BS": 32, "seconds": 1}, {"GS": 1, "BS": 32, "seconds": 2}]', "GS 1, BS 32 twice"),
     ],
 )

@@ -94,7 +94,7 @@ def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Calla
     """Calls ``product`` with C and the shared options, and times it."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
-    found, seconds = timed(lambda: product(c, alpha=args.alpha, beta=beta, executor=executor), executor)
+    found, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
     return Run(found, executor, seconds, beta != 0)
 
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
@@ -228,4 +228,4 @@ class MultiplyAdd:
         shape, sums = self.d.shape, self.d.reshape(-1)
         sums[...] = self.c.reshape(-1)
         for x, y in zip(left, right, strict=True):
-            exact.fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
+            fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
