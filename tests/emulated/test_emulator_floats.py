@@ -160,7 +160,7 @@ def significands(rng: np.random.Generator, count: int) -> Array:
     few = (rng.integers(8, 16, count) << rng.integers(0, 50, count)).astype(np.float64)
     edge = 1 + rng.integers(-3, 4, count) * 2.0**-52
     kinds = rng.uniform(1, 2, count), 2 * np.frexp(few)[0], edge
-    return np.choose(rng.integers(0, 3, count), kinds) * rng.choice([-1.0, 1.0], count)
+    return np.asarray(np.choose(rng.integers(0, 3, count), kinds) * rng.choice([-1.0, 1.0], count))
 
 
 def fma64_operands(count: int, seed: int) -> tuple[Array, Array, Array]:

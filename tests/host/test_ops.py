@@ -48,7 +48,7 @@ def _vast(*shape: int, dtype: str = "float32") -> Array:
 
 
 _SIDE, _PIB = 2**40, 2**24
-_HUGE: dict[str, tuple[Callable[..., Any], Any, Any, str, str]] = {
+_HUGE: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str, str]] = {
     "product beyond addresses": (matmill.matmul, (_SIDE, 1), (1, _SIDE), "4.00 YiB", "a, b"),
     "product beyond memory": (matmill.matmul, (_PIB, 1), (1, _PIB), "1.00 PiB", "a, b"),
     "batch": (matmill.matmul, (2**49, 1, 1), (1, 1), "2.00 PiB", "a, b"),

@@ -78,8 +78,9 @@ def _dtype(typestr: str, argument: str) -> np.dtype[Any]:
 
 
 def _is_data(value: object) -> bool:
-    pair = isinstance(value, tuple | list) and len(value) == 2
-    return pair and _whole(value[0], 0) and isinstance(value[1], bool | int | np.bool_)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return _whole(value[0], 0) and isinstance(value[1], bool | int | np.bool_)
 
 
 def _whole(value: object, least: int) -> bool:

@@ -139,7 +139,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     said = "-" if seconds is None else units.seconds(seconds)
     rate = "-"
     if tflops is not None and moved is not None:
-        rate = f"{units.count(moved)}B/s" if by_bytes else units.rate(tflops)
+        rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
     row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
