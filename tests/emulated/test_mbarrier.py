@@ -12,7 +12,9 @@ from support.ptx_tools import Options, compile_ptx, launch
 
 PRELUDE = """
 __device__ unsigned address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void init(unsigned b, unsigned n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(n)); }
+__device__ void init(unsigned b, unsigned n) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(n));
+}
 __device__ void inval(unsigned b) { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(b)); }
 __device__ void arrive(unsigned b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(b) : "memory"); }
 __device__ unsigned long long arrive_state(unsigned b, unsigned n) {

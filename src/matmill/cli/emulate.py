@@ -66,6 +66,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
+    parser.add_argument(
+        "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
+    )
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
     parser.add_argument(
         "--initcheck", action="store_true", help="report reads of out:FILE:TYPE:SHAPE arrays before anything is stored"
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     memory = Memory()
     bind = partial(_bound, memory, initcheck=args.initcheck)
     arguments: tuple[Any, ...] = tuple(_argument(bind, index, each) for index, each in enumerate(values))
-    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl)
+    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl, cluster=args.cluster)
     report: Report | None = None
     try:
         report = emulate(
@@ -118,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         )
         hazards: Sequence[Hazard] = report.hazards
     except KernelFault as fault:
-        hazards = (fault.hazard,)
+        hazards = (*fault.earlier, fault.hazard)
     else:
         for path, name in files.items():
             save(path, np.asarray(named[name].value))

@@ -24,7 +24,7 @@ from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.counters import Counters, LineCounts
-from matmill.emulator.report.hazards import Hazard, HazardLog
+from matmill.emulator.report.hazards import Hazard, HazardLog, KernelFault
 from matmill.launch import Launch
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
@@ -92,27 +92,20 @@ def run(
     batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
-    def worker(mine: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
-        return _Pool(context, schedule).run(mine)
-
     shares = [batches[i::workers] for i in range(workers)]
-    if workers == 1:
-        results = [worker(shares[0])]
-    else:
-        with ThreadPoolExecutor(workers) as executor:
-            results = list(executor.map(worker, shares))
-    tally, hazards = results[0]
-    for other_tally, other_hazards in results[1:]:
-        tally.merge(other_tally)
-        hazards.merge(other_hazards)
+    pools = [_Pool(context, schedule) for _ in shares]
+    try:
+        if workers == 1:
+            pools[0].run(shares[0])
+        else:
+            with ThreadPoolExecutor(workers) as executor:
+                list(executor.map(_Pool.run, pools, shares))
+    except KernelFault as fault:
+        fault.earlier = _found(context, pools)[1].hazards()
+        raise
+    tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
-    for misuse in program.misuses:
-        if tally.block_warps[misuse.block]:
-            key = (misuse.instruction, misuse.other)
-            hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
-    if detector is not None:
-        _report_races(detector, program, launch, space, hazards)
     by_line = tally.by_line() if counters else {}
     return Report(tally.counters(by_line), hazards.hazards(), by_line)
 
@@ -141,7 +134,9 @@ class _Pool:
             scheduler = Scheduler(Interpreter(machine), schedule=self.schedule)
         return scheduler
 
-    def run(self, batches: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
+    def run(self, batches: list[NDArray[np.int64]]) -> None:
+        """Run them all."""
+
         def noted(_kind: str, _flag: int) -> None:
             for machine in self.machines:
                 machine.underflow[0] = True
@@ -154,11 +149,6 @@ class _Pool:
             while self.waiting:
                 if not self._wake():
                     raise self.waiting[0].spinning()
-        tally, hazards = Tally(self.context.program), HazardLog()
-        for machine in self.machines:
-            tally.merge(machine.tally)
-            hazards.merge(machine.hazards)
-        return tally, hazards
 
     def _finish(self, scheduler: Scheduler, batch: NDArray[np.int64]) -> None:
         if not scheduler.run():
@@ -178,6 +168,23 @@ class _Pool:
                 moved = True
             moved = moved or scheduler.machine.progress != before
         return moved
+
+
+def _found(context: LaunchContext, pools: list[_Pool]) -> tuple[Tally, HazardLog]:
+    """What has been counted and found so far."""
+    program, launch = context.program, context.launch
+    tally, hazards = Tally(program), HazardLog()
+    for pool in pools:
+        for machine in pool.machines:
+            tally.merge(machine.tally)
+            hazards.merge(machine.hazards)
+    for misuse in program.misuses:
+        if tally.block_warps[misuse.block]:
+            key = (misuse.instruction, misuse.other)
+            hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
+    if context.detector is not None:
+        _report_races(context.detector, program, launch, context.space, hazards)
+    return tally, hazards
 
 
 def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: int) -> RaceDetector:

@@ -196,6 +196,8 @@ class Access:
             self.epoch = addresses.epoch
         if self.machine.mbarriers.live:
             self._check_mbarriers()
+        if self.kind != "read" and self.machine.swizzles.used:
+            self._forget_swizzles()
         for total, now in zip(self.traffic, self.counts, strict=True):
             total[0] += now[0]
             total[1] += now[1]
@@ -299,6 +301,13 @@ class Access:
         named = np.where(shared, absolute, 0)
         return self.machine.shared_places(named, self.addresses.lanes.columns)[0] if shared.any() else None
 
+    def _forget_swizzles(self) -> None:
+        """What is stored to shared memory is no longer as TMA has put it there."""
+        for piece in self.pieces:
+            if piece.region.kind == "shared":
+                index = piece.index if piece.mask is None else piece.index[piece.mask]
+                self.machine.swizzles.overwrite(piece.start + (index << self.shift))
+
     def _check_mbarriers(self) -> None:
         """Report an ordinary access to the 64 bits of a live mbarrier."""
         machine, addresses = self.machine, self.addresses
@@ -313,9 +322,9 @@ class Access:
         for lane, block, offset in zip(lanes.tolist(), blocks.tolist(), offsets.tolist(), strict=True):
             key = machine.mbarriers.hit(block, offset, self.width)
             if key is not None:
-                thread = addresses.lanes.thread_name(lane)
+                did = f"{self._doing} {machine.describe('shared', offset)}"
                 machine.mbarriers.report(
-                    self.instruction, f"of {thread} {self._doing(int(offset), 'shared')}, a live mbarrier"
+                    self.instruction, f"of {addresses.lanes.thread_name(lane)} {did}, a live mbarrier"
                 )
                 return
 

@@ -40,11 +40,16 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Landing:
-    """What copies into shared memory write: the spans, which copy writes each, and the mbarriers of each copy."""
+    """What copies into shared memory write: spans of so many bytes, which copy writes each, and its mbarriers.
+
+    ``swizzle`` is the span of bytes within which 16-byte chunks are exchanged there.
+    """
 
     to: Places
+    spans: Ints
     copies: Ints
     barriers: list[list[Key]]
+    swizzle: int = 0
 
 
 class BulkUnit:
@@ -107,18 +112,19 @@ class BulkUnit:
         """Start copies of threads into shared memory, ``nbytes`` each."""
         machine, events = self.machine, self.machine.events
         to, copies, barriers = landing.to, landing.copies, landing.barriers
-        self._meets_mbarrier(to, nbytes[copies])
+        self._meets_mbarrier(to, landing.spans)
         agents = [self.agent(int(column)) for column in columns]
         if events is not None:
-            for block, offset, copy in zip(to.block.tolist(), to.offset.tolist(), copies.tolist(), strict=True):
-                self.touch(agents[copy], "write", block, offset, int(nbytes[copy]))
-        index = self.index(to)
-        lengths = nbytes[copies]
+            where = zip(to.block.tolist(), to.offset.tolist(), landing.spans.tolist(), copies.tolist(), strict=True)
+            for block, offset, span, copy in where:
+                self.touch(agents[copy], "write", block, offset, span)
+        spans = list(zip(self.index(to).tolist(), landing.spans.tolist(), strict=True))
 
         def land() -> None:
             act()
-            for first, length in zip(index.tolist(), lengths.tolist(), strict=True):
+            for first, length in spans:
                 machine.written[first : first + length] = 1
+                machine.swizzles.mark(first, length, landing.swizzle, self.i)
             for agent, keys, count in zip(agents, barriers, nbytes.tolist(), strict=True):
                 for key in keys:
                     if events is not None:
@@ -127,7 +133,7 @@ class BulkUnit:
             machine.progress += 1
 
         if machine.queue.late:
-            for first, length in zip(index.tolist(), lengths.tolist(), strict=True):
+            for first, length in spans:
                 machine.shared.data[first : first + length] = _POISON
         machine.queue.issue(Operation(land, frozenset(key for keys in barriers for key in keys)))
 

@@ -23,6 +23,7 @@ from matmill.emulator.engine.launch import LaunchContext
 from matmill.emulator.engine.mbarriers import Key, Mbarriers
 from matmill.emulator.engine.register_pool import RegisterPool
 from matmill.emulator.engine.special_rows import special_row
+from matmill.emulator.engine.swizzle_marks import SwizzleMarks
 from matmill.emulator.engine.tally import Tally
 from matmill.emulator.engine.warpgroup_products import WarpgroupProducts
 from matmill.emulator.frontend.syntax import Variable
@@ -88,6 +89,7 @@ class Machine:
         # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.meetings: dict[int, list[Meeting]] = {}
+        self.swizzles = SwizzleMarks(stride * blocks)
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
         self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
@@ -124,6 +126,7 @@ class Machine:
         self.mbarriers.begin()
         self.cluster.begin()
         self.bulk.begin()
+        self.swizzles.begin()
         if self.dependency is not None:
             self.dependency.begin()
 

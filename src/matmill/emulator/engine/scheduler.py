@@ -674,6 +674,9 @@ class Scheduler:
             warp = int(np.flatnonzero(here)[0])
             number = int(self.barrier_of[warp][self.counter[warp] == point][0])
             instruction = blame(self.waits[int(point) - BARRIER])
-            parts.append(f"{who(self.geometry, here)} waits at barrier {number} ({instruction.location})")
+            block = int(self.geometry.block_of_warp[warp])
+            threads = self.machine.expected.get((block, number), 0)
+            wanted = f" for {threads} threads" if threads else ""
+            parts.append(f"{who(self.geometry, here)} waits at barrier {number}{wanted} ({instruction.location})")
         barriers = self.machine.mbarriers.describe(self.geometry.block_ids)
         return "".join(f"; {part}" for part in (*parts, *barriers))

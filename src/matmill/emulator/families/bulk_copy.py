@@ -237,19 +237,19 @@ class _Copy:
         """Start copies."""
         raise NotImplementedError
 
-    def landing(self, issue: _Issue, to: Places) -> Landing:
-        """Where copies land whose destinations are ``to``, in all blocks that a multicast names."""
+    def landing(self, issue: _Issue, to: Places, spans: Ints, *, swizzle: int = 0) -> Landing:
+        """Where copies land whose destinations are ``to``, of so many bytes, in all blocks that a multicast names."""
         barrier = self.unit.places(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
         if self.form.mask is None:
             keys = list(zip(barrier.block.tolist(), barrier.offset.tolist(), strict=True))
-            return Landing(to, np.arange(len(keys)), [[key] for key in keys])
+            return Landing(to, spans, np.arange(len(keys)), [[key] for key in keys], swizzle)
         size = self.machine.cluster.size
         barriers: list[list[Key]] = []
         for own, offset, mask in zip(to.block.tolist(), barrier.offset.tolist(), issue.mask.tolist(), strict=True):
             barriers.append([(own - own % size + rank, offset) for rank in multicast_ranks(mask, size)])
         copies = np.repeat(np.arange(len(barriers)), [len(keys) for keys in barriers])
         blocks = np.array([block for keys in barriers for block, _ in keys])
-        return Landing(Places(blocks, to.offset[copies]), copies, barriers)
+        return Landing(Places(blocks, to.offset[copies]), spans[copies], copies, barriers, swizzle)
 
     def count(self, copies: int, sectors: int, wavefronts: int, nbytes: int) -> None:
         """Add to the counts of bulk traffic."""
@@ -278,8 +278,9 @@ class TensorCopy(_Copy):
         self.unit.check_dependency(issue.columns, f"copies a box of {tensor.pointer.name}")
         if self.form.inner is None:
             return
-        nbytes = np.full(len(issue.columns), boxes.nbytes)
-        inner = self.unit.places(issue.inner, issue.columns, nbytes, SHARED_ALIGN)
+        self._note_outside(boxes, issue, coordinates)
+        spans = np.full(len(issue.columns), boxes.shared_bytes)
+        inner = self.unit.places(issue.inner, issue.columns, spans, SHARED_ALIGN)
         copies = len(issue.columns)
         self.count(copies, int(boxes.sectors().sum()), copies * boxes.wavefronts, int(boxes.global_bytes().sum()))
         if self.form.loads:
@@ -289,7 +290,19 @@ class TensorCopy(_Copy):
             place = int(inner.block[n]), int(inner.offset[n])
             only = np.array([n])
             read = partial(self._read, boxes.take(only), inner.take(only), memory)
-            self.unit.store(column, place, boxes.nbytes, read)
+            self.unit.store(column, place, boxes.shared_bytes, read)
+
+    def _note_outside(self, boxes: Boxes, issue: _Issue, coordinates: Ints) -> None:
+        """Keep a note of a load of which nothing is inside the tensor: coordinates may be swapped. Stores may be cut off."""
+        outside = np.flatnonzero(~boxes.inside.any(axis=1))
+        if self.form.loads and len(outside):
+            machine, n = self.machine, int(outside[0])
+            thread = machine.geometry.thread_name(int(issue.columns[n]))
+            message = (
+                f"{machine.launch.kernel}: {thread} copies the box at {tuple(coordinates[n].tolist())}, wholly outside "
+                f"the {boxes.tensor.pointer.name} of sizes {boxes.tensor.sizes}, in {self.i.text!r}"
+            )
+            machine.hazards.add("box-outside", self.i, message, self.i)
 
     def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
         """The allocation that the boxes are in, each of them checked and told to the race detector."""
@@ -301,7 +314,8 @@ class TensorCopy(_Copy):
         return found
 
     def _load(self, issue: _Issue, boxes: Boxes, inner: Places, memory: Allocation) -> None:
-        landing = self.landing(issue, inner)
+        spans = np.full(len(issue.columns), boxes.shared_bytes)
+        landing = self.landing(issue, inner, spans, swizzle=boxes.tensor.swizzle)
         to, spread = landing.to, boxes.take(landing.copies)
 
         def act() -> None:
@@ -349,7 +363,7 @@ class BulkCopy(_Copy):
 
     def _load(self, issue: _Issue, copies: BulkCopies, inner: Places) -> None:
         unit = self.unit
-        landing = self.landing(issue, inner)
+        landing = self.landing(issue, inner, copies.size)
         starts, ends = copies.read()
         sources = []
         for n, column in enumerate(issue.columns.tolist()):

@@ -362,10 +362,31 @@ class _SharedOperand:
             written = region.written[CHUNK][index].view(np.uint64) == _WRITTEN
             if not written.all():
                 self._unwritten(warps, descriptors, written)
+        if machine.swizzles.used:
+            self._check_swizzles(warps, descriptors, index)
         read = region.words[CHUNK][index]
         if not self.mn_major:
             return read.view(np.uint8)
         return np.ascontiguousarray(read.view(np.uint16).swapaxes(1, 2)).view(np.uint8)
+
+    def _check_swizzles(
+        self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64], index: NDArray[np.int64]
+    ) -> None:
+        """Report chunks that TMA has swizzled otherwise than the descriptor says."""
+        machine = self.machine
+        for bits in np.unique(descriptors).tolist():
+            mine, swizzle = np.flatnonzero(descriptors == bits), decode(bits).swizzle
+            found = machine.swizzles.differs(index[mine].reshape(-1), swizzle)
+            if found is None:
+                continue
+            at, load, other = found
+            warp = int(warps[mine[at // index[0].size]])
+            offset = int(index[mine].reshape(-1)[at]) * CHUNK % machine.geometry.shared_stride + machine.shared.start
+            problem = (
+                f"it reads {CHUNK} bytes at {machine.describe('shared', offset)} as swizzled by {swizzle} B, which "
+                f"{load.text!r} ({load.location}) has swizzled by {other} B"
+            )
+            machine.hazards.add("swizzle", self.instruction, self._message(warp, bits, problem), self.instruction)
 
     def offsets(self, warps: NDArray[np.int64], descriptors: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The bytes of its block's window at which each warp reads 16: int64[warps, n]."""

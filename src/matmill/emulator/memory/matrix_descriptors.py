@@ -48,26 +48,21 @@ class MatrixDescriptor:
 def decode(bits: int) -> MatrixDescriptor:
     """The descriptor that 64 ``bits`` are.
 
-    Raises ``DescriptorError`` for reserved bits, for a base offset, and for a start inside the rows of a swizzle's
-    pattern, which is a tile that is not aligned to 8 rows of it.
+    A swizzle acts on addresses, so a tile may start at any row of its pattern: an H200 reads it right, and with a base
+    offset wrong. Raises ``DescriptorError`` for reserved bits and for a base offset.
     """
     if bits & _RESERVED:
         raise DescriptorError(f"its reserved bits {bits & _RESERVED:#x} are set")
     if bits & _BASE_OFFSET:
-        raise DescriptorError(f"its base offset is {bits >> 49 & 7}; only tiles aligned to their swizzle are emulated")
-    found = MatrixDescriptor(
+        raise DescriptorError(
+            f"its base offset is {bits >> 49 & 7}; the hardware then reads other bytes than the tile has"
+        )
+    return MatrixDescriptor(
         start=(bits & _FIELD) << 4,
         leading=(bits >> 16 & _FIELD) << 4,
         stride=(bits >> 32 & _FIELD) << 4,
         swizzle=_SPANS[bits >> 62],
     )
-    pattern = _CORE_ROWS * found.swizzle
-    if pattern and found.start % pattern >= found.swizzle:
-        raise DescriptorError(
-            f"it starts {found.start % pattern} bytes into a swizzle pattern of {pattern} bytes: its tile is not "
-            f"aligned to {pattern}"
-        )
-    return found
 
 
 def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:

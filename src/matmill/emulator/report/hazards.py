@@ -38,6 +38,8 @@ SEVERITIES: dict[str, Severity] = {
     "matrix-descriptor": "error",
     "tensor-map": "error",
     "bulk-copy": "error",
+    "box-outside": "note",
+    "swizzle": "error",
     "unwaited": "warning",
     "register-pool": "error",
     "cluster": "error",
@@ -70,10 +72,11 @@ class Hazard:
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
-    """A kernel did what would end it on a GPU; ``hazard`` says what and where."""
+    """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before."""
 
     def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
         self.hazard = hazard
+        self.earlier: tuple[Hazard, ...] = ()
         super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
 
 

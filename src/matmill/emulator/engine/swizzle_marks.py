@@ -1,0 +1,58 @@
+"""How TMA has swizzled what it wrote to shared memory, for comparison with the descriptors by which wgmma reads it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.syntax import Instruction
+
+Ints = NDArray[np.int64]
+_CHUNK = 16
+
+
+class SwizzleMarks:
+    """The last bulk load into each 16-byte chunk of a batch's shared memory that nothing has overwritten since.
+
+    It is kept as the number of a pair: the load's instruction and its swizzle; 0 where there is none.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._marks: NDArray[np.uint16] | None = None
+        self._loads: list[tuple[Instruction | None, int]] = [(None, 0)]
+
+    @property
+    def used(self) -> bool:
+        """Whether any load has written anything."""
+        return self._marks is not None
+
+    def begin(self) -> None:
+        """Take up a batch, of which nothing is loaded."""
+        if self._marks is not None:
+            self._marks.fill(0)
+
+    def mark(self, first: int, nbytes: int, swizzle: int, i: Instruction) -> None:
+        """A load has written ``nbytes`` from byte ``first`` on."""
+        if self._marks is None:
+            self._marks = np.zeros(self._nbytes // _CHUNK, np.uint16)
+        load = (i, swizzle)
+        if load not in self._loads:
+            self._loads.append(load)
+        self._marks[first // _CHUNK : -(-(first + nbytes) // _CHUNK)] = self._loads.index(load)
+
+    def overwrite(self, index: Ints) -> None:
+        """Threads have stored at these bytes."""
+        if self._marks is not None:
+            self._marks[index // _CHUNK] = 0
+
+    def differs(self, chunks: Ints, swizzle: int) -> tuple[int, Instruction, int] | None:
+        """One of some chunks that a load wrote with another swizzle: which of them, the load, and its swizzle."""
+        if self._marks is None:
+            return None
+        marks = self._marks[chunks]
+        for mark in np.unique(marks).tolist():
+            i, other = self._loads[mark]
+            if i is not None and other != swizzle:
+                return int(np.flatnonzero(marks == mark)[0]), i, other
+        return None
