@@ -76,7 +76,9 @@ def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
         columns = lanes.columns[participants().reshape(-1)]
         done = machine.bulk.wait(columns, allowed, reads_only=reads_only)
         machine.progress += 1
-        for store in done if events is not None else ():
+        if events is None:
+            return
+        for store in done:
             events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
 
     return call

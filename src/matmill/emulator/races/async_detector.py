@@ -33,11 +33,12 @@ from matmill.emulator.races.async_events import Name
 from matmill.emulator.races.async_reports import ASYNC, AsyncReports
 from matmill.emulator.races.clocks import CLOCK_BITS, Ints
 from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.flag_clocks import FlagClocks
 from matmill.emulator.races.releases import Log
 from matmill.emulator.races.remote_accesses import RemoteAccesses
 from matmill.emulator.races.report import READ, WRITE, Access, Party, Reports
 from matmill.emulator.races.shared_space import SharedSpace
-from matmill.emulator.races.thread_clocks import ThreadClocks, Vectors
+from matmill.emulator.races.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.warp_accesses import Stores
 
 Flags = NDArray[np.bool_]
@@ -57,13 +58,6 @@ class _Phases:
     log: Log = field(default_factory=Log)
     length: int = 0
 
-    def add(self, vectors: Vectors) -> None:
-        """Release into the open phase."""
-        wide, other = sorted((self.opened, vectors), key=lambda each: -each.shape[1])
-        self.opened = wide.copy()
-        head = self.opened[:, : other.shape[1]]
-        np.maximum(head, other, out=head)
-
     def complete(self) -> None:
         """Close the open phase and begin another."""
         self.done, self.opened, self.length = self.opened, _NOTHING, len(self.log.entries)
@@ -82,6 +76,7 @@ class AsyncDetector(RaceDetector):
         # Cluster barriers by cluster and generation, and how often each thread has arrived.
         self._meetings: dict[tuple[int, int], _Phases] = {}
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
+        self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
 
     def _new_reports(self) -> Reports:
@@ -110,10 +105,22 @@ class AsyncDetector(RaceDetector):
         """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
         if owners is not None:
             self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
+        blocks = warp // self._warps_per_block if owners is None else owners
+        if ordering is not None:
+            self._flags.access(
+                space, warp=warp, addresses=addresses, active=active, kind=kind, ordering=ordering, owners=blocks
+            )
+        elif kind == WRITE:
+            self._flags.overwrite(space, warp=warp, addresses=addresses, active=active, owners=blocks)
         super().access(
             space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where, stores=stores,
             ordering=ordering, owners=owners,
         )  # fmt: skip
+
+    def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
+        """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        self._flags.fence(warps, lanes, ordering)
+        super().fence(warps, lanes, ordering)
 
     def barrier(self, warps: Ints) -> None:
         """Let ``warps`` (int64[m], one block's) meet."""
@@ -138,6 +145,10 @@ class AsyncDetector(RaceDetector):
         ended = set(np.asarray(blocks).tolist())
         self._barriers = {name: each for name, each in self._barriers.items() if name[0] not in ended}
         gone = set(self._threads.cluster_of_block[blocks].tolist())
+        per_block = self._warps_per_block
+        self._flags.release(
+            gone, {warp for block in ended for warp in range(block * per_block, (block + 1) * per_block)}
+        )
         self._meetings = {name: each for name, each in self._meetings.items() if name[0] not in gone}
 
     # mbarriers
@@ -168,7 +179,7 @@ class AsyncDetector(RaceDetector):
         return self._barriers.setdefault(barrier, _Phases())
 
     def _release_into(self, phases: _Phases, warps: Ints, lanes: Flags) -> None:
-        phases.add(self._threads.released(warps, lanes))
+        phases.opened = joined(phases.opened, self._threads.released(warps, lanes))
         if self._order is not None:
             self._order.publish(phases.log, warps, lanes)
         self._clocks.now[warps] += 1
@@ -241,7 +252,8 @@ class AsyncDetector(RaceDetector):
 
     def agent_completes(self, agent: int, barrier: Name) -> None:
         """An agent is done and releases that into the barrier's open phase."""
-        self._phases(barrier).add(self._threads.finished(agent))
+        phases = self._phases(barrier)
+        phases.opened = joined(phases.opened, self._threads.finished(agent))
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Flags, *, reads_only: bool = False) -> None:
         """Threads have waited for an agent, or for its reads alone: those of shared memory are all it has then."""

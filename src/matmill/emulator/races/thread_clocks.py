@@ -33,6 +33,15 @@ Vectors = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 
+def joined(one: Vectors, two: Vectors) -> Vectors:
+    """The maximum of vectors of which one may be older, from when there were fewer agents."""
+    wide, other = (one, two) if one.shape[1] >= two.shape[1] else (two, one)
+    result = wide.copy()
+    head = result[:, : other.shape[1]]
+    np.maximum(head, other, out=head)
+    return result
+
+
 class ThreadClocks:
     """The clocks of all clusters of a launch; ``clusters`` (int64[n, size]) are their blocks in the order of ranks.
 
@@ -79,11 +88,9 @@ class ThreadClocks:
         """Those of the ``lanes`` that ``moment`` must come after, as conflicting accesses of ``kind``, and does not."""
         unseen = (kind in (WRITE, ATOMIC)) & (moment.warp >= self.warps) & ((keys >> CLOCK_BITS) <= self.warps)
         left = self._left(keys, lanes, moment, unseen.astype(np.int64))
-        ask = np.flatnonzero((left != 0) & ((keys >> CLOCK_BITS) <= self.warps))
+        ask = np.flatnonzero((left != 0) & (moment.warp < self.warps) & ((keys >> CLOCK_BITS) <= self.warps))
         if ask.size:
-            keys, moment = keys[ask], moment.take(ask)
-            unknown = self._left(keys, left[ask], moment, np.zeros(ask.size, np.int64))
-            left[ask] = left[ask] & ~unknown | self._by_releases(keys, unknown, moment, unseen[ask])
+            left[ask] = self.clocks.unordered(keys[ask], left[ask], moment.take(ask))
         return left
 
     def _left(self, keys: Ints, lanes: Lanes, moment: Moment, plane: Ints) -> Lanes:
@@ -93,35 +100,21 @@ class ThreadClocks:
         if not held.size:
             return left
         # Neighbouring cells mostly have one history and one visitor.
-        entries = [each[held] for each in (keys, lanes, moment.warp, moment.lane, moment.clock, plane)]
+        entries = [each[held] for each in (keys, moment.warp, moment.lane, moment.clock, plane)]
+        bits = lanes[held]
         new = np.ones(held.size, np.bool_)
-        new[1:] = np.any([each[1:] != each[:-1] for each in entries], axis=0)
-        keys, bits, warp, lane, now, plane = (each[new] for each in entries)
+        new[1:] = np.any([bits[1:] != bits[:-1], *(each[1:] != each[:-1] for each in entries)], axis=0)
+        keys, warp, lane, now, plane = (each[new] for each in entries)
         first = (keys >> CLOCK_BITS) - 1
         slot, member = self._places(warp)
         _, column = self._places(first)
         clock = keys & CLOCK_MASK
         told = self._table[plane, slot, member * LANES + lane, column] >= clock[:, None]
-        late = bits.astype(np.uint32) & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
+        late = bits[new] & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
         own = (first == warp) & ((warp < self.warps) | (clock == now))
         late[own] &= ~LANE_BITS[lane[own]]
         left[held] = late[np.cumsum(new) - 1]
         return left
-
-    def _by_releases(self, keys: Ints, lanes: Lanes, moment: Moment, unseen: Flags) -> Lanes:
-        """The threads' ``lanes`` that releases and acquires do not order before the moment, or before its issuer."""
-        warp, lane = moment.warp.copy(), moment.lane.copy()
-        agents = np.flatnonzero(warp >= self.warps)
-        for agent in np.unique(warp[agents] * LANES + lane[agents]).tolist():
-            those = agents[(warp[agents] == agent // LANES) & (lane[agents] == agent % LANES)]
-            warp[those], lane[those] = divmod(self.issuer(agent, int(moment.clock[those[0]])), LANES)
-        left = self.clocks.unordered(keys, lanes, Moment(warp, lane, moment.clock, self.floor[warp]))
-        slot, member = self._places((keys >> CLOCK_BITS) - 1)
-        rows = member[:, None] * LANES + np.arange(LANES)
-        fenced = self._table[VISIBLE, slot[:, None], rows, member[:, None], np.arange(LANES)]
-        told = fenced >= (keys & CLOCK_MASK)[:, None]
-        seen = np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
-        return np.where(unseen, left | (lanes & ~seen), left)
 
     # Synchronization
 
@@ -165,12 +158,13 @@ class ThreadClocks:
             self._add_agents()
         actor = free.popleft()
         slot = int(self._slot[cluster])
-        clock = self._agent_clock[slot, actor] = self._agent_clock[slot, actor] + 1
+        self._agent_clock[slot, actor] += 1
+        clock = int(self._agent_clock[slot, actor])
         row = self._flat()[:, slot, actor]
         row.fill(NEVER)
         row[:, : vectors.shape[1]] = vectors
         pseudo = self.warps + (actor // LANES - self._own_warps) * len(self.clusters) + cluster
-        agent = (pseudo * LANES + actor % LANES) << CLOCK_BITS | int(clock)
+        agent: int = (pseudo * LANES + actor % LANES) << CLOCK_BITS | clock
         self._busy.add(agent)
         self._issuers[cluster][agent] = warp * LANES + int(lanes.argmax())
         return agent
