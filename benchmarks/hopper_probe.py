@@ -3,16 +3,19 @@
     python benchmarks/hopper_probe.py --out hopper_h200.json
 
 ``wgmma``     the bits of products of all types, for many k and kinds of numbers, with A in shared memory and registers
-``boxes``     what TMA leaves in shared memory: boxes narrower than the swizzle, element strides, negative
-              coordinates, rounding to tf32, fill with NaN; and how many bytes a barrier gets
-``addresses`` the bits of mapped addresses in a cluster, the lane of elect.sync, and a descriptor's base offset
+``offsets``   what a descriptor's base offset does to a tile that starts between multiples of 1024
+``boxes``     what TMA leaves in shared memory: boxes narrower than the swizzle, element strides, coordinates that are
+              negative or no multiples of 16 bytes, rounding to tf32, fill with NaN; and how many bytes a barrier gets
+``maps``      tensor maps that the driver encodes otherwise than matmill, or that only one of them refuses
+``addresses`` the bits of mapped addresses in a cluster, and the lane of elect.sync
 ``barriers``  answers to waits that lag behind, and how long try_wait takes to say no
 ``ignored``   what bulk copies with .ignore_oob leave: with an NVRTC of PTX 9.2, or machine code from another one
 
     python benchmarks/hopper_probe.py --write-code probe.cubin       where there is such an NVRTC, no GPU needed
     python benchmarks/hopper_probe.py --out hopper_h200.json --code probe.cubin
 
-Arrays are zlib-compressed bytes in base64 (:func:`unpacked`). Inputs follow from seeds (:func:`operands`).
+A kernel that faults ends its process, not the probe: the answer is then "fault", and the next question has a process of
+its own. Arrays are zlib-compressed bytes in base64 (:func:`unpacked`). Inputs follow from seeds (:func:`operands`).
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import subprocess
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,8 +42,9 @@ from matmill.config import Config
 from matmill.errors import MatmillError
 from matmill.jit.compile import Binary, compile_source, compiler_version
 from matmill.jit.source import Source, included
-from matmill.launch import Argument, Dim3, Launch, TensorMap
+from matmill.launch import Argument, Dim3, Launch, Pointer, TensorMap
 from matmill.runtime.gpu import GPU, unavailable
+from matmill.tensor_map import ELEMENTS, encode
 
 Array: TypeAlias = NDArray[Any]
 FILE = Path(__file__).with_suffix(".cuh")
@@ -185,21 +192,35 @@ class Device:
         return bits
 
 
-def wgmma_bits(device: Device) -> list[dict[str, Any]]:
-    """All products with their bits."""
-    return [{**asdict(product), "bits": packed(device.product(product))} for product in products()]
+@dataclass(frozen=True)
+class Question:
+    """One thing to ask a device: what it is, in the record, and what adds the answer to it."""
+
+    about: dict[str, Any]
+    ask: Callable[[Device], dict[str, Any]]
 
 
-def base_offsets(device: Device) -> list[dict[str, Any]]:
+def wgmma_bits() -> Iterator[Question]:
+    """All products: their bits."""
+
+    def ask(device: Device, product: Product) -> dict[str, Any]:
+        return {"bits": packed(device.product(product))}
+
+    for product in products():
+        yield Question(asdict(product), partial(ask, product=product))
+
+
+def base_offsets() -> Iterator[Question]:
     """Whether a product is the same where A's tile starts ``shift`` bytes behind a multiple of 1024."""
     product = Product("float16", 4, "normal", a_registers=False, seed=1)
-    wanted = device.product(product)
-    found = []
+
+    def ask(device: Device, shift: int, base: int) -> dict[str, Any]:
+        found = device.product(product, shift=shift, base=base)
+        return {"same": bool(np.array_equal(found, device.product(product)))}
+
     for row in range(8):
         for base in range(8):
-            same = np.array_equal(device.product(product, shift=128 * row, base=base), wanted)
-            found.append({"shift": 128 * row, "base_offset": base, "same": same})
-    return found
+            yield Question({"shift": 128 * row, "base_offset": base}, partial(ask, shift=128 * row, base=base))
 
 
 def _boxes() -> Iterator[tuple[str, dict[str, Any], Array, tuple[int, int]]]:
@@ -215,117 +236,227 @@ def _boxes() -> Iterator[tuple[str, dict[str, Any], Array, tuple[int, int]]]:
         fields = {**plain, "box": (32, 9), "element_strides": steps}
         yield f"element strides {steps}", fields, words, (8, 3)
         yield f"element strides {steps} at the edge", fields, words, (112, 60)
-    for x, y in ((-8, 0), (-3, 2), (0, -5), (-1, -1), (-200, 0), (0, 1000), (125, 62)):
+    for x, y in ((-8, 0), (0, -5), (-16, -1), (-200, 0), (0, 1000), (120, 62)):
         yield f"at ({x}, {y})", {**plain, "box": (32, 8)}, words, (x, y)
+    for x in (3, -3, 4, -4, 125, 1):
+        for swizzle in (0, 64):
+            fields = {**plain, "box": (32, 8), "swizzle": swizzle}
+            yield f"at ({x}, 2), swizzled by {swizzle}", fields, words, (x, 2)
     rng = np.random.default_rng(5)
     floats = rng.integers(0, 2**32, (16, 32), np.uint32)
     floats[0, :8] = [0x3F801000, 0x3F803000, 0x3F800FFF, 0x3F801001, 0x7F7FFFFF, 0x00001000, 0x7F800001, 0xFF800000]
     for element in ("float32", "tfloat32", "tfloat32_ftz", "float32_ftz"):
         fields = {"element": element, "sizes": (32, 16), "strides": (128,), "box": (32, 16)}
         yield f"random bits as {element}", fields, floats, (0, 0)
+    yield "float32 from its second element on", {**fields, "element": "float32"}, floats, (1, 0)
     for element, size in (("float16", 2), ("bfloat16", 2), ("float32", 4), ("tfloat32", 4), ("float64", 8)):
         across = 64 // size
         fields = {"element": element, "sizes": (across, 4), "strides": (64,), "box": (across, 8), "nan_fill": True}
         yield f"NaN fill of {element}", fields, np.zeros((4, across), f"u{size}"), (0, 0)
 
 
-def boxes(device: Device) -> list[dict[str, Any]]:
+def boxes() -> Iterator[Question]:
     """What each box leaves in shared memory, and at which expected bytes its barrier's phase ended."""
+
+    def ask(device: Device, fields: dict[str, Any], matrix: Array, first: tuple[int, int]) -> dict[str, Any]:
+        size, strides = matrix.dtype.itemsize, fields.get("element_strides", (1, 1))
+        # What may count: the box, or what element strides leave of it in either dimension.
+        (full, left), (rows, rows_left) = (
+            (extent, -(-extent // stride)) for extent, stride in zip(fields["box"], strides, strict=True)
+        )
+        guesses = sorted({x * y * size for x in (full, left) for y in (rows, rows_left)})
+        ended, dump = [], np.zeros(0, np.uint8)
+        for expected in guesses:
+            arrays = {"X": matrix, "dump": np.zeros(8192, np.uint8), "done": np.zeros(1, np.uint32)}
+            numbers = (8192, expected, *first)
+            answer = device.run("box_bytes", arrays, numbers, maps=[("X", fields)], shared=8192 + 8)
+            if answer["done"][0]:
+                ended.append(expected)
+            dump = answer["dump"]
+        return {"guesses": guesses, "ended_at": ended, "shared": packed(dump)}
+
+    for name, fields, matrix, first in _boxes():
+        about = {"name": name, **fields, "x": first[0], "y": first[1]}
+        yield Question(about, partial(ask, fields=fields, matrix=matrix, first=first))
+
+
+def _random_map(rng: np.random.Generator) -> TensorMap:
+    """A map, valid more often than not: each field is drawn apart, now and then beyond its limit."""
+    element = str(rng.choice(sorted(ELEMENTS)))
+    size, rank = ELEMENTS[element].itemsize, int(rng.integers(1, 6))
+    swizzle, interleave = (int(x) for x in (rng.choice([0, 32, 64, 128]), rng.choice([0, 0, 0, 16, 32])))
+    odd = rng.random(8) < 0.08
+    across = int(rng.integers(1, max(2, (swizzle or 256) // 16 + 1))) * 16 // size
+    box = (max(across, 1), *(int(x) for x in rng.integers(1, 257 + odd[0], rank - 1)))
+    sizes = tuple(int(x) for x in rng.choice([1, 2, 3, 16, 100, 5000, 2**20, 2**32 + odd[1]], rank))
+    strides = tuple(int(x) * (16 if not odd[2] else 8) for x in rng.choice([1, 2, 16, 333, 2**20, 2**35], rank - 1))
+    steps = tuple(int(x) for x in rng.integers(1, 10 if odd[3] else 9, rank))
+    address = int(rng.integers(1, 2**36)) * (32 if not odd[4] else 8)
+    return TensorMap(
+        Pointer("X", address),
+        element,
+        sizes,
+        strides,
+        box,
+        swizzle,
+        element_strides=steps if rng.random() < 0.3 else (1,) * rank,
+        interleave=interleave,
+        promotion=int(rng.choice([0, 64, 128, 256])),
+        nan_fill=bool(rng.random() < 0.1),
+    )
+
+
+def _chosen_maps() -> Iterator[TensorMap]:
+    """Maps of one dimension, and small ones of two: each type, swizzle, and some widths of the box."""
+    for element, kind in ELEMENTS.items():
+        for swizzle in (0, 32, 64, 128):
+            for nbytes in (8, 16, 32, 48, 64, 128, 256):
+                for sizes in ((1,), (64,), (1, 1), (64, 64)):
+                    across, strides = nbytes // kind.itemsize, (512,) * (len(sizes) - 1)
+                    if across:
+                        box = (across, 4)[: len(sizes)]
+                        yield TensorMap(Pointer("X", 4096), element, sizes, strides, box, swizzle)
+
+
+def _by_driver(tensor: TensorMap, strides: Sequence[int]) -> str | None:
+    """The driver's first 64 bytes in hexadecimal, or None where it refuses."""
+    from cuda.bindings import driver  # noqa: PLC0415 — only GPU users need it
+
+    def named(name: str, size: int, prefix: str = "") -> Any:
+        kind = getattr(driver, f"CUtensorMap{name}")
+        (member,) = (m for m in kind if m.name.endswith(f"_{prefix}{size}B" if size else "_NONE"))
+        return member
+
+    fills = driver.CUtensorMapFloatOOBfill
+    status, encoded = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{tensor.element.upper()}"),
+        len(tensor.sizes),
+        tensor.pointer.address,
+        [driver.cuuint64_t(size) for size in tensor.sizes],
+        [driver.cuuint64_t(stride) for stride in strides],
+        [driver.cuuint32_t(extent) for extent in tensor.box],
+        [driver.cuuint32_t(stride) for stride in tensor.element_strides],
+        named("Interleave", tensor.interleave, "INTERLEAVE_"),
+        named("Swizzle", tensor.swizzle, "SWIZZLE_"),
+        named("L2promotion", tensor.promotion, "L2_"),
+        fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
+        if tensor.nan_fill
+        else fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return None if int(status) else b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)[:64].hex()
+
+
+def _disagreements(device: Device, maps: Iterable[TensorMap]) -> dict[str, Any]:
+    """How many maps were compared and how many both take, and those on which driver and matmill differ."""
     found: list[dict[str, Any]] = []
-    for name, fields, matrix, (x, y) in _boxes():
-        record = {"name": name, **fields, "x": x, "y": y}
-        try:
-            found.append({**record, **_box(device, fields, matrix, (x, y))})
-        except MatmillError as refused:
-            found.append({**record, "refused": str(refused)})
-    return found
+    count = taken = 0
+    with device.gpu.within():
+        for tensor in maps:
+            count += 1
+            driver = _by_driver(tensor, tensor.strides)
+            try:
+                ours, reason = encode(tensor, tensor.pointer.address)[:64].hex(), ""
+            except MatmillError as refused:
+                ours, reason = None, str(refused)
+            taken += driver == ours is not None
+            if driver != ours:
+                # With one dimension there is no stride, and an empty list may count as an error of its own.
+                padded = _by_driver(tensor, tensor.strides or (16,))
+                found.append({**asdict(tensor), "driver": driver, "one_stride": padded, "ours": ours, "reason": reason})
+    return {"count": count, "both_take": taken, "different": found}
 
 
-def _box(device: Device, fields: dict[str, Any], matrix: Array, first: tuple[int, int]) -> dict[str, Any]:
-    size, strides = matrix.dtype.itemsize, fields.get("element_strides", (1, 1))
-    full = fields["box"][0] * fields["box"][1] * size
-    # What may count: the box, the elements that element strides leave of it, in either dimension.
-    across, down = (-(-extent // stride) for extent, stride in zip(fields["box"], strides, strict=True))
-    guesses = sorted({full, across * down * size, fields["box"][0] * down * size, across * fields["box"][1] * size})
-    ended, dump = [], np.zeros(0, np.uint8)
-    for expected in guesses:
-        arrays = {"X": matrix, "dump": np.zeros(8192, np.uint8), "done": np.zeros(1, np.uint32)}
-        numbers = (8192, expected, *first)
-        answer = device.run("box_bytes", arrays, numbers, maps=[("X", fields)], shared=8192 + 8)
-        if answer["done"][0]:
-            ended.append(expected)
-        dump = answer["dump"]
-    return {"guesses": guesses, "ended_at": ended, "shared": packed(dump)}
+def maps() -> Iterator[Question]:
+    """Maps that driver and matmill encode or judge differently."""
+    rng = np.random.default_rng(7)
+    drawn = [_random_map(rng) for _ in range(4000)]
+    yield Question({"maps": "random"}, lambda device: _disagreements(device, drawn))
+    yield Question({"maps": "chosen"}, lambda device: _disagreements(device, _chosen_maps()))
 
 
-def addresses(device: Device) -> dict[str, Any]:
-    """Mapped addresses of clusters of 1, 2, 4 and 8 blocks: per block its own and those of all, 32 bits and generic."""
-    found: dict[str, Any] = {}
-    for size in (1, 2, 4, 8):
+def addresses() -> Iterator[Question]:
+    """Mapped addresses of clusters, per block its own and those of all, 32 bits and generic; the lane of elect.sync."""
+
+    def mapped(device: Device, size: int) -> dict[str, Any]:
         words = device.run("mapped_addresses", {"words": np.zeros(64 * size, np.uint64)}, cluster=size)["words"]
-        found[f"cluster of {size}"] = [[hex(word) for word in row[: 2 + 2 * size]] for row in words.reshape(size, 64)]
-    masks = np.array([0xFFFFFFFF, 0xFFFFFFFE, 0x80000000, 0x0000FF00, 0x80000001, 0xAAAAAAAA], np.uint32)
-    arrays = {"masks": masks, "found": np.zeros(2 * len(masks), np.uint32)}
-    answers = device.run("elected_lanes", arrays, (len(masks),))["found"].reshape(-1, 2)
-    found["elect.sync"] = [
-        {"mask": hex(mask), "lane": int(lane), "true_in": hex(lanes)}
-        for mask, (lane, lanes) in zip(masks, answers, strict=True)
-    ]
-    found["base offset"] = base_offsets(device)
-    return found
+        return {"blocks": [[hex(word) for word in row[: 2 + 2 * size]] for row in words.reshape(size, 64)]}
+
+    def elected(device: Device, mask: int) -> dict[str, Any]:
+        arrays = {"masks": np.array([mask], np.uint32), "found": np.zeros(2, np.uint32)}
+        lane, lanes = device.run("elected_lanes", arrays, (1,))["found"]
+        return {"lane": int(lane), "true_in": hex(lanes)}
+
+    for size in (1, 2, 4, 8):
+        yield Question({"cluster": size}, partial(mapped, size=size))
+    for mask in (0xFFFFFFFF, 0xFFFFFFFE, 0x80000000, 0x0000FF00, 0x80000001, 0xAAAAAAAA):
+        yield Question({"elect.sync": hex(mask)}, partial(elected, mask=mask))
 
 
-def barriers(device: Device) -> dict[str, Any]:
+def barriers() -> Iterator[Question]:
     """Answers of test_wait by arrivals and parity, and the nanoseconds of try_wait by its hint."""
-    bits = int(device.run("parity_answers", {"answers": np.zeros(1, np.uint32)})["answers"][0])
-    hints = np.array([0, 0, 0, 1000, 10000, 100000, 1000000, 10000000, 0], np.uint32)
-    arrays = {"hints": hints, "times": np.zeros(len(hints), np.uint32), "answers": np.zeros(len(hints), np.uint32)}
-    found = device.run("try_wait_times", arrays, (len(hints),))
-    return {
-        "test_wait": [
-            {"arrivals": n, "parity": p, "true": bool(bits >> (2 * n + p) & 1)} for n in range(6) for p in range(2)
-        ],
-        "try_wait": [
-            {"hint_ns": int(hint), "took_ns": int(took), "true": bool(answer)}
-            for hint, took, answer in zip(hints, found["times"], found["answers"], strict=True)
-        ],
-    }
+
+    def parities(device: Device) -> dict[str, Any]:
+        bits = int(device.run("parity_answers", {"answers": np.zeros(1, np.uint32)})["answers"][0])
+        return {"by_arrivals_and_parity": [[bool(bits >> (2 * n + p) & 1) for p in range(2)] for n in range(6)]}
+
+    def times(device: Device) -> dict[str, Any]:
+        hints = np.array([0, 0, 0, 1000, 10000, 100000, 1000000, 10000000, 0], np.uint32)
+        arrays = {"hints": hints, "times": np.zeros_like(hints), "answers": np.zeros_like(hints)}
+        found = device.run("try_wait_times", arrays, (len(hints),))
+        return {name: found[name].tolist() for name in ("hints", "times", "answers")}
+
+    yield Question({"instruction": "test_wait"}, parities)
+    yield Question({"instruction": "try_wait"}, times)
 
 
-def ignored(device: Device, code: Path | None) -> list[dict[str, Any]]:
-    """What copies of 64 bytes with so many ignored ones leave, and at which expected bytes their phase ended."""
-    binary = compile_source(source("ignored_bytes"), TARGET)
-    if code is not None:
-        binary = replace(binary, cubin=code.read_bytes())
-    elif "ignored_bytes" not in binary.ptx:
-        return []
-    found = []
+def ignored(code: Path | None) -> Iterator[Question]:
+    """What copies of 64 bytes with so many ignored ones leave, and whether their phase ended at the expected bytes."""
+
+    def ask(device: Device, expected: int, left: int, right: int) -> dict[str, Any]:
+        binary = compile_source(source("ignored_bytes"), TARGET)
+        if code is not None:
+            binary = replace(binary, cubin=code.read_bytes())
+        arrays: dict[str, Array] = {
+            "from": np.arange(1, 65, dtype=np.uint8),
+            "dump": np.zeros(64, np.uint8),
+            "done": np.zeros(1, np.uint32),
+        }
+        answer = device.run("ignored_bytes", arrays, (expected, left, right), binary=binary)
+        return {"ended": bool(answer["done"][0]), "shared": answer["dump"].tolist()}
+
     for left, right in ((0, 0), (3, 0), (0, 5), (3, 5), (15, 15)):
         for expected in sorted({64, 64 - left - right}):
-            arrays: dict[str, Array] = {
-                "from": np.arange(1, 65, dtype=np.uint8),
-                "dump": np.zeros(64, np.uint8),
-                "done": np.zeros(1, np.uint32),
-            }
-            answer = device.run("ignored_bytes", arrays, (expected, left, right), binary=binary)
-            found.append(
-                {
-                    "left": left,
-                    "right": right,
-                    "expected": expected,
-                    "ended": bool(answer["done"][0]),
-                    "shared": answer["dump"].tolist(),
-                }
-            )
-    return found
+            about = {"left": left, "right": right, "expected": expected}
+            yield Question(about, partial(ask, expected=expected, left=left, right=right))
+
+
+def answers(section: str, code: Path | None) -> list[dict[str, Any]]:
+    """All answers of a section. A process that faults is followed by one that starts at the next question."""
+    found: list[dict[str, Any]] = []
+    while True:
+        command = [sys.executable, __file__, "--section", section, "--first", str(len(found))]
+        if code is not None:
+            command += ["--code", str(code)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        # Each question is a line, and its answer the next one, which is missing where it faulted.
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        found += [{**about, **answer} for about, answer in zip(lines[::2], lines[1::2], strict=False)]
+        if len(lines) % 2:
+            found.append({**lines[-1], "fault": done.stderr.splitlines()[-1:]})
+        elif done.returncode == 0:
+            return found
+        else:
+            return [*found, {"failed": done.stderr[-2000:]}]
 
 
 def main() -> None:
-    """Asks everything and writes the file."""
+    """Asks everything, each section in processes of its own, and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--out", type=Path, help="the JSON file to write")
+    chosen.add_argument("--section", help="print questions and answers of this section alone")
     chosen.add_argument("--write-code", type=Path, help="compile, write the machine code there, and end")
+    parser.add_argument("--first", type=int, default=0, help="of a section: start at this question")
     parser.add_argument("--code", type=Path, help="machine code that --write-code wrote, for ``ignored``")
     options = parser.parse_args()
     if options.write_code:
@@ -334,17 +465,24 @@ def main() -> None:
     reason = unavailable()
     if reason is not None:
         raise SystemExit(f"this needs a GPU: {reason}")
-    device = Device()
-    probes: dict[str, Callable[[Device], Any]] = {
+    sections: dict[str, Callable[[], Iterator[Question]]] = {
+        "wgmma": wgmma_bits,
+        "ignored": partial(ignored, options.code),
+        "offsets": base_offsets,
         "addresses": addresses,
         "barriers": barriers,
+        "maps": maps,
         "boxes": boxes,
-        "wgmma": wgmma_bits,
-        "ignored": partial(ignored, code=options.code),
     }
+    device = Device()
+    if options.section:
+        for question in islice(sections[options.section](), options.first, None):
+            print(json.dumps(question.about), flush=True)
+            print(json.dumps(question.ask(device)), flush=True)
+        return
     found: dict[str, Any] = {"gpu": device.gpu.arch.name, "nvrtc": compiler_version()}
-    for name, probe in probes.items():
-        found[name] = probe(device)
+    for name in sections:
+        found[name] = answers(name, options.code)
         options.out.write_text(json.dumps(found, indent=1), encoding="utf-8")  # what is known, should the next one fail
         print(f"{name}: {len(found[name])} answers", flush=True)
 

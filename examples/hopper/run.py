@@ -48,7 +48,8 @@ MOST_SHARED, SMS = 232448, 132
 class Trial:
     """One kernel on its operands, all of one type, and D of ``result``; ``launch`` makes the launch from pointers.
 
-    ``wanted`` is D in float64, from which an element may differ by ``limit``. The kernel's file is in ``folder``.
+    ``wanted`` is D in float64, from which an element may differ by ``limit``. The kernel's file is in ``folder``; it writes to
+    what is ``written``.
     """
 
     kernel: str
@@ -59,6 +60,7 @@ class Trial:
     wanted: Array
     limit: Array
     folder: Path = FOLDER
+    written: tuple[str, ...] = ("D",)
 
     def source(self, changes: Sequence[Change] = ()) -> Source:
         """The translation unit, after ``changes`` to its own files."""
@@ -232,11 +234,14 @@ def on_gpu(trial: Trial, device: GPU, times: int = 1) -> list[Array]:
     return found
 
 
-def in_emulator(trial: Trial, changes: Sequence[Change] = ()) -> tuple[Array, emulator.Report]:
-    """D and the emulator's report, hazards among it."""
+def in_emulator(
+    trial: Trial, changes: Sequence[Change] = (), *, late_copies: bool = False, schedule: int = 0
+) -> tuple[Array, emulator.Report]:
+    """D and the emulator's report, hazards among it; the options are those of ``emulator.run``."""
     memory, arrays = emulator.Memory(), trial.arrays()
-    pointers = {name: memory.bind(name, array, access="w" if name == "D" else "r") for name, array in arrays.items()}
-    report = emulator.run(compile_ptx(trial.source(changes), TARGET), trial.launch(pointers), memory, races=True)
+    pointers = {name: memory.bind(name, array, access="rw" if name in trial.written else "r") for name, array in arrays.items()}
+    ptx = compile_ptx(trial.source(changes), TARGET)
+    report = emulator.run(ptx, trial.launch(pointers), memory, late_copies=late_copies, schedule=schedule)
     return arrays["D"], report
 
 

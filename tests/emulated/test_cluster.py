@@ -67,7 +67,11 @@ def test_the_blocks_of_a_cluster_may_be_given_by_the_kernel() -> None:
 
 @pytest.mark.parametrize(
     ("grid", "cluster", "wanted"),
-    [((3, 1, 1), (2, 1, 1), "a divisor"), ((32, 1, 1), (32, 1, 1), ".*16 blocks at most"), ((4, 1, 1), (0, 1, 1), "a div")],
+    [
+        ((3, 1, 1), (2, 1, 1), "a divisor"),
+        ((32, 1, 1), (32, 1, 1), ".*16 blocks at most"),
+        ((4, 1, 1), (0, 1, 1), "a div"),
+    ],
 )
 def test_clusters_that_do_not_fit_are_refused(grid: Dim3, cluster: Dim3, wanted: str) -> None:
     with pytest.raises(Exception, match=f"launch.cluster: got .* wanted {wanted}"):
@@ -163,7 +167,11 @@ extern "C" __global__ void k(int* o) {
 def test_arrivals_at_the_mbarriers_of_other_blocks(schedule: int) -> None:
     out = np.full((6, 32), -1, np.int32)
     report = emulate(
-        REMOTE.replace("LAST", "arrive(); wait();"), out, grid=(6, 1, 1), cluster=(2, 1, 1), options={"schedule": schedule}
+        REMOTE.replace("LAST", "arrive(); wait();"),
+        out,
+        grid=(6, 1, 1),
+        cluster=(2, 1, 1),
+        options={"schedule": schedule},
     )
     assert (out == np.arange(6)[:, None] % 2).all()
     assert report.ok, report.hazards

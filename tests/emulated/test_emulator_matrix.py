@@ -14,11 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.emulator import KernelFault, Memory, Report, parse, run
+from matmill.emulator.arith.tensor_core import rule_of
 from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.launch import Launch
+from support.tensor_core_rule import sum_of_products
 
 Array = NDArray[Any]
 # (group, thread in group, element) -> (row, column), as the PTX ISA gives them for each shape.
@@ -221,8 +223,8 @@ def drawn(form: Mma, seed: int) -> tuple[Array, Array, Array]:
     return matrices(form.a, m, k), matrices(form.b, k, n), matrices(form.d, m, n)
 
 
-def products(form: Mma, a: Array, b: Array, c: Array) -> Array:
-    """What the instruction should give, element by element in plain Python."""
+def products(form: Mma, target: str, a: Array, b: Array, c: Array) -> Array:
+    """What the instruction should give on a target, element by element in plain Python."""
     wide = np.float64 if DTYPES[form.d].kind == "f" else np.int64
     a, b, c = (x.astype(wide) for x in (a, b, c))
     out = np.empty(c.shape, DTYPES[form.d])
@@ -238,7 +240,8 @@ def products(form: Mma, a: Array, b: Array, c: Array) -> Array:
             clamped = max(-(2**31), min(2**31 - 1, sum_of))
             out[element] = clamped if form.extra else (sum_of + 2**31) % 2**32 - 2**31
         else:
-            out[element] = math.fsum([c[element], *(a[w, i] * b[w, :, j])])
+            rule = rule_of(target, form.a, form.d)
+            out[element] = sum_of_products(a[w, i].tolist(), b[w, :, j].tolist(), float(c[element]), rule)
     return out
 
 
@@ -260,7 +263,7 @@ def test_products_of_random_matrices(form: Mma, target: str) -> None:
     a, b, c = drawn(form, seed=1)
     found, report = emulated(form, target, a, b, c)
     assert report.ok
-    assert (found == products(form, a, b, c)).all()
+    assert (found == products(form, target, a, b, c)).all()
 
 
 @EACH
@@ -314,7 +317,7 @@ def test_subnormals_and_one_rounding(form: Mma) -> None:
     if form.a != "tf32":
         a[0, :, 0], b[0, 0] = smallest[a.dtype], 1
     c[1] = smallest[c.dtype]
-    # 1 + a quarter of a unit four times over: each alone would be lost in rounding, together they are a unit.
+    # 1 + a quarter of a unit four times over: each alone would be lost, together they are a unit.
     c[2], a[2, :, :4], b[2, :4] = 1, 2.0**-10, step * 2.0**8
     found, _ = emulated(form, form.targets[-1], a, b, c)
     if form.a != "tf32":
@@ -362,7 +365,7 @@ def test_counts(form: Mma) -> None:
 def test_any_order_of_warps(schedule: int) -> None:
     form = FORMS[3]
     a, b, c = drawn(form, seed=7)
-    assert (emulated(form, "sm_80", a, b, c, schedule=schedule)[0] == products(form, a, b, c)).all()
+    assert (emulated(form, "sm_80", a, b, c, schedule=schedule)[0] == products(form, "sm_80", a, b, c)).all()
 
 
 # Who takes part
@@ -430,6 +433,32 @@ def test_guards_of_whole_warps() -> None:
         run(text.replace("GUARD.u32 p, t, 32", "lt.u32 p, t, 7"), launch, memory)
 
 
+@pytest.mark.parametrize(
+    ("types", "a", "b", "c", "wanted"),
+    [
+        # 8 products of 1 and 2, or 2 and 1, alternating as the halves do, and C: 0.5 and 1.
+        ("f16.f16.f16.f16", "0x40003C00", "0x3C004000", "0x3C003800", "16.5 17.0"),
+        ("f32.bf16.bf16.f32", "0x40003F80", "0x3F804000", "0f3F000000", "16.5 16.5"),
+        ("f32.tf32.tf32.f32", "0x40000000", "0x3F800000", "0f3F000000", "16.5 16.5"),
+    ],
+)
+def test_immediate_operands(types: str, a: str, b: str, c: str, wanted: str) -> None:
+    half = types.endswith("f16")
+    registers = 2 if half else 4
+    a_count, b_count = (4, 2) if "tf32" in types else (2, 1)
+    d = ", ".join(f"d{n}" for n in range(registers))
+    vectors = ["{" + ", ".join([x] * n) + "}" for x, n in ((a, a_count), (b, b_count), (c, registers))]
+    text = f""".version 8.3\n.target sm_90a\n.address_size 64\n.entry k(.param .u64 o) {{
+    .reg .{"b32" if half else "f32"} d<4>; .reg .b32 t; .reg .b64 p;
+    mma.sync.aligned.m16n8k8.row.col.{types} {{{d}}}, {", ".join(vectors)};
+    mov.u32 t, %tid.x; ld.param.u64 p, [o]; mad.wide.u32 p, t, 4, p; st.global.b32 [p], d1; ret; }}"""
+    memory, out = Memory(), np.zeros(64, np.uint32)
+    launch = Launch("k", "k", (1, 1, 1), (64, 1, 1), (memory.bind("o", out, access="w"),))
+    assert run(text, launch, memory).ok
+    found = out.view(np.float16 if half else np.float32).reshape(-1, 2)
+    assert (found == np.array(wanted.split(), found.dtype)).all()
+
+
 # What is refused
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
@@ -451,7 +480,6 @@ REGISTERS = ".reg .b32 r<9>; .reg .f32 f<9>; .reg .f64 d<9>; .reg .b64 p; .reg .
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {r0}, [r2];", "its vector"),
         ("movmatrix.sync.aligned.m8n8.b16 r0, r1;", "its shape"),
         ("wmma.mma.sync.aligned.row.col.m16n16k16.f16.f16 {r0}, {r1}, {r2}, {r3};", "mma.sync"),
-        ("wgmma.fence.sync.aligned;", "warpgroup"),
         ("mbarrier.init.shared.b64 [p], 1;", "mbarrier"),
         ("cp.async.mbarrier.arrive.noinc.shared.b64 [p];", "mbarrier"),
         ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r0], [p], r1, [r2];", "TMA"),

@@ -16,7 +16,22 @@ from matmill.jit.source import Source
 from matmill.launch import Launch
 
 PAGE = Path(__file__).parents[2] / "docs" / "emulator.md"
-#: The body of a kernel of 64 threads on ``float* x`` (64 elements, read-only where the kind says so), by hazard kind.
+PRODUCT = (
+    'float d[4]; extern __shared__ float s[]; s[t % 64] = 0; __syncthreads(); asm volatile("FENCE wgmma.mma_async.sync'
+    '.aligned.m64n8k8.f32.tf32.tf32 {%0, %1, %2, %3}, %4, %4, 0, 1, 1; wgmma.commit_group.sync.aligned; WAIT" '
+    ': "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "l"(__cvta_generic_to_shared(s) >> 4 | DESCRIPTOR)); '
+    "x[t % 64] = d[0];"
+)
+
+
+def product(fence: str = "wgmma.fence.sync.aligned;", wait: str = "", descriptor: str = "0") -> str:
+    """The body of a kernel of one warpgroup that makes a product."""
+    return PRODUCT.replace("FENCE", fence).replace("WAIT", wait).replace("DESCRIPTOR", descriptor)
+
+
+WAIT = "wgmma.wait_group.sync.aligned 0;"
+#: The body of a kernel of 64 or 128 threads on ``float* x`` (64 elements, read-only where the kind says so), by hazard
+#: kind.
 BODIES = {
     "out-of-bounds": "x[t + 1] = 0;",
     "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
@@ -40,7 +55,14 @@ BODIES = {
     ),
     "shuffle": "x[t] = __shfl_xor_sync(0xffff, x[t], 1);",
     "shuffle-source": "if (t < 20) x[t] += __shfl_down_sync(0xfffff, x[t], 16);",
+    "warpgroup": 'asm volatile("wgmma.fence.sync.aligned;");',
+    "matrix-descriptor": product(wait=WAIT, descriptor="1ull << 50"),
+    "register-in-flight": product() + f'asm volatile("{WAIT}");',
+    "missing-wgmma-fence": product(fence="", wait=WAIT),
+    "unwaited": product(),
+    "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',
 }
+WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool"}
 
 
 def found(kind: str) -> list[str]:
@@ -49,7 +71,8 @@ def found(kind: str) -> list[str]:
     memory, x = Memory(), np.ones(64, np.float32)
     access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
     pointer = memory.bind("x", x, access=access, initialised=initialised)
-    launch = Launch("demo", "k", (1, 1, 1), (64, 1, 1), (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
+    block = (128 if kind in WARPGROUP else 64, 1, 1)
+    launch = Launch("demo", "k", (1, 1, 1), block, (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:

@@ -1,7 +1,6 @@
 """The emulator against a GPU: the same kernels on the same values leave the same bits.
 
-Where PTX leaves freedom (approximate functions, sums of tensor cores) results need to be near; NaN payloads are not
-compared.
+Approximate functions need to be near; NaN payloads are not compared.
 """
 
 from __future__ import annotations

@@ -331,9 +331,9 @@ def test_wrong_usage(folder: Path, arguments: list[str], words: str, capsys: pyt
 
 
 def test_ptx_that_the_emulator_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "k.ptx").write_text(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {\n wgmma.fence;\n ret; }")
+    (folder / "k.ptx").write_text(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() {\n tcgen05.ld;\n ret; }")
     assert main(["emulate", "k.ptx", "--block", "32"]) == cli.FAILED
-    assert "PTX line 5: got 'wgmma.fence;' (Hopper's warpgroup" in capsys.readouterr().err
+    assert "PTX line 5: got 'tcgen05.ld;' (the tensor memory" in capsys.readouterr().err
 
 
 # The page

@@ -60,7 +60,7 @@ def retarget(rows: int = 8, columns: int = 32) -> Trial:
 
     config, exact = Config.of(ROWS=rows, COLUMNS=columns), np.zeros(x.shape)
     wanted = x.astype(np.float64)
-    return Trial("retarget_map", config, operands, F32, launch, wanted, exact, Path(__file__).parent)
+    return Trial("retarget_map", config, operands, F32, launch, wanted, exact, Path(__file__).parent, ("D", "map"))
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ DEFECTS = (
         "too few bytes expected",
         persistent,
         (PERSISTENT, _EXPECT, _EXPECT.replace("BYTES", "BYTES - 16")),
-        ("mbarrier", "deadlock"),
+        ("mbarrier", "race"),
         "mbarrier",
     ),
     _one(

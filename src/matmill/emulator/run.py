@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.clusters import cluster_order
-from matmill.emulator.engine.dependent_launch import is_dependent
+from matmill.emulator.engine.dependent_launch import is_dependent, never_waited
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
 from matmill.emulator.engine.machine import Machine
@@ -105,6 +105,12 @@ def run(
     for other_tally, other_hazards in results[1:]:
         tally.merge(other_tally)
         hazards.merge(other_hazards)
+    if launch.pdl and not context.waits.anybody:
+        never_waited(launch, program.instructions[-1], hazards)
+    for misuse in program.misuses:
+        if tally.block_warps[misuse.block]:
+            key = (misuse.instruction, misuse.other)
+            hazards.add(misuse.kind, key, f"{launch.kernel}: {misuse.message}", misuse.instruction)
     if detector is not None:
         _report_races(detector, program, launch, space, hazards)
     by_line = tally.by_line() if counters else {}
@@ -155,20 +161,11 @@ class _Pool:
         return tally, hazards
 
     def _finish(self, scheduler: Scheduler, batch: NDArray[np.int64]) -> None:
-        if not self._ended(scheduler):
+        if not scheduler.run():
             self.waiting.append(scheduler)
             return
         self.idle[len(batch)] = scheduler
         self._wake()
-
-    def _ended(self, scheduler: Scheduler) -> bool:
-        """Run a batch as far as it gets; True at its end."""
-        if not scheduler.run():
-            return False
-        dependency = scheduler.machine.dependency
-        if dependency is not None:
-            dependency.end(self.context.program.instructions[-1])
-        return True
 
     def _wake(self) -> bool:
         """Try the batches that were set aside again; True if one of them got further."""
@@ -176,7 +173,7 @@ class _Pool:
         for scheduler in list(self.waiting):
             scheduler.machine.progress += 1
             before = scheduler.machine.progress
-            if self._ended(scheduler):
+            if scheduler.run():
                 self.waiting.remove(scheduler)
                 moved = True
             moved = moved or scheduler.machine.progress != before

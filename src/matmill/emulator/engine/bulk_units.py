@@ -85,6 +85,14 @@ class BulkUnit:
             self.stop("read-only", column, f"writes to {found.name}, which is read-only")
         return found
 
+    def check_dependency(self, columns: Ints, did: str) -> None:
+        """Report a thread that copies from or to global memory before it has waited for the grid ahead."""
+        dependency = self.machine.dependency
+        if dependency is not None and dependency.left:
+            unmet = dependency.unmet(columns)
+            if unmet is not None:
+                dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
+
     def index(self, places: Places) -> Ints:
         """Spans as indices of the bytes of shared memory."""
         return places.block * self.machine.geometry.shared_stride + places.offset - self.machine.shared.start
@@ -176,7 +184,7 @@ class BulkUnit:
     def watch_global(self, column: int, starts: Ints, ends: Ints, kind: str) -> None:
         """Tell the race detector what global memory a copy reads or writes, as done by its thread when it issues it."""
         detector = self.machine.detector
-        if detector is None:
+        if detector is None or not len(starts):
             return
         # The widest accesses of which all ranges are made.
         width = int(np.gcd.reduce(np.concatenate([starts, ends, [_GRAIN]])))

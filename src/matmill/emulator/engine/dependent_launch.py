@@ -7,6 +7,7 @@ another, so a forgotten wait gives the right numbers here, and nearly always on 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask
 from matmill.emulator.engine.lanes import Geometry, Lanes
@@ -20,12 +21,25 @@ def is_dependent(launch: Launch, module: Module) -> bool:
     return launch.pdl and module.capability >= HOPPER
 
 
+Ints = NDArray[np.int64]
+
+
+class GridWaits:
+    """Whether any thread of a launch has executed ``griddepcontrol.wait``.
+
+    One suffices for launches behind it: the grid does not end before that thread does.
+    """
+
+    def __init__(self) -> None:
+        self.anybody = False
+
+
 class GridDependency:
     """Which threads of a batch have executed ``griddepcontrol.wait``; ``left`` is how many have not."""
 
-    def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog) -> None:
+    def __init__(self, launch: Launch, geometry: Geometry, hazards: HazardLog, waits: GridWaits) -> None:
         self.left = 0
-        self._launch, self._geometry, self._hazards = launch, geometry, hazards
+        self._launch, self._geometry, self._hazards, self._waits = launch, geometry, hazards, waits
         self._waited = np.zeros(geometry.columns, np.bool_)
 
     def begin(self) -> None:
@@ -37,10 +51,16 @@ class GridDependency:
         """The ``active`` ones (bool[warps, 32]) of ``lanes`` have waited."""
         self._waited[lanes.columns[active.reshape(-1)]] = True
         self.left = int((~self._waited).sum())
+        self._waits.anybody = self._waits.anybody or bool(active.any())
 
     def first_unmet(self, lanes: Lanes, active: Mask) -> int | None:
         """The first of the ``active`` ones (bool[lanes]) that has not waited, if any."""
         found = np.flatnonzero(active & ~self._waited[lanes.columns])
+        return int(found[0]) if len(found) else None
+
+    def unmet(self, columns: Ints) -> int | None:
+        """The first of some threads of the batch that has not waited, if any."""
+        found = columns[~self._waited[columns]]
         return int(found[0]) if len(found) else None
 
     def add(self, where: int, thread: str, did: str, instruction: Instruction) -> None:
@@ -51,12 +71,11 @@ class GridDependency:
         )
         self._hazards.add("dependent-launch", where, message, instruction)
 
-    def end(self, last: Instruction) -> None:
-        """Keep the hazard of a thread that has ended without waiting."""
-        if self.left:
-            thread = self._geometry.thread_name(int(np.flatnonzero(~self._waited)[0]))
-            message = (
-                f"{self._launch.kernel}: {thread} ends without griddepcontrol.wait: the launch behind "
-                "this dependent one may start while the one before still runs"
-            )
-            self._hazards.add("dependent-launch", "end", message, last)
+
+def never_waited(launch: Launch, last: Instruction, hazards: HazardLog) -> None:
+    """Keep the hazard of a dependent launch of which no thread has waited."""
+    message = (
+        f"{launch.kernel}: no thread executes griddepcontrol.wait: the launch behind this dependent one may start "
+        "while the one before still runs"
+    )
+    hazards.add("dependent-launch", "end", message, last)

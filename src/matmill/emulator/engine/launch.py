@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.engine.dependent_launch import GridWaits
 from matmill.emulator.engine.map_changes import MapChanges
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
@@ -39,6 +40,7 @@ class LaunchContext:
     counting: bool
     late_copies: bool
     maps: MapChanges = field(default_factory=MapChanges)
+    waits: GridWaits = field(default_factory=GridWaits)
 
 
 def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:

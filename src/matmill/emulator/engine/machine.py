@@ -21,8 +21,10 @@ from matmill.emulator.engine.dependent_launch import GridDependency
 from matmill.emulator.engine.lanes import Geometry
 from matmill.emulator.engine.launch import LaunchContext
 from matmill.emulator.engine.mbarriers import Key, Mbarriers
+from matmill.emulator.engine.register_pool import RegisterPool
 from matmill.emulator.engine.special_rows import special_row
 from matmill.emulator.engine.tally import Tally
+from matmill.emulator.engine.warpgroup_products import WarpgroupProducts
 from matmill.emulator.frontend.syntax import Variable
 from matmill.emulator.memory.address_space import (
     SHARED_BASE,
@@ -88,7 +90,7 @@ class Machine:
         self.meetings: dict[int, list[Meeting]] = {}
         self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
         self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
-        self.dependency = GridDependency(launch, self.geometry, self.hazards) if launch.pdl else None
+        self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
         self.files = {
             name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
             for name, rows in program.layout.sizes.items()
@@ -104,6 +106,10 @@ class Machine:
         }
         self._regions: dict[str, Region] = {}
         self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
+        self.registers = RegisterPool(self.geometry, launch.kernel, program.entry.registers)
+        self.products = WarpgroupProducts(
+            self.geometry, self.files["32"], launch.kernel, self.hazards, late=context.late_copies
+        )
 
     def begin(self, block_ids: NDArray[np.int64]) -> None:
         """Take up a batch: the numbers of its blocks in the grid."""

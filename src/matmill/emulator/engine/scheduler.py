@@ -22,7 +22,7 @@ from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
-from matmill.emulator.program.waits import Barrier, Converge, PhaseWait, Poll
+from matmill.emulator.program.waits import Barrier, Converge, GroupWait, PhaseWait, Poll
 from matmill.emulator.races.async_events import AsyncEvents
 from matmill.emulator.report.hazards import KernelFault, fault
 
@@ -120,6 +120,8 @@ class Scheduler:
                 if (self.first >= DONE).all():
                     self.machine.copies.finish()
                     self._finish_units()
+                    self.machine.products.finish()
+                    self.machine.registers.finish()
                     if self.machine.detector is not None:
                         self.machine.detector.release(self.geometry.block_ids)
                     return True
@@ -188,6 +190,9 @@ class Scheduler:
             return end.next if count == 0 else None
         if end.kind == "wait" and isinstance(end.detail, Converge):
             return end.next if not end.detail.barrier or self._meet_at_once(end, first, last) else None
+        if isinstance(end.detail, GroupWait):
+            self._wait_for_products(end.detail, np.arange(first, last), end.instruction)
+            return end.next
         return end.next if end.kind == "wait" and self._passes_at_once(end, first, last) else None
 
     def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
@@ -316,7 +321,7 @@ class Scheduler:
         """Which lanes wait here or, for a collective, at another one of its kind, and their masks: [warps, 32] both."""
         counter = self.counter[warps]
         here = counter == HOLD + end.next
-        if isinstance(end.detail, Barrier):
+        if not isinstance(end.detail, Converge):
             return here, np.full(counter.shape, FULL)
         masks = self._members(end, warps)
         elsewhere = (counter >= HOLD) & (counter < BARRIER) & ~here
@@ -354,10 +359,25 @@ class Scheduler:
         if isinstance(end.detail, Barrier):
             self._arrive(block, end, warps, here)
             return
+        if isinstance(end.detail, GroupWait):
+            self._wait_for_products(end.detail, warps, end.instruction)
         counter = self.counter[warps]
         counter[here] -= HOLD
         self.counter[warps] = counter
         self._look(warps)
+
+    def _wait_for_products(self, wait: GroupWait, warps: Ints, i: Instruction | None) -> None:
+        """Whole warps wait for products of theirs, which act now if they have not."""
+        products = self.machine.products
+        if i is not None:
+            products.warpgroups.executed(warps, i)
+        self.machine.progress += products.wait(warps, wait.allowed)
+        events = self.machine.events
+        if events is not None:
+            everybody = np.ones((1, LANES), np.bool_)
+            for warp in warps.tolist():
+                for agent in products.ended(warp):
+                    events.agent_joined(agent, self.machine.warp_ids(np.array([warp])), everybody)
 
     def _release_held(self) -> bool:
         """Nobody can run: lanes that wait for others of their warp in vain go on alone, which is a hazard."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,16 @@ from matmill.emulator.report.hazards import fault
 Step: TypeAlias = "tuple[Call, tuple[Any, ...]]"
 
 
+class Refreshable(Protocol):
+    """What instructions make of registers."""
+
+    def refresh(self) -> object:
+        """Read the registers."""
+
+
+Prepared = TypeVar("Prepared", bound=Refreshable)
+
+
 def copy_where(out: Row, value: Row, guard: Row) -> None:
     """Copy results where a guard holds."""
     np.copyto(out, value, where=guard)
@@ -51,6 +61,7 @@ class Site:
         self.negated = False
         self._addresses: dict[tuple[object, ...], Addresses] = {}
         self._fresh: set[tuple[object, ...]] = set()
+        self._prepared: dict[tuple[object, ...], tuple[int, Any]] = {}
         self._bind(block)
 
     def _bind(self, block: Block) -> None:
@@ -107,10 +118,11 @@ class Site:
         return inverted
 
     def _forget(self, action: Action) -> None:
-        """After a register was written, addresses made of it must be read again."""
+        """After a register was written, what was made of it must be made again."""
         for value in action.results:
             if isinstance(value.operand, Register):
                 self._fresh = {key for key in self._fresh if value.operand not in key}
+                self._prepared = {key: held for key, held in self._prepared.items() if value.operand not in key}
 
     def _batch(self, batch: Batch) -> None:
         rows = self.machine.program.layout.rows
@@ -236,6 +248,24 @@ class Site:
             self._fresh.add(key)
             self.steps.append((addresses.refresh, ()))
         return addresses
+
+    def prepared(self, key: tuple[object, ...], slots: int, make: Callable[[int], Prepared]) -> Prepared:
+        """What several instructions make of the same registers, ready when the instruction being bound runs.
+
+        ``key`` is a kind and all operands. Of a kind at most ``slots`` are held at once; ``make`` gets the number of a
+        free slot, and what it makes is refreshed before the first instruction that asks for it.
+        """
+        if key not in self._prepared:
+            kin = {k: slot for k, (slot, _) in self._prepared.items() if k[0] == key[0]}
+            if len(kin) == slots:
+                del self._prepared[oldest := next(iter(kin))]
+                del kin[oldest]
+            slot = min(set(range(slots)).difference(kin.values()))
+            made = make(slot)
+            self._prepared[key] = slot, made
+            self.steps.append((made.refresh, ()))
+        _, held = self._prepared[key]
+        return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind
 
     def whole_warps(self, i: Instruction) -> Call | None:
         """A call that raises where only some lanes of a warp execute ``i``; None where that cannot be."""

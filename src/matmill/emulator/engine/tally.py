@@ -33,6 +33,7 @@ _NAMES = {
     ("shared", "stmatrix"): (
         "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
     ),
+    ("shared", "wgmma"): (None, None, None, "wgmma_shared_bytes"),
 }  # fmt: skip
 
 

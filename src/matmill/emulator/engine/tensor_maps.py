@@ -6,21 +6,25 @@ that acquires the map must come before the next use.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.memory.address_space import PARAM_WINDOW
+from matmill.emulator.memory.address_space import FIRST_ADDRESS, PARAM_WINDOW, SHARED_WINDOW
+from matmill.emulator.memory.regions import Region
 from matmill.emulator.report.hazards import fault
 from matmill.errors import ArgumentError
 from matmill.launch import TensorMap
-from matmill.tensor_map import decode
+from matmill.tensor_map import decode, replace
 
 
-def read_map(machine: Machine, address: int, i: Instruction) -> TensorMap:
-    """The tensor map at a generic address, as TMA sees it.
+def read_map(machine: Machine, column: int, address: int, i: Instruction) -> TensorMap:
+    """The tensor map that a thread names by a generic address, as TMA sees it.
 
     Raises ``KernelFault`` where there is none, ``EmulationError`` for maps of kinds that are not emulated.
     """
-    data = map_bytes(machine, address, i)
+    data = map_data(machine, column, address, i).tobytes()
     changed = machine.maps.changed(address, data)
     if changed is not None:
         message = (
@@ -34,18 +38,43 @@ def read_map(machine: Machine, address: int, i: Instruction) -> TensorMap:
         raise fault("tensor-map", f"{machine.launch.kernel}: {i.text!r}: {problem}", i) from problem
 
 
-def map_bytes(machine: Machine, address: int, i: Instruction) -> bytes:
-    """The 128 bytes of a tensor map; raises ``KernelFault`` where they are not all in one allocation."""
-    space, at = ("param", address - PARAM_WINDOW) if address >= PARAM_WINDOW else ("generic", address)
-    region, start = machine.region_at(space, at)
+def change_map(machine: Machine, column: int, address: int, change: tuple[str, int, int], i: Instruction) -> None:
+    """``tensormap.replace`` by a thread: put a value into a field, of one dimension, of the map at an address."""
+    data = map_data(machine, column, address, i)
+    field, value, ordinal = change
+    try:
+        data[:] = np.frombuffer(replace(data.tobytes(), field, value, ordinal), np.uint8)
+    except ArgumentError as problem:
+        raise fault("tensor-map", f"{machine.launch.kernel}: {i.text!r}: {problem}", i) from problem
+    machine.maps.change(address, repr(i.text))
+    machine.progress += 1
+
+
+def copy_map(machine: Machine, column: int, to: int, source: int, i: Instruction) -> None:
+    """``tensormap.cp_fenceproxy`` by a thread: copy a map from shared to global memory, and release it."""
+    map_data(machine, column, to, i)[:] = map_data(machine, column, source, i)
+    machine.maps.change(to, repr(i.text))
+    machine.progress += 1
+
+
+def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDArray[np.uint8]:
+    """The 128 bytes of a tensor map that a thread names: in parameters, global or shared memory, as they are there.
+
+    Raises ``KernelFault`` where they are not all in one allocation.
+    """
     size = TensorMap.NBYTES
-    kind = None
-    if region is None or region.kind not in {"param", "global", "const"} or start + size > region.end:
-        kind = "out-of-bounds"
-    elif address % TensorMap.ALIGN:
-        kind = "misaligned"
-    if kind is not None or region is None:
+    if address < SHARED_WINDOW + (1 << 32) and (address >= SHARED_WINDOW or address < FIRST_ADDRESS):
+        block, offset = (int(x[0]) for x in machine.shared_places(np.array([address]), np.array([column])))
+        region: Region | None = machine.shared
+        start, base = offset, block * machine.geometry.shared_stride
+    else:
+        space, at = ("param", address - PARAM_WINDOW) if address >= PARAM_WINDOW else ("generic", address)
+        region, start = machine.region_at(space, at)
+        base = 0
+    outside = region is None or start < region.start or start + size > region.end
+    if region is None or outside or address % TensorMap.ALIGN:
         where = machine.describe("generic", address)
-        raise fault(kind or "out-of-bounds", f"{machine.launch.kernel}: {i.text!r} names a tensor map at {where}", i)
-    first = start - region.start
-    return bytes(region.data[first : first + size].tobytes())
+        message = f"{machine.launch.kernel}: {i.text!r} names a tensor map at {where}"
+        raise fault("out-of-bounds" if outside else "misaligned", message, i)
+    first = base + start - region.start
+    return region.data[first : first + size]

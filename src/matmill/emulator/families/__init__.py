@@ -17,9 +17,12 @@ from matmill.emulator.families import (
     mbarrier,
     mma,
     moves,
+    setmaxnreg,
     special_functions,
+    tensormap,
     unsupported,
     warp_exchange,
+    wgmma,
 )
 
 __all__ = [
@@ -37,7 +40,10 @@ __all__ = [
     "mbarrier",
     "mma",
     "moves",
+    "setmaxnreg",
     "special_functions",
+    "tensormap",
     "unsupported",
     "warp_exchange",
+    "wgmma",
 ]

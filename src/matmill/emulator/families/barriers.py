@@ -10,6 +10,7 @@ import numpy as np
 
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.cluster import cluster_barrier
+from matmill.emulator.families.tensormap import acquire_map
 from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
 from matmill.emulator.program.ordering import fence_ordering
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
@@ -61,6 +62,8 @@ def barrier(i: Instruction) -> Action:
 @instructions("membar", "fence")
 def fence(i: Instruction) -> Action:
     """Orders memory, which the emulator accesses in one order only: for the race detector alone."""
+    if "tensormap::generic" in i.modifiers and "acquire" in i.modifiers:
+        return acquire_map(i)
     ordering = fence_ordering(i)
     to_async = {"proxy", "async"} <= set(i.modifiers)
 

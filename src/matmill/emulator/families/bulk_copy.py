@@ -76,10 +76,9 @@ def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
         columns = lanes.columns[participants().reshape(-1)]
         done = machine.bulk.wait(columns, allowed, reads_only=reads_only)
         machine.progress += 1
-        if events is None:
-            return
-        for store in done:
-            events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
+        if events is not None:
+            for store in done:
+                events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
 
     return call
 
@@ -270,12 +269,13 @@ class TensorCopy(_Copy):
             self._start(issue.take(np.flatnonzero(issue.outer == address)), address)
 
     def _start(self, issue: _Issue, address: int) -> None:
-        tensor = read_map(self.machine, address, self.i)
+        tensor = read_map(self.machine, int(issue.columns[0]), address, self.i)
         coordinates = np.stack(issue.values, axis=1)
         if not self.form.loads and self.form.inner is not None:
             check_store(tensor, coordinates)
         boxes = Boxes.of(tensor, coordinates)
         memory = self._global(boxes, issue.columns)
+        self.unit.check_dependency(issue.columns, f"copies a box of {tensor.pointer.name}")
         if self.form.inner is None:
             return
         nbytes = np.full(len(issue.columns), boxes.nbytes)
@@ -329,6 +329,8 @@ class BulkCopy(_Copy):
         ends = (issue.outer, issue.inner) if form.loads else (issue.inner, issue.outer)
         copies = BulkCopies(*ends, size, *ignored)
         copies.check(name)
+        if not form.between:
+            unit.check_dependency(issue.columns, f"copies {int(size[0])} bytes of global memory")
         if form.inner is None:
             for n, column in enumerate(issue.columns.tolist()):
                 unit.allocation(int(issue.outer[n]), int(issue.outer[n] + size[n]), column, writes=False)

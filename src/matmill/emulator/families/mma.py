@@ -11,40 +11,42 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
-What a tensor core does to the last bits is not documented: it aligns the products and C to the largest, drops low
-bits, and truncates the sum. Here products are exact and are summed with C in float64, which for halves is nearly always
-exact, and the sum is rounded once, to nearest, to the type of D. So results differ from a GPU's in the last bits, are
-never less precise than its, and are equal where every sum is exact. Of tf32 operands the lower 13 bits are ignored.
-float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap,
-or are clamped with .satfinite.
+Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Of tf32
+operands the lower 13 bits are ignored. float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers
+are exact and wrap, or are clamped with .satfinite.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.site import Site
+from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
+from matmill.emulator.engine.site import Prepared, Site
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
 _TF32_BITS = np.uint32(0xFFFFE000)
 _N = 8
+# Fragments kept decoded for the instructions that follow: kernels multiply one of A by all of B, or the reverse.
+_SLOTS = {"a": 1, "b": 16}
 
 
 @dataclass(frozen=True)
 class _Input:
-    """The format of A and B: kind of the register rows, elements per register, and the values of a row."""
+    """The format of A and B: kind of the register rows, elements per register, their NumPy type, and their values."""
 
     kind: str
     packed: int
+    element: str
     values: Callable[[Row], Row]
 
 
@@ -58,12 +60,12 @@ class _Sum:
 
 
 _INPUTS = {
-    "f16": _Input("u4", 2, lambda row: row.view(np.float16)),
-    "bf16": _Input("u4", 2, lambda row: bf16_to_f32(row.view(np.uint16))),
-    "tf32": _Input("u4", 1, lambda row: (row & _TF32_BITS).view(np.float32)),
-    "f64": _Input("f8", 1, lambda row: row),
-    "s8": _Input("u4", 4, lambda row: row.view(np.int8)),
-    "u8": _Input("u4", 4, lambda row: row.view(np.uint8)),
+    "f16": _Input("u4", 2, "f2", lambda bits: bits.astype(np.float32)),
+    "bf16": _Input("u4", 2, "u2", bf16_to_f32),
+    "tf32": _Input("u4", 1, "u4", lambda bits: (bits & _TF32_BITS).view(np.float32)),
+    "f64": _Input("f8", 1, "f8", lambda values: values),
+    "s8": _Input("u4", 4, "i1", lambda values: values.astype(np.float64)),
+    "u8": _Input("u4", 4, "u1", lambda values: values.astype(np.float64)),
 }
 _SUMS = {
     "f16": _Sum("u4", 2, "f2"), "f32": _Sum("f4", 1, "f4"), "f64": _Sum("f8", 1, "f8"), "s32": _Sum("i4", 1, "i4"),
@@ -84,14 +86,29 @@ _TALLY = {"f64": "dmma", "s32": "imma"}
 
 @dataclass(frozen=True)
 class _Form:
-    """One mma instruction: its shape, the types of A, B and of C and D, and whether integers are clamped."""
+    """One mma instruction: its shape, its types, and whether integers are clamped."""
 
     m: int
     k: int
-    a: _Input
-    b: _Input
-    sums: _Sum
+    a_type: str
+    b_type: str
+    d_type: str
     saturating: bool
+
+    @property
+    def a(self) -> _Input:
+        """The format of A."""
+        return _INPUTS[self.a_type]
+
+    @property
+    def b(self) -> _Input:
+        """The format of B."""
+        return _INPUTS[self.b_type]
+
+    @property
+    def sums(self) -> _Sum:
+        """The format of C and D."""
+        return _SUMS[self.d_type]
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -118,7 +135,7 @@ def multiply_add(i: Instruction) -> Action:
         raise i.unsupported("its shape and types")
     if layouts != ("row", "col") or (saturating and d_type != "s32"):
         raise i.unsupported("its modifiers")
-    form = _Form(size[0], size[2], _INPUTS[a_type], _INPUTS[b_type], _SUMS[d_type], saturating)
+    form = _Form(size[0], size[2], a_type, b_type, d_type, saturating)
     d, *factors = i.operands
     parts = [_items(x) for x in (*factors, d)]
     a_count, b_count, c_count = form.counts
@@ -132,7 +149,7 @@ def multiply_add(i: Instruction) -> Action:
         i,
         tuple(Value(o, kind) for part, kind in zip(parts[:3], kinds, strict=True) for o in part),
         tuple(Value(o, form.sums.kind) for o in parts[3]),
-        bind=lambda site: MultiplyAdd(site, i, form),
+        bind=lambda site: _BOUND.get(d_type, TensorCores)(site, i, form, parts),
         tally=_TALLY.get(d_type, "hmma"),
         in_place=True,
         flops=2 * size[0] * _N * size[2] // LANES,
@@ -153,79 +170,155 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-class MultiplyAdd:
-    """An mma bound to a site: all warps at once, in scratch arrays of one matrix per warp."""
+def _by_warp(row: Row, form: _Input | _Sum) -> Row:
+    """A register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
+    elements = np.atleast_1d(row).view(form.element)
+    return np.tile(elements, (1, 1, 4)) if len(elements) == form.packed else elements.reshape(-1, 8, 4 * form.packed)
 
-    def __init__(self, site: Site, i: Instruction, form: _Form) -> None:
+
+class Fragment:
+    """A or B of all warps: ``values`` [k, rows, warps], decoded from the registers that lanes hold.
+
+    The warps come last because NumPy is fast where the last axis is long.
+    """
+
+    def __init__(self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int) -> None:
+        width, parts = 4 * form.packed, rows // 8
+        shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
         self.form = form
+        self.name = name
+        self.bits = site.machine.buffers.take(f"{name} {form.element}", form.element, prod(shape)).reshape(shape)
+        self.copies: list[tuple[Row, Row]] = []
+        for index, operand in enumerate(operands):
+            k, first = width * (index // parts), 8 * (index % parts)
+            lanes = _by_warp(site.source(Value(operand, form.kind)), form)
+            self.copies.append((self.bits[k : k + width, first : first + 8], lanes.T))
+
+    def refresh(self) -> None:
+        """Read the registers."""
+        for target, lanes in self.copies:
+            target[...] = lanes
+        self.values = self.form.values(self.bits)
+
+
+class TensorFragment:
+    """A or B for tensor cores: ``factor`` [k, rows of A, columns of B times warps], of which B has one row.
+
+    A is stored once for each column of B, so that NumPy multiplies long rows.
+    """
+
+    def __init__(self, fragment: Fragment, core: TensorCore, *, repeated: bool) -> None:
+        self.fragment = fragment
+        self.core = core
+        k, rows, warps = fragment.bits.shape
+        values, exponents = (
+            core.buffers.take(f"{fragment.name} repeated {dtype}", dtype, k * rows * _N * warps)
+            for dtype in ("f4", "i2")
+        )
+        shape = (k, rows, _N, warps)
+        self.repeated = Factor(values.reshape(shape), exponents.reshape(shape)) if repeated else None
+
+    def refresh(self) -> None:
+        """Read the registers."""
+        self.fragment.refresh()
+        found = self.core.factor(self.fragment.values)
+        if self.repeated is not None:
+            np.copyto(self.repeated.values, found.values[:, :, None])
+            np.copyto(self.repeated.exponents, found.exponents[:, :, None])
+            found = self.repeated
+        k, _, warps = self.fragment.bits.shape
+        shape = (k, -1, _N * warps)
+        self.factor = Factor(found.values.reshape(shape), found.exponents.reshape(shape))
+
+
+class MultiplyAdd:
+    """An mma bound to a site: all warps at once. ``sums`` [m, n, warps] is C, and D in its place."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        self.site = site
+        self.form = form
+        self.factors = parts[:2]
         self.whole = site.whole_warps(i)
-        self.warps = warps = site.lanes.warp_count
-        take = site.machine.buffers.take
-        m, k = form.m, form.k
-        self.a = take("mma a", "f8", warps * m * k).reshape(warps, m, k)
-        self.b = take("mma b", "f8", warps * _N * k).reshape(warps, _N, k)
-        self.c = take("mma c", "f8", warps * m * _N).reshape(warps, m, _N)
-        self.d = take("mma d", "f8", warps * m * _N).reshape(warps, m, _N)
+        element, shape = form.sums.element, (form.m, _N, site.lanes.warp_count)
+        self.sums = site.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
+        # What each register holds of them, as [warps, 8, columns].
+        by_warp = np.moveaxis(self.sums, 2, 0)
+        self.by_register = [
+            by_warp[:, 8 * index : 8 * index + 8]
+            if form.sums.packed == 2
+            else by_warp[:, 8 * (index // 2) : 8 * (index // 2) + 8, index % 2 :: 2]
+            for index in range(len(parts[2]))
+        ]
+
+    def fragments(self, made: Callable[[Fragment], Prepared]) -> tuple[Prepared, Prepared]:
+        """A and B, each decoded once for all instructions that read it from the same registers."""
+
+        def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
+            def make(slot: int) -> Prepared:
+                return made(Fragment(self.site, f"mma {name} {slot}", _INPUTS[kind], operands, rows))
+
+            return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
+
+        a, b = self.factors
+        return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, _N)
 
     def __call__(self, *rows: Row) -> None:
         """Multiply and add; all operands are read before a result is written."""
         if self.whole is not None:
             self.whole()
-        form = self.form
-        a_count, b_count, c_count = form.counts
-        a, b, c = rows[:a_count], rows[a_count : a_count + b_count], rows[a_count + b_count : -c_count]
-        lower = form.m // 8
-        for index, row in enumerate(a):
-            self._put(self.a, 8 * (index % lower), index // lower, form.a, row)
-        for index, row in enumerate(b):
-            self._put(self.b, 0, index, form.b, row)
-        for index, row in enumerate(c):
-            self._sums(self.c, index)[...] = self._elements(row)
-        if form.sums.element == "f8":
-            self._chain()
-        else:
-            np.matmul(self.a, self.b.swapaxes(1, 2), out=self.d)
-            np.add(self.d, self.c, out=self.d)
-        for index, row in enumerate(rows[-c_count:]):
-            row.view(form.sums.element)[...] = self._rounded(self._sums(self.d, index)).reshape(-1)
+        count, form = len(self.by_register), self.form.sums
+        for part, row in zip(self.by_register, rows[-2 * count : -count], strict=True):
+            part[...] = _by_warp(row, form)
+        self.add()
+        for part, row in zip(self.by_register, rows[-count:], strict=True):
+            _by_warp(row, form)[...] = part
 
-    def _put(self, target: Row, first: int, index: int, form: _Input, row: Row) -> None:
-        """Copy one register of all lanes to its elements of the matrices."""
-        width = 4 * form.packed
-        values = form.values(self._flat(row)).reshape(self.warps, 8, width)
-        target[:, first : first + 8, index * width : (index + 1) * width] = values
+    def add(self) -> None:
+        """Add A B to the sums."""
+        raise NotImplementedError
 
-    def _flat(self, row: Row) -> Row:
-        """A row, also where the operand is one value for all lanes."""
-        count = self.warps * LANES
-        return row if np.ndim(row) and row.flags.c_contiguous else np.ascontiguousarray(np.broadcast_to(row, count))
 
-    def _elements(self, row: Row) -> Row:
-        """A register of C as [warps, 8, columns]."""
-        return self._flat(row).view(self.form.sums.element).reshape(self.warps, 8, -1)
+class TensorCores(MultiplyAdd):
+    """f16, bf16 and tf32."""
 
-    def _sums(self, matrices: Row, index: int) -> Row:
-        """The part of C or D that one register holds: [warps, 8, 8] where it packs two elements, else [warps, 8, 4]."""
-        if self.form.sums.packed == 2:
-            return matrices[:, 8 * index : 8 * index + 8]
-        first = 8 * (index // 2)
-        return matrices[:, first : first + 8, index % 2 :: 2]
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        machine = site.machine
+        self.core = core = TensorCore(rule_of(machine.program.target, form.a_type, form.d_type), machine.buffers)
+        self.a, self.b = self.fragments(lambda f: TensorFragment(f, core, repeated=f.bits.shape[1] > _N))
 
-    def _rounded(self, sums: Row) -> Row:
-        """Sums in the type of D."""
-        element = self.form.sums.element
-        if element != "i4":
-            return sums.astype(element)
-        # Far below 2**53, so float64 has held them exactly.
-        whole = sums.astype(np.int64)
+    def add(self) -> None:
+        """As the target's tensor cores add."""
+        self.core.add(self.a.factor, self.b.factor, self.sums.reshape(self.form.m, -1))
+
+
+class Integers(MultiplyAdd):
+    """8-bit integers, through float64: sums of their products are far below 2**53."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        self.a, self.b = self.fragments(lambda f: f)
+
+    def add(self) -> None:
+        """Exact sums, which wrap or are clamped."""
+        left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
+        whole = np.moveaxis(np.matmul(left, right.swapaxes(1, 2)), 0, 2) + self.sums
         limits = np.iinfo(np.int32)
-        return (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int32)
+        self.sums[...] = (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int64)
 
-    def _chain(self) -> None:
-        """float64: one FMA after another."""
-        left = np.ascontiguousarray(self.a.transpose(2, 0, 1))[..., None]
-        right = np.ascontiguousarray(self.b.transpose(2, 0, 1))[:, :, None, :]
-        shape, sums = self.d.shape, self.d.reshape(-1)
-        sums[...] = self.c.reshape(-1)
-        for x, y in zip(left, right, strict=True):
+
+class Doubles(MultiplyAdd):
+    """float64."""
+
+    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+        super().__init__(site, i, form, parts)
+        self.a, self.b = self.fragments(lambda f: f)
+
+    def add(self) -> None:
+        """One FMA after another."""
+        shape, sums = self.sums.shape, self.sums.reshape(-1)
+        for x, y in zip(self.a.values[:, :, None], self.b.values[:, None], strict=True):
             exact.fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
+
+
+_BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}

@@ -8,10 +8,8 @@ from matmill.emulator.program.table import Action, instructions
 _TEXTURES = "textures and surfaces are not emulated"
 _REASONS = {
     "wmma": "its fragments have no documented layout; write mma.sync and ldmatrix instead",
-    "wgmma": "Hopper's warpgroup products are not emulated yet",
     "tcgen05": "the tensor memory of sm_100 is not emulated",
     "multimem": "multicast memory is not emulated",
-    "setmaxnreg": "the register files of warpgroups are not emulated yet",
     "tex": _TEXTURES,
     "tld4": _TEXTURES,
     "txq": _TEXTURES,

@@ -44,9 +44,13 @@ _NUMERIC_LIMITS = {
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+# Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
+_LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
+_SM_REGISTERS = 1 << 16
+_THREAD_REGISTERS = 256
 
 
 def parse(text: str) -> Module:
@@ -241,7 +245,7 @@ class _Parser(Cursor):
         return Function(
             name=name, entry=entry, params=params, returns=returns, variables=tuple(self.function_variables),
             body=resolved, targets=dict(self.targets), limit=prod(limits.get(".maxntid", (0,))),
-            required=limits.get(".reqntid"), cluster=limits.get(".reqnctapercluster"),
+            required=limits.get(".reqntid"), cluster=limits.get(".reqnctapercluster"), registers=_registers_of(limits),
         )  # fmt: skip
 
     def _params(self) -> tuple[Variable, ...]:
@@ -374,7 +378,7 @@ class _Parser(Cursor):
             end = self.take(";")
         else:
             end = self.tokens[self.at - 1]
-        text = " ".join(self.text[first.start : end.start + 1].split())
+        text = _LONG_VECTOR.sub(r"{\1, …, \2}", " ".join(self.text[first.start : end.start + 1].split()))
         return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, self.where, text)
 
     def _operand(self, depth: int) -> Operand:
@@ -447,3 +451,14 @@ class _Parser(Cursor):
         if not isinstance(base, (Register, Symbol, Immediate)):
             raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
         return Address(base, offset, tuple(extra))
+
+
+def _registers_of(limits: dict[str, tuple[int, int, int]]) -> int:
+    """The registers per thread that a kernel's limits leave it, a multiple of 8; 0 where they do not say."""
+    if ".maxnreg" in limits:
+        return limits[".maxnreg"][0]
+    threads = limits.get(".reqntid") or limits.get(".maxntid")
+    if threads is None:
+        return 0
+    warps = -(-prod(threads) // 32) * max(limits.get(".minnctapersm", (1,))[0], 1)
+    return min(_SM_REGISTERS // (32 * warps) // 8 * 8, _THREAD_REGISTERS)

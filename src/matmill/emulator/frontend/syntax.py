@@ -174,6 +174,7 @@ class Function:
     ``targets`` are the named lists of labels that ``brx.idx`` chooses from. ``limit`` is the most threads per block
     that the kernel was compiled for (``.maxntid``), 0 where it does not say. ``required`` is the one shape of a block
     that it takes (``.reqntid``) and ``cluster`` that of a cluster (``.reqnctapercluster``), if it says so.
+    ``registers`` are those per thread that follow from its limits, 0 where none do.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Function:
     limit: int = 0
     cluster: tuple[int, int, int] | None = None
     required: tuple[int, int, int] | None = None
+    registers: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

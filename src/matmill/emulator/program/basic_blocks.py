@@ -116,7 +116,7 @@ def uses_of(action: Action) -> list[Register]:
 
 def results_of(action: Action) -> list[Register]:
     """The registers that an action writes."""
-    return registers(v.operand for v in action.results)
+    return [*registers(v.operand for v in action.results), *action.writes]
 
 
 class _Builder:
@@ -175,9 +175,10 @@ class _Builder:
 
     def _action(self, s: Instruction) -> None:
         action = checked(decode(s))
-        waits = action.ends_block or action.detail is not None
+        waits = action.ends_block or action.detail is not None or action.collective
         if waits and s.guard is not None:
-            # A guarded wait is a branch around it: only the lanes that execute it have to meet.
+            # A guarded wait is a branch around it: only the lanes that execute it have to meet. So are instructions of
+            # whole warps.
             skip = Terminator("branch", s, s.guard, not s.negated)
             self.close(skip)
             s = replace(s, guard=None, negated=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Operand, Register, Special
 from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
 from matmill.emulator.program.fma_batches import Batch
+from matmill.emulator.program.in_flight import held_registers
 from matmill.emulator.program.table import registers
 
 FILES = ("p", "16", "32", "64")
@@ -36,13 +37,16 @@ class Layout:
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
     """Rows for all registers of a program."""
     ranges = _live_ranges(blocks)
+    # A product in flight reads and writes its registers whenever it acts, so no other register may share their rows.
+    always = (1 << max((r.bit_length() for r in ranges.values()), default=0)) - 1
+    ranges.update(dict.fromkeys(held_registers(blocks), always))
     allocator = _RowAllocator(ranges)
     for block in blocks:
         for batch in batches.get(block.number, ()):
             allocator.batch(batch)
     for block in blocks:
         for action in block.actions:
-            allocator.together([v.operand for v in action.results])
+            allocator.together(results_of(action))
     for register in ranges:
         allocator.single(register)
     layout = Layout(rows=allocator.rows, sizes=allocator.sizes())

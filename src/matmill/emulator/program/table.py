@@ -41,8 +41,10 @@ class Action:
     ``bind`` is for those that touch memory or other lanes: given a ``Site`` of the engine, which this room does not
     know, it returns such a call for the lanes of that site. ``in_place`` says that a result may share its row with a
     source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
-    whom. ``group`` names computations that the translator may batch. ``flops`` are the additions and multiplications of
-    a matrix instruction, divided by the 32 lanes that share them.
+    whom. ``uses`` and ``writes`` are registers that the bound call reads and writes by itself. A ``collective``
+    instruction is for whole warps: a guard becomes a branch around it. ``flight`` says what it starts or ends that
+    keeps using registers (``in_flight``). ``group`` names computations that the translator may batch. ``flops`` are the
+    additions and multiplications of a matrix instruction, divided by the 32 lanes that share them.
     """
 
     instruction: Instruction
@@ -55,6 +57,9 @@ class Action:
     ends_block: bool = False
     masks_itself: bool = False
     uses: tuple[Register, ...] = ()
+    writes: tuple[Register, ...] = ()
+    collective: bool = False
+    flight: Any = None
     group: str = ""
     detail: Any = None
     flops: int = 0

@@ -13,6 +13,7 @@ from matmill.emulator.frontend.syntax import Function, Instruction, Module, Spec
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
+from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.ordering import access_ordering, orders_memory
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
 from matmill.emulator.program.waits import Barrier
@@ -26,12 +27,14 @@ Rows: TypeAlias = "NDArray[np.int64]"
 class Program:
     """A translated entry.
 
-    ``offsets`` are byte offsets of shared variables (in the block's window) and of local ones (in a thread's memory);
-    extern shared arrays begin at ``dynamic_start``. ``tallies`` count, per block, unguarded instructions by class,
-    and their ``matrix_flops`` per lane.
+    ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
+    block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
+    ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
+    registers of wgmma that are used too early or without a fence.
     """
 
     entry: Function
+    target: str
     blocks: list[Block]
     batches: dict[int, list[Batch]]
     layout: Layout
@@ -48,6 +51,7 @@ class Program:
     has_atomics: bool
     has_partial_barriers: bool
     has_releases: bool
+    misuses: list[Finding]
     has_async_units: bool
 
     def shared_end(self, dynamic: int) -> int:
@@ -123,6 +127,7 @@ def _translate(module: Module, entry: Function) -> Program:
     parameter_bytes = _assign_offsets(list(entry.params), parameters, 0)
     return Program(
         entry=entry,
+        target=module.target,
         blocks=blocks,
         batches=batches,
         layout=lay_out(blocks, batches),
@@ -142,6 +147,7 @@ def _translate(module: Module, entry: Function) -> Program:
             for b in blocks
         ),
         has_releases=any(orders_memory(i) for i in instructions),
+        misuses=find_misuses(blocks),
         has_async_units=any(_is_asynchronous(i) for i in instructions),
     )
 

@@ -1,4 +1,4 @@
-"""Where threads wait: block barriers, lanes of a warp that have to meet, phases of an mbarrier, cluster barriers."""
+"""Where threads wait: at barriers, for lanes of their warp, for phases of mbarriers, for clusters, for wgmma."""
 
 from __future__ import annotations
 
@@ -53,3 +53,10 @@ class PhaseWait(Poll):
 @dataclass(frozen=True)
 class ClusterWait(Poll):
     """``barrier.cluster.wait``: each lane waits until all threads of its cluster have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWait:
+    """``wgmma.wait_group``: whole warps wait until at most the ``allowed`` newest groups of products are in flight."""
+
+    allowed: int

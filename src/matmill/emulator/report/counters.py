@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-# Instructions of the tensor cores, which whole warps execute: floating point of 32 bits and less, integer, float64.
-MATRIX_CLASSES = ("hmma", "imma", "dmma")
+# Instructions of the tensor cores, which whole warps execute: floating point of 32 bits and less, integer, float64, and
+# products of warpgroups.
+MATRIX_CLASSES = ("hmma", "imma", "dmma", "gmma")
 CLASSES = (
     "ffma", "fmul", "fadd", "dfma", "dmul", "dadd", "hfma", "hmul", "hadd", "special", "integer", "convert", "memory",
     "control", "other", *MATRIX_CLASSES,
@@ -27,6 +28,7 @@ class LineCounts:
     ``cp_async_requests`` counts the warps that execute a cp.async, ``cp_async_global_requests`` those of which a lane
     reads: a copy whose lanes all fill with zeros does not access global memory. The shared loads and stores include
     ``ldmatrix`` and ``stmatrix``; ``ldmatrix_requests`` and ``stmatrix_requests`` say how many of them these are.
+    ``wgmma_shared_bytes`` are the operands that ``wgmma`` reads from shared memory, once per warpgroup.
 
     ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes: with the sectors and bytes of global
     memory that they touch, and their wavefronts in shared memory. Reductions count as stores.
@@ -63,6 +65,7 @@ class LineCounts:
     bulk_store_sectors: int = 0
     bulk_store_wavefronts: int = 0
     bulk_store_bytes: int = 0
+    wgmma_shared_bytes: int = 0
 
     @property
     def bank_conflicts(self) -> int:
@@ -81,8 +84,8 @@ class Counters(LineCounts):
     ``ffma`` to ``other`` are thread instructions with a true predicate. Requests, wavefronts, ``barriers``
     (``bar.sync`` and the like, once per warp that executes one) and ``instructions`` are per warp; ``atomics`` are
     thread operations. ``*_bytes`` are what the active threads asked for. ``hmma``, ``imma`` and ``dmma`` are
-    ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64; ``matrix_flops`` are
-    their multiplications and additions.
+    ``mma.sync`` per warp, of floating-point numbers up to 32 bits, of integers and of float64, ``gmma`` are
+    ``wgmma.mma_async`` per warp; ``matrix_flops`` are their multiplications and additions.
     """
 
     ffma: int = 0
@@ -104,6 +107,7 @@ class Counters(LineCounts):
     hmma: int = 0
     imma: int = 0
     dmma: int = 0
+    gmma: int = 0
     matrix_flops: int = 0
 
     def as_dict(self) -> dict[str, int]:

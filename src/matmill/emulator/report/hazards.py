@@ -34,6 +34,7 @@ SEVERITIES: dict[str, Severity] = {
     "register-in-flight": "error",
     "missing-wgmma-fence": "error",
     "warpgroup": "error",
+    "matrix-descriptor": "error",
     "tensor-map": "error",
     "bulk-copy": "error",
     "unwaited": "warning",
@@ -49,8 +50,7 @@ MOST_HAZARDS = 100
 class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
-    Kinds: "out-of-bounds", "misaligned", "read-only", "deadlock", "step-limit", "trap" and "partial-warp" end the run
-    with a :class:`KernelFault`; all others are collected.
+    The kinds that :func:`fault` knows end the run with a :class:`KernelFault`; all others are collected.
     """
 
     kind: str
@@ -85,6 +85,9 @@ _WANTED = {
     "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
     "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
+    "warpgroup": ("four warps that execute it together", "Let them all take one way with equal operands."),
+    "matrix-descriptor": ("a descriptor as sm_90 has them", "Align the tile to 8 rows of its swizzle."),
+    "register-pool": ("more registers with .inc, fewer with .dec", "Check what the warpgroup holds from launch on."),
 }  # fmt: skip
 
 

@@ -1,0 +1,37 @@
+"""Floats of 8 bits, for which NumPy has no types: rows of bit patterns, widened to float32.
+
+OCP 8-bit Floating Point Specification: E4M3 has no infinities and one NaN of each sign; E5M2 is the upper byte of
+float16.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.emulator.arith.row import Row
+
+_BITS = np.arange(256, dtype=np.uint8)
+
+
+def _e4m3_values() -> Row:
+    exponent, fraction = _BITS >> 3 & 15, _BITS & 7
+    normal = exponent > 0
+    size = np.ldexp((fraction + 8 * normal).astype(np.float32), np.maximum(exponent, 1).astype(np.int32) - 10)
+    size[_BITS & 0x7F == 0x7F] = np.nan
+    return np.asarray(np.where(_BITS < 0x80, size, -size), np.float32)
+
+
+_E4M3 = _e4m3_values()
+_E5M2 = (_BITS.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+
+
+def e4m3_to_f32(row: Row) -> Row:
+    """E4M3 bit patterns (uint8) to float32."""
+    values: Row = _E4M3[row]
+    return values
+
+
+def e5m2_to_f32(row: Row) -> Row:
+    """E5M2 bit patterns (uint8) to float32."""
+    values: Row = _E5M2[row]
+    return values

@@ -1,0 +1,60 @@
+"""The registers of a block that its warpgroups give back and take: setmaxnreg.
+
+PTX ISA, "Miscellaneous Instructions: setmaxnreg". Increases wait until the block's pool has enough. Here they never
+wait: what all warps of a block hold in the end must fit into what the launch gave the block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.report.hazards import KernelFault, fault
+
+
+class RegisterPool:
+    """Registers per thread of the warps of one batch; ``at_launch`` is 0 where the kernel's PTX does not fix them."""
+
+    def __init__(self, geometry: Geometry, kernel: str, at_launch: int) -> None:
+        self._geometry, self._kernel, self._at_launch = geometry, kernel, at_launch
+        self._held = np.full(geometry.warp_count, at_launch, np.int64)
+        self._raised: dict[int, Instruction] = {}
+
+    def change(self, warps: NDArray[np.int64], i: Instruction, count: int, *, grows: bool) -> None:
+        """Let ``warps`` hold ``count`` registers per thread.
+
+        Raises ``KernelFault`` for an increase to fewer than they hold, or a decrease to more.
+        """
+        held = self._held[warps]
+        wrong = (held > 0) & (held > count if grows else held < count)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise self._fault("register-pool", int(warps[at]), i, f"it holds {int(held[at])} per thread")
+        self._held[warps] = count
+        if grows:
+            self._raised.update(dict.fromkeys(warps.tolist(), i))
+
+    def finish(self) -> None:
+        """The batch has ended: raise where a block's warps hold more than the launch gave, so one waits for ever."""
+        if self._at_launch and self._raised:
+            geometry = self._geometry
+            held = self._held.reshape(geometry.warps, geometry.blocks).sum(axis=0)
+            for warp, i in self._raised.items():
+                total = int(held[geometry.block_of_warp[warp]])
+                if total > self._at_launch * geometry.warps:
+                    problem = (
+                        f"it waits for ever: the warps of its block ask for {total * LANES} registers together, and "
+                        f"the launch gave the block {self._at_launch * geometry.warps * LANES}"
+                    )
+                    raise self._fault("deadlock", warp, i, problem)
+        self._held[...] = self._at_launch
+        self._raised.clear()
+
+    def _fault(self, kind: str, warp: int, i: Instruction, problem: str) -> KernelFault:
+        geometry = self._geometry
+        block = int(geometry.block_ids[geometry.block_of_warp[warp]])
+        name = f"warp {int(geometry.warp_in_block[warp])} of block {block}"
+        return fault(kind, f"{self._kernel}: {name} executes {i.text!r}; {problem}", i)

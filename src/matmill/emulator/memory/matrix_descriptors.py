@@ -1,0 +1,104 @@
+"""Matrix descriptors: where in shared memory wgmma finds the elements of an operand.
+
+PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout" and "Matrix Descriptor Format". An operand has
+``rows`` of M or N and 32 bytes of K. Everything here counts chunks of 16 bytes, which no layout divides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+CHUNK = 16
+# An instruction takes 32 bytes of K: two chunks of a K-major row, or 16 MN-major rows of 16-bit elements.
+_K_CHUNKS, _K_ROWS = 2, 16
+_SPANS = {0: 0, 1: 128, 2: 64, 3: 32}
+_CORE_ROWS = 8
+# All swizzles repeat after 1024 bytes.
+_PERIOD = 1024
+_FIELD = (1 << 14) - 1
+_RESERVED = 0b11 << 14 | 0b11 << 30 | 0b111 << 46 | 0x3FF << 52
+_BASE_OFFSET = 0b111 << 49
+
+
+class DescriptorError(ValueError):
+    """A descriptor that is not one, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixDescriptor:
+    """A decoded descriptor, in bytes: start address, distances, and the span of its swizzle (0, 32, 64 or 128)."""
+
+    start: int
+    leading: int
+    stride: int
+    swizzle: int
+
+    def __str__(self) -> str:
+        swizzle = f"swizzled by {self.swizzle} B" if self.swizzle else "not swizzled"
+        return f"start {self.start:#x}, leading {self.leading} B, stride {self.stride} B, {swizzle}"
+
+
+@lru_cache(maxsize=4096)
+def decode(bits: int) -> MatrixDescriptor:
+    """The descriptor that 64 ``bits`` are.
+
+    Raises ``DescriptorError`` for reserved bits, for a base offset, and for a start inside the rows of a swizzle's
+    pattern, which is a tile that is not aligned to 8 rows of it.
+    """
+    if bits & _RESERVED:
+        raise DescriptorError(f"its reserved bits {bits & _RESERVED:#x} are set")
+    if bits & _BASE_OFFSET:
+        raise DescriptorError(f"its base offset is {bits >> 49 & 7}; only tiles aligned to their swizzle are emulated")
+    found = MatrixDescriptor(
+        start=(bits & _FIELD) << 4,
+        leading=(bits >> 16 & _FIELD) << 4,
+        stride=(bits >> 32 & _FIELD) << 4,
+        swizzle=_SPANS[bits >> 62],
+    )
+    pattern = _CORE_ROWS * found.swizzle
+    if pattern and found.start % pattern >= found.swizzle:
+        raise DescriptorError(
+            f"it starts {found.start % pattern} bytes into a swizzle pattern of {pattern} bytes: its tile is not "
+            f"aligned to {pattern}"
+        )
+    return found
+
+
+def chunks(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
+    """The chunks of shared memory, by address // 16, that hold an operand of ``rows`` rows.
+
+    K-major: int64[rows, 2], the two halves of K. MN-major, for elements of 16 bits alone: int64[16, rows / 8], for each
+    k the chunks of 8 rows.
+    """
+    start, phase = divmod(descriptor.start, _PERIOD)
+    return _pattern(replace(descriptor, start=phase), rows, mn_major=mn_major) + start * (_PERIOD // CHUNK)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(descriptor: MatrixDescriptor, rows: int, *, mn_major: bool) -> Ints:
+    """The chunks of an operand that starts within the first 1024 bytes: patterns repeat after so many."""
+    leading, stride, swizzle = descriptor.leading, descriptor.stride, descriptor.swizzle
+    if mn_major:
+        k, across = np.arange(_K_ROWS)[:, None], np.arange(rows // _CORE_ROWS)
+        width = max(swizzle // CHUNK, 1)
+        row = k % _CORE_ROWS * max(swizzle, CHUNK)
+        if swizzle:
+            address = row + k // _CORE_ROWS * stride + across % width * CHUNK + across // width * leading
+        else:
+            address = row + k // _CORE_ROWS * leading + across * stride
+    else:
+        row, half = np.arange(rows)[:, None], np.arange(_K_CHUNKS)
+        step = CHUNK if swizzle else leading
+        address = row % _CORE_ROWS * max(swizzle, CHUNK) + row // _CORE_ROWS * stride + half * step
+    address = address + descriptor.start
+    if swizzle:
+        address ^= (address >> 7 & (swizzle // CHUNK - 1)) << 4
+    found = address // CHUNK
+    found.flags.writeable = False
+    return found

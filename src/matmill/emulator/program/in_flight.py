@@ -1,0 +1,196 @@
+"""Registers of wgmma in flight: uses that come too early, and products that no wgmma.fence precedes.
+
+PTX ISA, "wgmma.mma_async" and "wgmma.fence". Between a product and the wait that covers its group nobody but a product
+on the same sums may touch its sums, or write its registers of A. A fence must stand between any other access of these
+registers and the product, and before the first product. Both are asked of all ways through the program at once, so a
+finding is one on some way; ``run`` reports those in code that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from matmill.emulator.frontend.syntax import Instruction, Register
+from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
+from matmill.emulator.program.table import registers
+from matmill.emulator.program.waits import GroupWait
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """wgmma.mma_async: its registers of D, and those of A if it has any."""
+
+    sums: tuple[Register, ...]
+    factors: tuple[Register, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """wgmma.fence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """wgmma.commit_group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A register used wrongly: the hazard's kind, the instruction in ``block``, and the other one (None: the start)."""
+
+    kind: str
+    block: int
+    instruction: Instruction
+    other: Instruction | None
+    register: str
+
+    @property
+    def message(self) -> str:
+        """What is wrong, for people."""
+        here = repr(self.instruction.text)
+        other = "" if self.other is None else f"{self.other.text!r} ({self.other.location})"
+        if self.kind == "register-in-flight":
+            return f"{here} uses {self.register} while {other} is in flight: no wgmma.wait_group before it covers that"
+        if self.other is None:
+            return f"no wgmma.fence comes before {here}, the first product on its way"
+        return f"{here} uses {self.register}, and no wgmma.fence comes after {other}, which accessed it"
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A product that a register is in: the fewest commits since, and, of a sum, all sums of the product."""
+
+    commits: int
+    product: Instruction
+    sums: tuple[Register, ...]
+
+
+_Flights: TypeAlias = "dict[Register, _Flight]"
+#: The key of "no fence yet" among the accesses that a fence must follow.
+_START = None
+
+
+@dataclass
+class _State:
+    """What holds before an instruction on some way to it.
+
+    ``flights`` are the registers in flight, ``accessed`` those that need a fence, with who accessed them last.
+    """
+
+    flights: _Flights = field(default_factory=dict)
+    accessed: dict[Register | None, Instruction | None] = field(default_factory=dict)
+
+    def copy(self) -> _State:
+        return _State(dict(self.flights), dict(self.accessed))
+
+    def join(self, other: _State) -> bool:
+        """Add what holds on another way; whether that changed anything."""
+        changed = False
+        for register, flight in other.flights.items():
+            mine = self.flights.get(register)
+            if mine is None or flight.commits < mine.commits:
+                self.flights[register] = flight
+                changed = True
+        for accessed, who in other.accessed.items():
+            if accessed not in self.accessed:
+                self.accessed[accessed] = who
+                changed = True
+        return changed
+
+
+def held_registers(blocks: Iterable[Block]) -> set[Register]:
+    """All registers that products have as sums or as A."""
+    return {
+        r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums + a.flight.factors
+    }
+
+
+def find_misuses(blocks: Sequence[Block]) -> list[Finding]:
+    """The registers of products that are used too early or without a fence, on any way through a program."""
+    held = held_registers(blocks)
+    if not held:
+        return []
+    sums = {r for b in blocks for a in b.actions if isinstance(a.flight, Product) for r in a.flight.sums}
+    before: dict[int, _State] = {0: _State(accessed={_START: None})}
+    waiting = [0]
+    while waiting:
+        number = waiting.pop()
+        after = before[number].copy()
+        for _ in _Walk(blocks[number], after, held, sums):
+            pass
+        for following in blocks[number].end.successors():
+            known = before.get(following)
+            if known is None:
+                before[following] = after.copy()
+            elif not known.join(after):
+                continue
+            if following not in waiting:
+                waiting.append(following)
+    found: dict[Finding, None] = {}
+    for number, state in sorted(before.items()):
+        found.update(dict.fromkeys(_Walk(blocks[number], state.copy(), held, sums)))
+    return list(found)
+
+
+class _Walk:
+    """A walk through one block that brings ``state`` to its end, and yields what it finds wrong."""
+
+    def __init__(self, block: Block, state: _State, held: set[Register], sums: set[Register]) -> None:
+        self.block, self.state, self.held, self.sums = block, state, held, sums
+
+    def __iter__(self) -> Iterator[Finding]:
+        for action in self.block.actions:
+            if isinstance(action.flight, Product):
+                yield from self._product(action.instruction, action.flight)
+            elif isinstance(action.flight, Fence):
+                self.state.accessed.clear()
+            elif isinstance(action.flight, Commit):
+                flights = self.state.flights
+                flights.update({r: _Flight(f.commits + 1, f.product, f.sums) for r, f in flights.items()})
+            else:
+                yield from self._other(action.instruction, uses_of(action), results_of(action))
+        yield from self._end()
+
+    def _end(self) -> Iterator[Finding]:
+        end = self.block.end
+        if end.instruction is not None:
+            written = results_of(end.action) if end.action is not None else []
+            yield from self._other(end.instruction, registers(v.operand for v in operands_of_end(end)), written)
+        if isinstance(end.detail, GroupWait):
+            allowed = end.detail.allowed
+            self.state.flights = {r: f for r, f in self.state.flights.items() if f.commits <= allowed}
+
+    def _finding(self, kind: str, i: Instruction, other: Instruction | None, register: str) -> Finding:
+        return Finding(kind, self.block.number, i, other, register)
+
+    def _product(self, i: Instruction, product: Product) -> Iterator[Finding]:
+        state = self.state
+        for register in product.sums:
+            flight = state.flights.get(register)
+            if flight is not None and flight.sums != product.sums:
+                yield self._finding("register-in-flight", i, flight.product, register.name)
+                break
+        for register in product.factors:
+            flight = state.flights.get(register)
+            if flight is not None and flight.sums:
+                yield self._finding("register-in-flight", i, flight.product, register.name)
+                break
+        for accessed in (_START, *product.sums, *product.factors):
+            if accessed in state.accessed:
+                name = accessed.name if accessed is not None else ""
+                yield self._finding("missing-wgmma-fence", i, state.accessed[accessed], name)
+                break
+        state.flights.update(dict.fromkeys(product.factors, _Flight(0, i, ())))
+        state.flights.update(dict.fromkeys(product.sums, _Flight(0, i, product.sums)))
+
+    def _other(self, i: Instruction, used: Iterable[Register], written: Iterable[Register]) -> Iterator[Finding]:
+        """An instruction that is no product: reads of A alone are harmless."""
+        state, changed = self.state, [r for r in written if r in self.held]
+        touched = [*changed, *(r for r in used if r in self.sums)]
+        for register in touched:
+            flight = state.flights.get(register)
+            if flight is not None and (flight.sums or register in changed):
+                yield self._finding("register-in-flight", i, flight.product, register.name)
+        state.accessed.update(dict.fromkeys(touched, i))

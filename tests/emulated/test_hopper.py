@@ -1,0 +1,46 @@
+"""The kernels of examples/hopper in the emulator: right in every schedule, and each planted mistake is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hopper import run
+from hopper.run import Trial
+from matmill.emulator import Hazard, KernelFault
+from support import hopper_defects
+from support.hopper_defects import DEFECTS, Defect
+
+TRIALS: dict[str, Callable[[], Trial]] = {
+    name: getattr(hopper_defects, name)
+    for name in ("copy", "single", "registers", "persistent", "multicast", "retarget")
+}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("schedule", [0, 1, 2])
+@pytest.mark.parametrize("name", TRIALS)
+def test_right_kernels_are_right_and_silent(name: str, schedule: int, *, late: bool) -> None:
+    trial = TRIALS[name]()
+    d, report = run.in_emulator(trial, late_copies=late, schedule=schedule)
+    assert trial.excess(d) <= 1
+    assert not report.hazards
+
+
+def found(defect: Defect) -> list[Hazard]:
+    """The hazards of a planted mistake in both schedules of asynchronous units."""
+    hazards: list[Hazard] = []
+    for late in (False, True):
+        try:
+            hazards += run.in_emulator(defect.trial(), defect.changes, late_copies=late)[1].hazards
+        except KernelFault as fault:
+            hazards.append(fault.hazard)
+    return hazards
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=str)
+def test_planted_mistakes_are_found(defect: Defect) -> None:
+    hazards = found(defect)
+    named = [h for h in hazards if h.kind in defect.kinds and all(i in f"{h.message} {h}" for i in defect.instructions)]
+    assert named, "\n".join(map(str, hazards)) or "nothing is reported"
