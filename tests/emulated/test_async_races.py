@@ -32,6 +32,10 @@ def passed(barrier: tuple[int, int], *threads: Thread) -> Do:
     return Do("passed", threads, barrier=barrier)
 
 
+def init(barrier: tuple[int, int], thread: Thread = PRODUCER) -> Do:
+    return Do("init", (thread,), barrier=barrier)
+
+
 def done(barrier: tuple[int, int]) -> Do:
     return Do("done", barrier=barrier)
 
@@ -144,6 +148,12 @@ RACY: dict[str, tuple[list[Do], Found]] = {
         [by("write", OTHER, block=1), Do("meet", (CONSUMER,)), by("read", PRODUCER, block=1)],
         {("race", 0, 2)},
     ),
+    "an arrival with no barrier since the init": ([init(FULL), arrive(FULL, CONSUMER)], {("mbarrier", 0, 1)}),
+    "a wait with no barrier since the init": ([init(FULL), passed(FULL, CONSUMER)], {("mbarrier", 0, 1)}),
+    "a multicast to a barrier that is not ready": (
+        [init(PEER_FULL, OTHER), SYNC, issue(PRODUCER), completes(0, PEER_FULL)],
+        {("mbarrier", 0, 3)},
+    ),
     "a store to a block that ends": ([by("write", PRODUCER, block=1), Do("exit", block=1)], {("cluster", 0, 1)}),
     "a store to a block that has ended": (
         [MEET, Do("exit", block=1), by("write", PRODUCER, block=1)],
@@ -169,6 +179,7 @@ FREE: dict[str, list[Do]] = {
         *(*LOAD, passed(FULL, CONSUMER), issue(CONSUMER), async_("read", 1), joined(1, CONSUMER), *FREED),
         *(issue(PRODUCER), async_("write", 2)),
     ],
+    "a barrier that is ready": [init(FULL), SYNC, *LOAD, passed(FULL, CONSUMER)],
     "a fence passed on": [
         *(by("write", CONSUMER), fence(CONSUMER), arrive(FULL, CONSUMER), done(FULL), passed(FULL, PRODUCER)),
         *(arrive(PEER_FULL, PRODUCER), done(PEER_FULL), passed(PEER_FULL, OTHER), issue(OTHER), async_("read", 0)),
@@ -233,9 +244,9 @@ def test_agents_are_used_again_and_more_are_made_when_all_are_busy() -> None:
     agents = [detector.issue(0, lane) for _ in range(100)]
     for number, agent in enumerate(agents):
         detector.agent_access(agent, "write", block=0, offsets=np.array([4 * number]), width=4, where=number)
-        detector.agent_completes(agent, FULL)
+        detector.agent_completes(agent, FULL, where=number)
     detector.phase_done(FULL)
-    detector.passed(FULL, np.array([1]), np.ones((1, 32), np.bool_))
+    detector.passed(FULL, np.array([1]), np.ones((1, 32), np.bool_), where=100)
     for number in range(1000, 1200):
         agent = detector.issue(1, lane)
         offsets = 4 * np.array([number % 100])

@@ -35,9 +35,9 @@ class Do:
     """One event; the fields that it needs not are left as they are.
 
     Operations: "access" by threads or "touch" by an agent of ``kind`` to 4 bytes of a block's memory; "arrive",
-    "passed" and "done" at a barrier; "sync" (a block barrier), "syncwarp", "fence", "meet" (all arrive at the cluster
-    barrier, ``threads`` wait), "release" and "acquire" of a block's flag; "issue", "completes" and "joined" of an
-    agent, by its number; "exit" of a block.
+    "passed", "done" and "init" of a barrier; "sync" (a block barrier), "syncwarp", "fence", "meet" (all arrive at the
+    cluster barrier, ``threads`` wait), "release" and "acquire" of a block's flag; "issue", "completes" and "joined" of
+    an agent, by its number; "exit" of a block.
     """
 
     op: str
@@ -87,8 +87,8 @@ class Teller:
     def _arrive(self, now: Do, where: int, warps: Ints, lanes: Lanes) -> None:
         self.detector.arrive(now.barrier, warps, lanes, where=where)
 
-    def _passed(self, now: Do, _where: int, warps: Ints, lanes: Lanes) -> None:
-        self.detector.passed(now.barrier, warps, lanes)
+    def _passed(self, now: Do, where: int, warps: Ints, lanes: Lanes) -> None:
+        self.detector.passed(now.barrier, warps, lanes, where=where)
 
     def _done(self, now: Do, *_: object) -> None:
         self.detector.phase_done(now.barrier)
@@ -127,8 +127,11 @@ class Teller:
         agent = self._agents[now.agent]
         self.detector.agent_access(agent, now.kind, block=now.block, offsets=offsets, width=4, where=where)
 
-    def _completes(self, now: Do, *_: object) -> None:
-        self.detector.agent_completes(self._agents[now.agent], now.barrier)
+    def _completes(self, now: Do, where: int, *_: object) -> None:
+        self.detector.agent_completes(self._agents[now.agent], now.barrier, where=where)
+
+    def _init(self, now: Do, where: int, warps: Ints, lanes: Lanes) -> None:
+        self.detector.init_barrier(now.barrier, warps, lanes, where=where)
 
     def _joined(self, now: Do, _where: int, warps: Ints, lanes: Lanes) -> None:
         self.detector.agent_joined(self._agents[now.agent], warps, lanes)

@@ -146,6 +146,14 @@ class ThreadClocks:
         slot, rows, now = self._rows(warps, lanes)
         self._flat()[VISIBLE, slot, rows, rows] = now
 
+    def strangers(self, thread: int, clock: int, warps: Ints, lanes: Flags) -> int | None:
+        """One of some lanes of warps of one cluster that does not come after what a thread did at a clock."""
+        row, lane = np.nonzero(lanes)
+        slot, rows, _ = self._rows(warps, lanes)
+        own = self.column_of(thread)
+        late = np.flatnonzero((self._flat()[KNOWN, slot, rows, own] < clock) & (rows != own))
+        return int(warps[row[late[0]]]) * LANES + int(lane[late[0]]) if late.size else None
+
     # Agents
 
     def issue(self, warp: int, lanes: Flags) -> int:
@@ -174,6 +182,18 @@ class ThreadClocks:
         cluster = (actor // LANES - self.warps) % len(self.clusters)
         thread: int = self._issuers[cluster][actor << CLOCK_BITS | clock]
         return thread
+
+    def issuer_of(self, agent: int) -> int:
+        """The thread, numbered through the launch, that started an operation."""
+        return self.issuer(agent >> CLOCK_BITS, agent & CLOCK_MASK)
+
+    def agent_knows(self, agent: int, thread: int, clock: int) -> bool:
+        """Whether an agent, as long as it has begun nothing else, comes after what a thread did at a clock."""
+        column, began = self.column(agent)
+        slot = int(self._slot[self._cluster[thread // LANES]])
+        if self._agent_clock[slot, column] != began:
+            return True
+        return bool(self._flat()[KNOWN, slot, column, self.column_of(thread)] >= clock)
 
     def moment(self, agent: int, count: int) -> Moment:
         """``count`` accesses of an agent."""
