@@ -141,7 +141,7 @@ DEFECTS = (
         _LOAD,
         _STORE,
     ),
-    _one("no wait for an empty stage", persistent, (PERSISTENT, _WAIT_EMPTY, ""), ("race",), _PRODUCT, _LOAD),
+    _one("no wait for an empty stage", persistent, (PERSISTENT, _WAIT_EMPTY, ""), ("race",), _LOAD),
     _one(
         "a stage released one step early",
         persistent,
@@ -171,7 +171,7 @@ DEFECTS = (
         "too few bytes expected",
         persistent,
         (PERSISTENT, _EXPECT, _EXPECT.replace("BYTES", "BYTES - 16")),
-        ("mbarrier", "race"),
+        ("deadlock",),
         "mbarrier",
     ),
     _one(

@@ -24,7 +24,7 @@ from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.counters import Counters, LineCounts
-from matmill.emulator.report.hazards import Hazard, HazardLog
+from matmill.emulator.report.hazards import Hazard, HazardLog, KernelFault
 from matmill.launch import Launch
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
@@ -92,15 +92,14 @@ def run(
     batches = [clusters[i : i + per_batch].reshape(-1) for i in range(0, len(clusters), per_batch)]
     workers = 1 if races or program.has_atomics else min(threads or 1, len(batches))
 
-    def worker(mine: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
-        return _Pool(context, schedule).run(mine)
-
-    shares = [batches[i::workers] for i in range(workers)]
-    if workers == 1:
-        results = [worker(shares[0])]
-    else:
-        with ThreadPoolExecutor(workers) as executor:
-            results = list(executor.map(worker, shares))
+    try:
+        results = _results(context, [batches[i::workers] for i in range(workers)], schedule)
+    except KernelFault as fault:
+        if detector is not None:
+            found = HazardLog()
+            _report_races(detector, program, launch, space, found)
+            fault.after(found.hazards())
+        raise
     tally, hazards = results[0]
     for other_tally, other_hazards in results[1:]:
         tally.merge(other_tally)
@@ -115,6 +114,20 @@ def run(
         _report_races(detector, program, launch, space, hazards)
     by_line = tally.by_line() if counters else {}
     return Report(tally.counters(by_line), hazards.hazards(), by_line)
+
+
+def _results(
+    context: LaunchContext, shares: list[list[NDArray[np.int64]]], schedule: int
+) -> list[tuple[Tally, HazardLog]]:
+    """Run each share of the batches in a thread of its own."""
+
+    def worker(mine: list[NDArray[np.int64]]) -> tuple[Tally, HazardLog]:
+        return _Pool(context, schedule).run(mine)
+
+    if len(shares) == 1:
+        return [worker(shares[0])]
+    with ThreadPoolExecutor(len(shares)) as executor:
+        return list(executor.map(worker, shares))
 
 
 # Reading a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
@@ -146,19 +159,28 @@ class _Pool:
             for machine in self.machines:
                 machine.underflow[0] = True
 
-        with np.errstate(all="ignore"), np.errstate(under="call", call=noted):
-            for batch in batches:
-                scheduler = self._scheduler(len(batch))
-                scheduler.begin(batch)
-                self._finish(scheduler, batch)
-            while self.waiting:
-                if not self._wake():
-                    raise self.waiting[0].spinning()
-        tally, hazards = Tally(self.context.program), HazardLog()
+        try:
+            with np.errstate(all="ignore"), np.errstate(under="call", call=noted):
+                for batch in batches:
+                    scheduler = self._scheduler(len(batch))
+                    scheduler.begin(batch)
+                    self._finish(scheduler, batch)
+                while self.waiting:
+                    if not self._wake():
+                        raise self.waiting[0].spinning()
+        except KernelFault as fault:
+            fault.after(self._hazards().hazards())
+            raise
+        tally = Tally(self.context.program)
         for machine in self.machines:
             tally.merge(machine.tally)
+        return tally, self._hazards()
+
+    def _hazards(self) -> HazardLog:
+        hazards = HazardLog()
+        for machine in self.machines:
             hazards.merge(machine.hazards)
-        return tally, hazards
+        return hazards
 
     def _finish(self, scheduler: Scheduler, batch: NDArray[np.int64]) -> None:
         if not scheduler.run():
