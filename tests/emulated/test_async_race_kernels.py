@@ -73,6 +73,23 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* o) {
   meet();
 }
 """
+FLAG = """
+extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* o) {
+  __shared__ int s, flag;
+  if (threadIdx.x == 0) s = flag = 0;
+  meet();
+  int v = 1;
+  if (threadIdx.x == 0 && blockIdx.x == 0) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(map(&s, 1)), "r"(v) : "memory");
+    asm volatile("st.release.cluster.shared::cluster.u32 [%0], %1;" :: "r"(map(&flag, 1)), "r"(v) : "memory");
+  } else if (threadIdx.x == 0) {
+    do asm volatile("ld.acquire.cluster.shared::cta.u32 %0, [%1];" : "=r"(v) : "r"(address(&flag)) : "memory");
+    while (v == 0);
+    o[0] = s;
+  }
+  meet();
+}
+"""
 
 DEFECTS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "no last wait on full": (
@@ -90,6 +107,9 @@ DEFECTS: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "no cluster barrier before the read": (
         EXCHANGE, "meet();\n  int v;", "int v;", "race", ("st.shared", "ld.shared::cluster")
     ),
+    "a flag that does not release": (
+        FLAG, "st.release.cluster", "st.relaxed.cluster", "race", ("st.shared::cluster", "ld.shared")
+    ),
     "no cluster barrier at the end": (EXCHANGE, "= v;\n  meet();", "= v;", "cluster", ("ld.shared::cluster", "ret")),
 }  # fmt: skip
 
@@ -104,7 +124,7 @@ def hazards(source: str, schedule: int) -> tuple[Hazard, ...]:
 
 
 @pytest.mark.parametrize("schedule", [0, 1, 2])
-@pytest.mark.parametrize("source", [RING, PUBLISH, EXCHANGE], ids=["ring", "publish", "exchange"])
+@pytest.mark.parametrize("source", [RING, PUBLISH, EXCHANGE, FLAG], ids=["ring", "publish", "exchange", "flag"])
 def test_right_kernels_are_silent(source: str, schedule: int) -> None:
     assert not hazards(source, schedule)
 

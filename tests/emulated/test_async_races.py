@@ -48,8 +48,8 @@ def completes(agent: int, barrier: tuple[int, int] = FULL) -> Do:
     return Do("completes", agent=agent, barrier=barrier)
 
 
-def joined(agent: int, *threads: Thread) -> Do:
-    return Do("joined", threads, agent=agent)
+def waited(agent: int, *threads: Thread) -> Do:
+    return Do("waited", threads, agent=agent)
 
 
 def fence(*threads: Thread) -> Do:
@@ -122,7 +122,7 @@ RACY: dict[str, tuple[list[Do], Found]] = {
         {("race", 3, 4)},
     ),
     "a store's source reused by others": (
-        [issue(PRODUCER), async_("read", 0), joined(0, PRODUCER), by("write", CONSUMER)],
+        [issue(PRODUCER), async_("read", 0), waited(0, PRODUCER), by("write", CONSUMER)],
         {("race", 1, 3)},
     ),
     "a copy's end tells nothing of its issuer": (
@@ -169,14 +169,14 @@ RACY: dict[str, tuple[list[Do], Found]] = {
 FREE: dict[str, list[Do]] = {
     "a store's source": [
         *(by("write", CONSUMER), fence(CONSUMER), SYNC, issue(PRODUCER), async_("read", 0)),
-        *(joined(0, PRODUCER), SYNC, by("write", CONSUMER)),
+        *(waited(0, PRODUCER), SYNC, by("write", CONSUMER)),
     ],
     "a ring": [
         *(*LOAD, passed(FULL, CONSUMER), by("read", CONSUMER), *FREED),
         *(*RELOAD, done(FULL), passed(FULL, CONSUMER), by("read", CONSUMER)),
     ],
     "a ring with wgmma": [
-        *(*LOAD, passed(FULL, CONSUMER), issue(CONSUMER), async_("read", 1), joined(1, CONSUMER), *FREED),
+        *(*LOAD, passed(FULL, CONSUMER), issue(CONSUMER), async_("read", 1), waited(1, CONSUMER), *FREED),
         *(issue(PRODUCER), async_("write", 2)),
     ],
     "a barrier that is ready": [init(FULL), SYNC, *LOAD, passed(FULL, CONSUMER)],
@@ -214,7 +214,7 @@ def test_nothing_else_is(name: str) -> None:
 @st.composite
 def event(draw: st.DrawFn) -> Do:
     op = draw(st.sampled_from([
-        *("access",) * 6, *("touch",) * 4, *("issue",) * 3, *("completes", "joined", "fence") * 2,
+        *("access",) * 6, *("touch",) * 4, *("issue",) * 3, *("completes", "waited", "fence") * 2,
         *("arrive", "done", "passed") * 2, "release", "acquire", "sync", "syncwarp", "meet",
     ]))  # fmt: skip
     warp = draw(st.integers(0, SIZE * WARPS - 1))

@@ -36,7 +36,7 @@ class Do:
 
     Operations: "access" by threads or "touch" by an agent of ``kind`` to 4 bytes of a block's memory; "arrive",
     "passed", "done" and "init" of a barrier; "sync" (a block barrier), "syncwarp", "fence", "meet" (all arrive at the
-    cluster barrier, ``threads`` wait), "release" and "acquire" of a block's flag; "issue", "completes" and "joined" of
+    cluster barrier, ``threads`` wait), "release" and "acquire" of a block's flag; "issue", "completes" and "waited" of
     an agent, by its number; "exit" of a block.
     """
 
@@ -53,10 +53,10 @@ def possible(program: list[Do]) -> list[Do]:
     """The program without what agents do before they exist or after their end."""
     kept, issued, ended = [], 0, set()
     for now in program:
-        if now.op in ("touch", "completes", "joined") and (now.agent >= issued or now.agent in ended):
+        if now.op in ("touch", "completes", "waited") and (now.agent >= issued or now.agent in ended):
             continue
         issued += now.op == "issue"
-        if now.op in ("completes", "joined"):
+        if now.op in ("completes", "waited"):
             ended.add(now.agent)
         kept.append(now)
     return kept
@@ -133,7 +133,7 @@ class Teller:
     def _init(self, now: Do, where: int, warps: Ints, lanes: Lanes) -> None:
         self.detector.init_barrier(now.barrier, warps, lanes, where=where)
 
-    def _joined(self, now: Do, _where: int, warps: Ints, lanes: Lanes) -> None:
+    def _waited(self, now: Do, _where: int, warps: Ints, lanes: Lanes) -> None:
         self.detector.agent_joined(self._agents[now.agent], warps, lanes)
 
     def _exit(self, now: Do, where: int, *_: object) -> None:
@@ -232,7 +232,7 @@ class Reference:
     def _completes(self, now: Do, _where: int) -> None:
         self._barriers[now.barrier].opened.append(self._agents[now.agent][1])
 
-    def _joined(self, now: Do, _where: int) -> None:
+    def _waited(self, now: Do, _where: int) -> None:
         for thread in now.threads:
             self._graph.step(thread, self._agents[now.agent][1])
 

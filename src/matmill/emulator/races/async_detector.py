@@ -17,6 +17,9 @@ Shared memory is checked lane by lane with ``thread_clocks``. Global memory is c
 order mbarriers and cluster barriers are added (``release_order``). Asynchronous accesses to global memory are those of
 the issuing thread when it issues them, so a missing wait for such a write is not found.
 
+A ``.cluster`` scope counts as ``.gpu`` in a launch with clusters: that it is too narrow for blocks of two clusters is
+not found.
+
 Other blocks of the cluster may access a block's shared memory only until its last thread ends: ``remote_accesses``.
 """
 
@@ -110,6 +113,7 @@ class AsyncDetector(RaceDetector):
             self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
         blocks = warp // self._warps_per_block if owners is None else owners
         if ordering is not None:
+            ordering = self._in_cluster(ordering)
             self._flags.access(
                 space, warp=warp, addresses=addresses, active=active, kind=kind, ordering=ordering, owners=blocks
             )
@@ -122,8 +126,13 @@ class AsyncDetector(RaceDetector):
 
     def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
         """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        ordering = self._in_cluster(ordering)
         self._flags.fence(warps, lanes, ordering)
         super().fence(warps, lanes, ordering)
+
+    def _in_cluster(self, ordering: Ordering) -> Ordering:
+        """A scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
+        return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
     def barrier(self, warps: Ints) -> None:
         """Let ``warps`` (int64[m], one block's) meet."""

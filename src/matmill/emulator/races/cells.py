@@ -13,7 +13,7 @@ Elsewhere another slot is added to every cell, so that nothing is forgotten.
 
 Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
 after a third. Cells then grow to ``most`` accesses of a kind that nothing orders among themselves, and forget more: a
-race may be missed there, none is invented. There a write also takes the place of all reads that happen before it, since
+race may be missed there, none is invented. There a write also stands for all reads that happen before it, since
 who comes after an asynchronous write need not know what came before it, and yet comes after that too. An atomic
 represents all atomics and strong writes before it in its cell: it observed them, so whatever comes after it comes after
 them.

@@ -106,8 +106,8 @@ class ThreadClocks:
         new[1:] = np.any([bits[1:] != bits[:-1], *(each[1:] != each[:-1] for each in entries)], axis=0)
         keys, warp, lane, now, plane = (each[new] for each in entries)
         first = (keys >> CLOCK_BITS) - 1
-        slot, member = self._places(warp)
-        _, column = self._places(first)
+        slot, member = self._members(warp)
+        _, column = self._members(first)
         clock = keys & CLOCK_MASK
         told = self._table[plane, slot, member * LANES + lane, column] >= clock[:, None]
         late = bits[new] & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
@@ -133,7 +133,7 @@ class ThreadClocks:
 
     def meet(self, warps: Ints) -> None:
         """Let all lanes of each group of warps (int64[groups, n]) know what all of the group do."""
-        slot, member = self._places(warps)
+        slot, member = self._members(warps)
         rows = (member[:, :, None] * LANES + np.arange(LANES)).reshape(len(warps), -1)
         flat = self._flat()
         vectors = flat[:, slot[:, :1], rows].max(axis=2)
@@ -204,7 +204,7 @@ class ThreadClocks:
     def column(self, agent: int) -> tuple[int, int]:
         """Where vectors have an agent, and its clock."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
-        _, member = self._places(np.array([actor // LANES]))
+        _, member = self._members(np.array([actor // LANES]))
         return int(member[0]) * LANES + actor % LANES, clock
 
     def finished(self, agent: int) -> Vectors:
@@ -246,10 +246,10 @@ class ThreadClocks:
         """The slots and rows of some lanes of warps, and their clocks."""
         row, lane = np.nonzero(lanes)
         warps = np.asarray(warps, np.int64)[row]
-        slot, member = self._places(warps)
+        slot, member = self._members(warps)
         return slot, member * LANES + lane, self.clocks.now[warps]
 
-    def _places(self, warps: Ints) -> tuple[Ints, Ints]:
+    def _members(self, warps: Ints) -> tuple[Ints, Ints]:
         """The slot of each warp's cluster, and the warp's number in it."""
         agents = warps >= self.warps
         if agents.any():
