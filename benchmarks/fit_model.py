@@ -15,10 +15,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from lab.model_fit import Judged, Samples, Verdict, fit, grouped, judge, write
+from lab.model_fit import Found, Judged, Samples, Verdict, fit, grouped, judge, write
 from lab.models import MODELS
 from matmill import arch as arches
 from matmill.arch import DEFAULT as DEFAULT_ARCH
+from matmill.arch import Arch
+from matmill.errors import MatmillError
 
 _WORST = 10
 
@@ -34,9 +36,8 @@ def main() -> None:
     parser.add_argument("--judge-only", action="store_true", help="judge the model as it is")
     parser.add_argument("--arch", default=DEFAULT_ARCH, help=f"the GPU of the records (default: {DEFAULT_ARCH})")
     args = parser.parse_args()
-    arch = arches.get(args.arch)
     entry = MODELS[args.model]
-    model, found = entry.model, entry.read(args.records)
+    model, (arch, found) = entry.model, _read(parser, args)
     if unknown := set(args.only) - set(model.names):
         parser.error(f"--only: {args.model} has no {', '.join(sorted(unknown))}; it has {', '.join(model.names)}")
     if args.within <= 1:
@@ -56,6 +57,19 @@ def main() -> None:
     if args.write:
         write(model.path, constants)
         print(f"written to {model.path.name}")
+
+
+def _read(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[Arch, list[Found[Any]]]:
+    """The GPU and the problems of the records; ends with a message where there are none."""
+    try:
+        arch, found = arches.get(args.arch), MODELS[args.model].read(args.records)
+    except (MatmillError, OSError) as error:
+        parser.error(str(error))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        parser.error(f"records: no records of a search for {args.model} ({type(error).__name__}: {error})")
+    if not any(args.judge_only or one.part == "fit" for one in found):
+        parser.error(f"records: they hold no problem to {'judge' if args.judge_only else 'fit'} {args.model} by")
+    return arch, found
 
 
 def _report(part: str, judged: Sequence[Judged[Any]], layout: Callable[[Any], str]) -> None:

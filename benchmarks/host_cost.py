@@ -70,6 +70,10 @@ class StandInTensor:
         """Never lazily negated."""
         return False
 
+    def is_inference(self) -> bool:
+        """Never made in inference mode."""
+        return False
+
     def new_empty(self, shape: Any, dtype: str = "float32") -> StandInTensor:
         """A result; torch's takes about a microsecond."""
         return StandInTensor(shape if isinstance(shape, tuple) else (shape,), dtype)
@@ -83,10 +87,15 @@ def _stand_in_torch() -> ModuleType:
     torch: Any = ModuleType("torch")
     for name in (*ELEMENTWISE, "int16", "uint8", "strided"):
         setattr(torch, name, name)
-    torch.is_grad_enabled = lambda: False
+    torch.is_grad_enabled = torch.is_inference_mode_enabled = lambda: False
     torch.Tensor, torch.nn = StandInTensor, SimpleNamespace(Parameter=StandInTensor)
     torch.empty_like = lambda x: x.new_empty(x.shape)
-    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda _device: 0)  # noqa: SLF001 — what matmill asks
+    torch._C = SimpleNamespace(  # noqa: SLF001 — what matmill asks
+        _cuda_getCurrentRawStream=lambda _device: 0, _is_tracing=lambda: False, _increment_version=len
+    )
+    torch.autograd = SimpleNamespace(
+        forward_ad=SimpleNamespace(_current_level=-1), graph=SimpleNamespace(increment_version=id)
+    )
     made: ModuleType = torch
     return made
 

@@ -39,7 +39,7 @@ def main() -> None:
     kept = float((points.astype(np.float64) ** 2).sum() / (wide**2).sum())
     centres = np.stack([points[digits.target == digit].mean(axis=0) for digit in range(10)])
     # |p - c|^2 without the term that all centres share: c.c - 2 p.c, one product with the last term added.
-    distances = matmill.matmul(points, centres.T, (centres**2).sum(axis=1), alpha=-2, beta=1)
+    distances = matmill.matmul(points, centres.T, c=(centres**2).sum(axis=1), alpha=-2, beta=1)
     right = float((distances.argmin(axis=1) == digits.target).mean())
     print(
         f"Gram matrix {gram.shape[0]} x {gram.shape[1]} of {len(x)} digits, error {worst:.1e} (allowed {allowed:.1e})"

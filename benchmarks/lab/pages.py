@@ -247,7 +247,7 @@ def _phases(record: Record) -> str:
         cells = []
         for name in names:
             phase = row["phases"][name]
-            rate = f", {units.count(phase['bytes'] / phase['seconds'])}B/s" if phase["bytes"] else ""
+            rate = f", {units.quantity(phase['bytes'] / phase['seconds'], 'B/s')}" if phase["bytes"] else ""
             cells.append(units.seconds(phase["seconds"]) + rate)
         rows.append([row["rung"], units.seconds(row["seconds"]), *cells])
     return f"## Measured at {size_of(record)}\n\n{environment_of(record)}\n\n{markdown(['rung', 'wall', *names], rows)}"

@@ -32,12 +32,14 @@ class Kind:
 
         Raises :class:`~matmill.errors.ArgumentError` for a file that is no such record.
         """
-        text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
         try:
+            text = path.read_text(encoding="utf-8")
+            whole = text[: text.rfind("\n") + 1]
             lines = [json.loads(line) for line in whole.splitlines()]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._wrong(path, f"a line that is not JSON ({error})") from None
+        if not all(isinstance(line, dict) for line in lines):
+            raise self._wrong(path, "a line that is no JSON object")
         if not lines or lines[0].get("record") != self.name:
             raise self._wrong(path, "no header of a search")
         if whole != text:

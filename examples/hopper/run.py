@@ -239,7 +239,9 @@ def in_emulator(
 ) -> tuple[Array, emulator.Report]:
     """D and the emulator's report, hazards among it; the options are those of ``emulator.run``."""
     memory, arrays = emulator.Memory(), trial.arrays()
-    pointers = {name: memory.bind(name, array, access="rw" if name in trial.written else "r") for name, array in arrays.items()}
+    pointers = {
+        name: memory.bind(name, array, access="rw" if name in trial.written else "r") for name, array in arrays.items()
+    }
     ptx = compile_ptx(trial.source(changes), TARGET)
     report = emulator.run(ptx, trial.launch(pointers), memory, late_copies=late_copies, schedule=schedule)
     return arrays["D"], report

@@ -11,7 +11,6 @@ What a GPU really does is measured by ``matmill probe`` and kept in an arch file
 from __future__ import annotations
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -376,7 +375,7 @@ def load(path: Traversable) -> Measured:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         wrong = _why_not(document)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         wrong = f"no JSON ({error})"
     if wrong:
         raise ArgumentError(
@@ -391,6 +390,8 @@ def load(path: Traversable) -> Measured:
 #: The folder of arch files, in the package and in the cache folder, and their format.
 _FOLDER, _FORMAT = "arches", 1
 _WORDS = {"date", "driver"}
+#: No figure of a GPU comes near this, and what is computed from smaller ones stays finite.
+_MOST_FIGURE = 1e30
 
 
 @cache
@@ -413,6 +414,6 @@ def _why_not(document: Any) -> str | None:
         return f"matrix_flops {matrix!r}"
     figures = {name: values[name] for name in names - _WORDS - {"matrix_flops"}} | matrix
     for name, value in figures.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST_FIGURE:
             return f"{name} {value!r}"
     return next((f"{name} {values[name]!r}" for name in sorted(_WORDS) if not isinstance(values[name], str)), None)

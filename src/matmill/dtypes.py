@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from matmill.errors import DTypeError
+from matmill.errors import DTypeError, by_copy
 
 
 @dataclass(frozen=True, eq=False)  # one object per type: compared by identity, which is quick in keys
@@ -92,7 +92,10 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
             argument=argument,
             got=f"dtype {dtype.str!r} in non-native byte order",
             wanted="native byte order",
-            fix=f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
+            fix=by_copy(
+                argument,
+                f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
+            ),
         )
     return named(dtype.name, argument, table, fix=f"Convert it first, for example {argument}.astype('float32').")
 
@@ -111,5 +114,6 @@ def named(
     found = table.get(name)
     if found is None:
         *others, last = table
-        raise DTypeError(argument=argument, got=f"dtype {name}", wanted=f"{', '.join(others)} or {last}", fix=fix)
+        wanted = f"{', '.join(others)} or {last}"
+        raise DTypeError(argument=argument, got=f"dtype {name}", wanted=wanted, fix=by_copy(argument, fix))
     return found

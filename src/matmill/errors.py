@@ -78,6 +78,10 @@ class TruncatedFileError(MatmillError, OSError):
     """A file behind an array that has become shorter than the array."""
 
 
+class OutOfMemoryError(MatmillError, MemoryError):
+    """A result, or what computing it takes, that is larger than the memory it must fit in."""
+
+
 class IllegalConfigError(MatmillError, ValueError):
     """A kernel configuration that the problem or the architecture rules out."""
 
@@ -88,6 +92,31 @@ class EmulationError(MatmillError, RuntimeError):
 
 def _made_again(kind: type[MatmillError], args: tuple[Any, ...]) -> MatmillError:
     return kind.__new__(kind, *args)
+
+
+def by_copy(argument: str, fix: str) -> str:
+    """The advice to use a copy of an argument, but for ``out``: a copy of it would get the result and be thrown away.
+
+    >>> by_copy("a", "Pass a.copy()."), by_copy("out", "Pass out.copy().")
+    ('Pass a.copy().', 'Omit out= and use the array that is returned.')
+    """
+    return fix if argument != "out" else OMIT_OUT
+
+
+OMIT_OUT = "Omit out= and use the array that is returned."
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes, for messages.
+
+    >>> size(1000), size(3 << 29), size(2**81), size(2**100)
+    ('1000 bytes', '1.50 GiB', '2.00 YiB', '1,048,576.00 YiB')
+    """
+    power = min(max(0, nbytes.bit_length() - 1) // 10, len(_UNITS))
+    return f"{nbytes / 1024**power:,.2f} {_UNITS[power - 1]}" if power else f"{nbytes} bytes"
+
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:

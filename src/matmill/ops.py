@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
-from matmill.arrays import inspect, resolve_stream
+from matmill.arrays import inspect, resolve_stream, will_write
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
-from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, scalar
+from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, out_of_memory, scalar
 from matmill.dtypes import ALL
+from matmill.errors import ArgumentError
 
 #: Past the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
@@ -22,20 +23,21 @@ def matmul(
     a: Any,
     b: Any,
     /,
+    *misplaced: Never,
     c: Any = None,
-    *,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     out: Any = None,
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """``alpha * (a @ b) + beta * c`` for arrays of float32, float64, float16 or bfloat16.
+    """``alpha * (a @ b)``, or ``alpha * (a @ b) + beta * c``, of float32, float64, float16 or bfloat16.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
-    result. ``c`` broadcasts to the result's shape. Strides may be anything, zero and negative ones included, and every
-    extent may be 0 (a product over k = 0 is zero).
+    result. ``c`` broadcasts to the result's shape. It needs a ``beta``, and both are keywords: a third array by
+    position, which NumPy takes for ``out``, is refused. Strides may be anything, zero and negative ones included, and
+    every extent may be 0 (a product over k = 0 is zero).
 
     In float16 and bfloat16, terms and scalars are multiplied and summed in float32, and the result is rounded once.
     GPUs before Ampere have no tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
@@ -43,6 +45,9 @@ def matmul(
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
     result's shape and dtype and share no memory with the inputs; it may be exactly ``c``.
+
+    torch tensors are plain ones: what records derivatives, has tangents or is transformed (``vmap``, ``torch.func``)
+    is refused, and :mod:`matmill.torch` takes it. Writing into a tensor counts up its version, as in torch.
 
     As in BLAS, ``beta = 0`` means that ``c`` is not read, and ``alpha = 0`` that ``a`` and ``b`` are not: NaN there
     does not reach the result.
@@ -57,8 +62,8 @@ def matmul(
     Raises :class:`~matmill.errors.ShapeError`, :class:`~matmill.errors.DTypeError`,
     :class:`~matmill.errors.DeviceError`, :class:`~matmill.errors.AliasError`, :class:`~matmill.errors.ReadOnlyError`,
     :class:`~matmill.errors.ArgumentError`, :class:`~matmill.errors.UnknownNameError`,
-    :class:`~matmill.errors.NoGPUError` or, where no kernel takes the product on this GPU,
-    :class:`~matmill.errors.IllegalConfigError` before anything is written.
+    :class:`~matmill.errors.NoGPUError`, :class:`~matmill.errors.OutOfMemoryError` or, where no kernel takes the product
+    on this GPU, :class:`~matmill.errors.IllegalConfigError` before anything is written.
 
     >>> import numpy as np
     >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -66,22 +71,24 @@ def matmul(
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
     """
+    if misplaced:
+        raise _third_array()
     return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
 
 
 def inner(
     e: Any,
     f: Any,
+    *misplaced: Never,
     c: Any = None,
-    *,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float | None = None,
     out: Any = None,
     stream: object = None,
     executor: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """``alpha * (e @ f) + beta * c`` for few rows and columns and a long sum: a tall-skinny product.
+    """``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
 
     ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
@@ -108,6 +115,8 @@ def inner(
            [625., 625.]], dtype=float16)
     """
     check_callable(progress, "progress")
+    if misplaced:
+        raise _third_array()
     return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
 
 
@@ -192,18 +201,31 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     return _delivered(request, call, named)
 
 
+_CURES = "To add the array, pass c=array, beta=1.0; to write the result into it, pass out=array."
+
+
+def _third_array() -> ArgumentError:
+    return ArgumentError(
+        argument="c", got="an array by position", wanted="two arrays by position and all others by name", fix=_CURES
+    )
+
+
 def _product(  # noqa: PLR0917 — one call per product, and keywords would cost it 0.2 µs
     operation: Operation,
     first: Any,
     second: Any,
     c: Any,
     alpha: float,
-    beta: float,
+    beta: float | None,
     out: Any,
     stream: object,
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
+    if beta is None:
+        if c is not None:
+            raise ArgumentError(argument="c", got="an array without beta", wanted="c together with beta", fix=_CURES)
+        beta = 0.0
     # `scalar` checks numbers that are no floats.
     if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
         known = fast_path.repeat(operation, first, second, out)
@@ -231,11 +253,16 @@ def _delivered(
     request: Request, call: Call, stream: int | None, progress: Callable[[int, int], None] | None = None
 ) -> Any:
     """The result, from the backend that was chosen."""
+    if request.out is not None:
+        will_write(request.array, request.out.library)
     if call.signature or request.home.device[0] == "cuda":
         result = on_gpu(request, call, stream)
         if not fast_path.torch.classes and request.home.library == "torch":
             fast_path.torch.meet()
         return result
-    if call.backend == "gpu":
-        return through_gpu(request, call.shape, stream, progress)
-    return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)
+    try:
+        if call.backend == "gpu":
+            return through_gpu(request, call.shape, stream, progress)
+        return on_cpu(request, call.shape) if call.backend == "cpu" else emulated(request, call.shape)
+    except MemoryError as error:
+        raise out_of_memory(request, call.shape, f"one that fits in memory with its operands ({error})") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from matmill.errors import ArgumentError, EmulationError, unknown_name
 from matmill.launch import Pointer, TensorMap
@@ -51,6 +52,8 @@ _PROMOTIONS = (0, 64, 128, 256)
 _MOST_DIMENSIONS = 5
 _MOST_BOX = 256
 _MOST_STEP = 8
+#: The shared memory of a block, in bytes.
+_MOST_BOX_BYTES = 227 * 1024
 _ADDRESS_BITS = 57
 _STRIDE_BITS = 40
 _LABEL = "tensor map"
@@ -264,6 +267,12 @@ def _broken_rules(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:
     if not tensor.interleave and tensor.swizzle and row > tensor.swizzle:
         wanted = f"at most the {tensor.swizzle} of the swizzle"
         yield "box[0]", f"{row} bytes", wanted, "Copy several boxes, each as wide as the swizzle."
+    # The driver divides and rounds down, so that a box narrower than an element stride counts as nothing.
+    along = zip(tensor.box, tensor.element_strides, strict=True)
+    nbytes = element.itemsize * prod(extent // step for extent, step in along)
+    if nbytes > _MOST_BOX_BYTES:
+        wanted = f"at most {_MOST_BOX_BYTES}, the shared memory of a block"
+        yield "box", f"{nbytes} bytes", wanted, "Copy several smaller boxes."
     if tensor.nan_fill and not element.floating:
         yield "nan_fill", f"elements of type {tensor.element}", "floating-point elements", "Fill with zeros."
 
@@ -280,8 +289,6 @@ def _broken_modes(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:
             yield name, f"{value} bytes", f"one of {', '.join(map(str, known))}", "TMA knows no others on sm_90."
     if tensor.interleave and len(tensor.sizes) < 3:
         yield "interleave", f"{len(tensor.sizes)} dimensions", "at least 3", "Set interleave=0."
-    if tensor.interleave == 32 and tensor.swizzle != 32:
-        yield "swizzle", f"{tensor.swizzle} bytes", "32 with an interleave of 32", "Set swizzle=32."
 
 
 def _broken_dimensions(tensor: TensorMap) -> Iterator[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from matmill.dispatch import fast_path, plan_cache
 from matmill.dtypes import ELEMENTWISE
 from matmill.runtime import gpu, stream_scratch
 from support.compiled import in_ptx_alone
-from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors
+from support.fake_gpu import FakeGPU, Parameter, Tensor, Tensors, unpack_dual, written
 
 
 @pytest.fixture
@@ -34,10 +34,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
 def tensors(device: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> Tensors:
     """Tensors of a stand-in for torch, whose current stream is 33."""
     names = {name: name for name in (*ELEMENTWISE, "int16", "uint8", "strided")}
-    stream = SimpleNamespace(_cuda_getCurrentRawStream=lambda _index: 33)
+    inside = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda _index: 33, _is_tracing=lambda: Tensor.tracing, _increment_version=written
+    )
+    graph = SimpleNamespace(increment_version=lambda x: written((x,)))
+    autograd = SimpleNamespace(graph=graph, forward_ad=SimpleNamespace(_current_level=-1, unpack_dual=unpack_dual))
     classes = {"Tensor": Tensor, "nn": SimpleNamespace(Parameter=Parameter)}
     made = {"empty_like": lambda x: x.new_empty(x.shape), "is_grad_enabled": lambda: Tensor.recording}
-    fake = SimpleNamespace(**names, **classes, **made, _C=stream)
+    made["is_inference_mode_enabled"] = lambda: Tensor.inferring
+    fake = SimpleNamespace(**names, **classes, **made, _C=inside, autograd=autograd)
     monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setattr(operand_module, "_readers", {})
     monkeypatch.setattr(fast_path, "torch", fast_path._Torch())

@@ -32,7 +32,7 @@ def _random(seed: int, *shape: int) -> Array:
 def test_numpy_arrays_travel(device: FakeGPU) -> None:
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     for _ in range(2):
-        result = matmill.matmul(a, b, c, alpha=0.5, beta=2)
+        result = matmill.matmul(a, b, c=c, alpha=0.5, beta=2)
         assert check(result, a, b, c, alpha=0.5, beta=2).ok
     assert len(device.launches) == 2
     assert device.uploaded == [a.nbytes, b.nbytes, c.nbytes] * 2
@@ -54,7 +54,7 @@ def test_alpha_and_beta_of_one_plan_may_change(device: FakeGPU) -> None:
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     out = np.empty_like(c)
     for alpha, beta in ((1, 0), (2, 1), (2, 3), (1, 0), (0, 1)):
-        matmill.matmul(a, b, c, alpha=alpha, beta=beta, out=out)
+        matmill.matmul(a, b, c=c, alpha=alpha, beta=beta, out=out)
         assert check(out, a, b, c, alpha=alpha, beta=beta).ok
     assert len(device.launches) == 5
 
@@ -105,7 +105,7 @@ def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     x, y, z = (InterfaceArray(device, array, stream) for array, stream in ((a, 5), (b, 6), (c, None)))
     out = InterfaceArray(device, np.empty_like(c), 5)
-    matmill.matmul(x, y, z, beta=1, out=out)
+    matmill.matmul(x, y, c=z, beta=1, out=out)
     assert [stream for _, stream in device.launches] == [5]
     assert device.orders == [(6, 5), (5, 6)]
     result = out.buffer.data.view(np.float32).reshape(20, 40)
@@ -147,7 +147,7 @@ def last_block(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_host_arrays_through_the_last_block(device: FakeGPU, dtype: str) -> None:
     e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
     for _ in range(2):
-        assert check(matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu"), e, f, c, alpha=0.5, beta=2).ok
+        assert check(matmill.inner(e, f, c=c, alpha=0.5, beta=2, executor="gpu"), e, f, c, alpha=0.5, beta=2).ok
     assert [launch.entry for launch, _ in device.launches] == ["inner"] * 2
 
 
@@ -185,7 +185,7 @@ def _pointers(launch: Launch, *names: str) -> tuple[int, ...]:
 @pytest.mark.parametrize("dtype", ALL)
 def test_host_arrays_through_two_launches(device: FakeGPU, dtype: str) -> None:
     e, f, c = (_random(i, *shape).astype(ALL[dtype].numpy) for i, shape in enumerate(((4, 900), (900, 3), (4, 3))))
-    result = matmill.inner(e, f, c, alpha=0.5, beta=2, executor="gpu")
+    result = matmill.inner(e, f, c=c, alpha=0.5, beta=2, executor="gpu")
     assert check(result, e, f, c, alpha=0.5, beta=2).ok
     assert [launch.entry for launch, _ in device.launches] == ["inner", "splitk_reduce"]
     device.uploaded.clear()
@@ -213,7 +213,7 @@ def test_tensors_stay_in_place_and_lend_the_workspace(device: FakeGPU, tensors: 
     e, f, c = (_random(i, *shape).astype(kind) for i, shape in enumerate(((4, 901), (901, 3), (4, 3))))
     x, y, z = tensors(e), tensors(f), tensors(c)
     for turn in range(2):
-        result = matmill.inner(x, y, z, alpha=0.5, beta=1.0 + turn)
+        result = matmill.inner(x, y, c=z, alpha=0.5, beta=1.0 + turn)
         assert check(result.base, e, f, c, alpha=0.5, beta=1.0 + turn).ok
     workspace = 3 * 4 * 3 * ALL[dtype].accumulator.itemsize
     assert tensors.made == [(12, dtype), (workspace, "uint8")] * 2

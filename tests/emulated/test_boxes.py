@@ -23,7 +23,8 @@ from matmill.emulator.memory.boxes import (
 )
 from matmill.errors import ArgumentError, EmulationError
 from matmill.launch import Pointer, TensorMap
-from support.tensor_maps import START, box_bytes, box_elements, load_one, small_maps, span, store_one
+from matmill.tensor_map import ELEMENTS
+from support.tensor_maps import START, box_bytes, box_elements, load_one, shared_bytes, small_maps, span, store_one
 
 TILE = TensorMap(Pointer("tensor map", START), "bfloat16", (100, 70), (208,), (64, 8), swizzle=128)
 MATRIX = TensorMap(Pointer("tensor map", START), "float32", (8, 4), (32,), (4, 2))
@@ -36,15 +37,18 @@ def noise(seed: int, size: int) -> NDArray[np.uint8]:
 
 def draw_boxes(data: st.DataObject, tensor: TensorMap, *, least: int) -> tuple[Boxes, NDArray[np.int64], Any]:
     """Some boxes of a map, where they are in the shared memory of a block each, and their coordinates."""
-    one = st.tuples(*(st.integers(least * box, size + 1) for box, size in zip(tensor.box, tensor.sizes, strict=True)))
+    limits = [(least * box, size + 1) for box, size in zip(tensor.box, tensor.sizes, strict=True)]
+    chunk = 16 // ELEMENTS[tensor.element].itemsize
+    along = st.integers(limits[0][0] // chunk, limits[0][1] // chunk).map(lambda n: n * chunk)
+    one = st.tuples(along, *(st.integers(*limit) for limit in limits[1:]))
     coordinates = data.draw(st.lists(one, min_size=1, max_size=3))
-    slots = st.integers(0, (BLOCK - box_bytes(tensor)) // 128)
+    slots = st.integers(0, (BLOCK - shared_bytes(tensor)) // 128)
     address = data.draw(st.lists(slots, min_size=len(coordinates), max_size=len(coordinates)))
     return Boxes.of(tensor, np.array(coordinates, np.int32)), 128 * np.array(address), coordinates
 
 
 def fits(tensor: TensorMap) -> bool:
-    return box_bytes(tensor) <= BLOCK
+    return shared_bytes(tensor) <= BLOCK
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,7 +63,7 @@ def test_loads_fill_shared_memory_as_element_by_element(tensor: TensorMap, data:
         load_one(memory, expected[first : first + BLOCK], tensor, at, int(where))
     write_shared(shared, base, boxes, address, read_global(memory, START, boxes))
     np.testing.assert_array_equal(shared, expected)
-    assert boxes.nbytes == box_bytes(tensor)
+    assert (boxes.nbytes, boxes.shared_bytes) == (box_bytes(tensor), shared_bytes(tensor))
 
 
 @settings(max_examples=100, deadline=None)
@@ -123,7 +127,7 @@ def test_reductions_combine_each_element(operation: str, element: str, word: str
     memory = rng.integers(0, 50, 256 // np.dtype(word).itemsize).astype(word).view(np.uint8)
     shared = rng.integers(0, 50, 256 // np.dtype(word).itemsize).astype(word).view(np.uint8)
     expected = memory.copy()
-    coordinates = np.array([(0, 1), (1, 2), (0, 1)])
+    coordinates = np.array([(0, 1), (width, 2), (0, 1)])
     with np.errstate(over="ignore"):
         for at in coordinates.tolist():
             combine = partial(combined, operation)
@@ -182,7 +186,7 @@ def test_a_tile_costs_its_sectors_and_a_wavefront_for_128_bytes() -> None:
 
 def test_outside_the_tensor_there_are_zeros_or_the_nan_of_tma() -> None:
     memory = np.ones(span(MATRIX), np.uint8)
-    outside = np.array([[8, 0], [-4, 0], [0, 4], [0, -2], [2**31 - 1, -(2**31)]])
+    outside = np.array([[8, 0], [-4, 0], [0, 4], [0, -2], [2**31 - 4, -(2**31)]])
     for tensor, fill in ((MATRIX, 0), (replace(MATRIX, nan_fill=True), 0x7FF77FF7)):
         loaded = read_global(memory, START, Boxes.of(tensor, outside)).view(np.uint32)
         assert (loaded == fill).all()
@@ -204,7 +208,7 @@ def test_tf32_is_rounded_on_the_way_in_alone() -> None:
     ("change", "coordinates", "error", "match"),
     [
         ({}, [[0]], ArgumentError, "got 1 coordinates; wanted 2"),
-        ({"box": (32, 8)}, [[0, 0]], EmulationError, "rows of 64 bytes, swizzled over 128"),
+        ({}, [[0, 0], [12, 3]], ArgumentError, r"a box at \(12, 3\); wanted a first coordinate .* multiple of 8: 16"),
         ({"interleave": 16}, [[0, 0]], EmulationError, "an interleave of 16 bytes"),
         (
             {"box": (64, 256, 8), "sizes": (64, 9, 9), "strides": (128, 128)},

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import matmill
 from matmill import arrays, ops
 from matmill.dispatch import fast_path, plan_cache
-from matmill.errors import AliasError, ArgumentError, DTypeError, ShapeError
+from matmill.errors import AliasError, ArgumentError, DTypeError, ReadOnlyError, ShapeError
 from support.fake_gpu import FakeGPU, Parameter, Subclass, Tensor, Tensors
 
 Array = NDArray[Any]
@@ -98,7 +98,7 @@ def test_scalars_and_other_arguments_are_for_the_checked_path(tensors: Tensors, 
         assert (matmill.transpose_add(tensors(x), tensors(y), alpha=2.0).base == 2 * x.T + y).all()
         assert (matmill.transpose_add(tensors(x), tensors(y), beta=1).base == x.T + y).all()
         c = _matrix(2, 20, 20)
-        assert (matmill.matmul(tensors(x), tensors(y), tensors(c), beta=1.0).base == x @ y + c).all()
+        assert (matmill.matmul(tensors(x), tensors(y), c=tensors(c), beta=1.0).base == x @ y + c).all()
     assert len(checked) == 2 * (2 + 2 + 3)
     with pytest.raises(ArgumentError, match="beta"):
         matmill.matmul(tensors(x), tensors(y), beta=1.0)
@@ -257,6 +257,59 @@ def test_lazily_negated_tensors_and_other_types_are_refused_as_ever(place: str, 
     given = {name: tensors(array.astype(np.float64 if name == place else np.float32)) for name, array in arrays.items()}
     with pytest.raises(DTypeError):
         matmill.transpose_add(given["x"], given["y"], out=given["out"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_write_counts_up_the_version(name: str, tensors: Tensors, checked: list[str]) -> None:
+    call, numpy_call, x_shape, y_shape = CALLS[name]
+    x, y = _matrix(0, *x_shape), _matrix(1, *y_shape)
+    out = tensors(np.zeros_like(numpy_call(x, y)))
+    for turn in range(3):  # checked, then fast
+        call(tensors(x), tensors(y), out=out)
+        assert out.version == turn + 1
+    assert len(checked) == 3
+    with pytest.raises(ArgumentError, match="alpha"):
+        call(tensors(x), tensors(y), alpha="2", out=out)
+    with pytest.raises(ShapeError):
+        call(tensors(x), tensors(y), out=tensors(out.base[:1]))
+    assert out.version == 3
+
+
+def test_inference_tensors_are_written_in_inference_mode_alone(
+    tensors: Tensors, checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y, out = _matrix(0, 20, 12), _matrix(1, 12, 20), tensors(np.zeros((12, 20), np.float32))
+    out.inference = True
+    monkeypatch.setattr(Tensor, "inferring", True)
+    for _ in range(3):
+        matmill.transpose_add(tensors(x), tensors(y), out=out)
+    assert (out.base == x.T + y).all()
+    assert (out.version, len(checked)) == (0, 3)
+    monkeypatch.setattr(Tensor, "inferring", False)
+    out.base[...] = 0
+    with pytest.raises(ReadOnlyError, match="inference"):
+        matmill.transpose_add(tensors(x), tensors(y), out=out)
+    assert not out.base.any()
+
+
+@pytest.mark.parametrize("place", ["x", "y", "out"])
+@pytest.mark.parametrize("state", ["tangent", "tracing", "address"])
+def test_what_torch_knows_beside_the_memory_is_refused_as_ever(
+    state: str, place: str, tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {"x": _matrix(0, 20, 12), "y": _matrix(1, 12, 20), "out": np.zeros((12, 20), np.float32)}
+    for _ in range(2):
+        matmill.transpose_add(tensors(arrays["x"]), tensors(arrays["y"]), out=tensors(arrays["out"]))
+    given = {name: tensors(array) for name, array in arrays.items()}
+    if state == "tracing":
+        monkeypatch.setattr(Tensor, "tracing", True)
+    else:
+        setattr(given[place], state, 0)
+    monkeypatch.setattr(fast_path.torch.forward_ad, "_current_level", 0)
+    launched = len(tensors.device.launches)
+    with pytest.raises(ArgumentError, match="no more than its values"):
+        matmill.transpose_add(given["x"], given["y"], out=given["out"])
+    assert len(tensors.device.launches) == launched
 
 
 def test_what_the_fast_path_declines_is_not_remembered_again(tensors: Tensors, checked: list[str]) -> None:

@@ -353,17 +353,17 @@ def test_views_scalars_and_a_result_in_place(dtype: str) -> None:
     a, b = drawn(0, 45, 130, dtype=dtype).T[::-1], drawn(1, 70, 90, dtype=dtype)[:, ::2].T
     c, bias = drawn(2, 130, 70, dtype=dtype), drawn(3, 70, dtype=dtype)
     before, rows = c.copy(), np.repeat(bias[None], 130, axis=0)
-    assert emulated(a, b, c, alpha=0.5, beta=-2, out=c) is c
+    assert emulated(a, b, c=c, alpha=0.5, beta=-2, out=c) is c
     assert reference.check(c, a, b, before, alpha=0.5, beta=-2).ok
-    assert reference.check(emulated(a, b, bias, beta=1), a, b, rows, beta=1).ok
+    assert reference.check(emulated(a, b, c=bias, beta=1), a, b, rows, beta=1).ok
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
     a, b, c = drawn(0, 130, 20, dtype=dtype), drawn(1, 20, 40, dtype=dtype), drawn(2, 130, 40, dtype=dtype)
     a[3, 7], a[129, 9], b[15, 3] = np.nan, np.inf, -np.inf
-    assert reference.check(emulated(a, b, np.full_like(c, np.nan)), a, b).ok
-    assert (emulated(a, b, c, alpha=0, beta=2) == c + c).all()
+    assert reference.check(emulated(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok
+    assert (emulated(a, b, c=c, alpha=0, beta=2) == c + c).all()
 
 
 @pytest.mark.parametrize(("k", "dtype"), [(40, "float16"), (1100, "bfloat16")])
@@ -418,12 +418,12 @@ def test_padding_lets_nothing_leak(dtype: str) -> None:
     a, b, c = drawn(0, 35, 21, dtype=dtype), drawn(1, 21, 43, dtype=dtype), drawn(2, 35, 43, dtype=dtype)
     a[3, 20], a[34, 9], b[20, 42], b[15, 3] = np.nan, np.inf, -np.inf, np.nan
     for left, right in ((a, b), (np.asfortranarray(a), b), (a, np.asfortranarray(b))):
-        found = emulated(left, right, np.full_like(c, np.nan))
+        found = emulated(left, right, c=np.full_like(c, np.nan), beta=0)
         assert reference.check(found, a, b).ok
         assert np.isfinite(found[[0, 33]][:, [0, 41]]).all()
         before = c.copy()
         before[7, 9] = np.nan
-        assert reference.check(emulated(left, right, before, alpha=0.5, beta=-2), a, b, before, alpha=0.5, beta=-2).ok
+        assert reference.check(emulated(left, right, c=before, alpha=0.5, beta=-2), a, b, before, alpha=0.5, beta=-2).ok
 
 
 @pytest.mark.usefixtures("padding")
@@ -461,7 +461,7 @@ def test_repacked_views_of_any_kind(
 
     a, b, c = view(0, m, k), view(1, k, n), drawn(2, m, n)
     with all_repacked():
-        found = emulated(a, b, c, alpha=factors[0], beta=factors[1])
+        found = emulated(a, b, c=c, alpha=factors[0], beta=factors[1])
     assert reference.check(found, a, b, c, alpha=factors[0], beta=factors[1]).ok
 
 

@@ -143,7 +143,7 @@ def test_a_missing_barrier_is_a_race(plant: Plant, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     row = next(line for line in said.splitlines() if line.startswith("planted"))
     assert "RACE" in row
-    assert "planted race:" in said
+    assert "planted error: race:" in said
 
 
 def test_a_kernel_that_does_not_compile_shows_the_log(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,7 @@ def test_the_table_tells_the_ladder_s_story(capsys: pytest.CaptureFixture[str]) 
 
     assert main(["ladder", "inner", "--on", "emulator", "--k", "3000"]) == cli.OK
     said = capsys.readouterr().out
-    assert "F row-major, 4.80TB/s by the data sheet of the H200" in said
+    assert "F row-major, 4.80 TB/s by the data sheet of the H200" in said
     assert all(word in said for word in ("read/", "sect/", "atomics", "barriers", "races", "CPU BLAS (NumPy) took"))
     assert "* two-stage, production: two runs gave the same bits" in said
     assert "* gram: its F is the transpose of E; two runs gave the same bits" in said

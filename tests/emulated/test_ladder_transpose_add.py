@@ -118,7 +118,7 @@ def test_the_counters_tell_the_ladder_s_story(capsys: pytest.CaptureFixture[str]
 def test_the_tables_show_wavefronts_and_whose_bandwidth_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ladder", "transpose_add", "--on", "emulator", "--m", "100", "--n", "64"]) == cli.OK
     said = capsys.readouterr().out
-    assert "transpose_add: x 100x64, y 64x100 bfloat16, 4.80TB/s by the data sheet of the H200" in said
+    assert "transpose_add: x 100x64, y 64x100 bfloat16, 4.80 TB/s by the data sheet of the H200" in said
     assert all(word in said for word in ("shared load", "ideal/actual", "sect/", "loads", "stores", "races"))
     assert all(len(line) <= 88 for line in said.splitlines() if line.startswith(("v1", "wide", "production")))
 

@@ -65,15 +65,15 @@ def test_strides_and_factors(sizes: tuple[int, int, int], steps: list[int], fact
     b = _random(1, n * abs(steps[3]), k * abs(steps[2])).T[:: steps[2], :: steps[3]]
     c = _random(2, m, n)
     alpha, beta = factors
-    verdict = check(_emulate(a, b, c, alpha=alpha, beta=beta), a, b, c, alpha=alpha, beta=beta)
+    verdict = check(_emulate(a, b, c=c, alpha=alpha, beta=beta), a, b, c, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
 
 
 def test_what_is_not_read_may_be_nan() -> None:
     a, b, c = _random(0, 20, 30), _random(1, 30, 40), _random(2, 20, 40)
     nan = np.full((20, 40), np.nan, np.float32)
-    assert check(_emulate(a, b, nan), a, b).ok
-    np.testing.assert_array_equal(_emulate(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+    assert check(_emulate(a, b, c=nan, beta=0), a, b).ok
+    np.testing.assert_array_equal(_emulate(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
 
 
 def test_out_with_gaps_and_out_that_is_c() -> None:
@@ -85,7 +85,7 @@ def test_out_with_gaps_and_out_that_is_c() -> None:
     assert (pool[::2] == 7).all()
     assert (pool[:, 1::2] == 7).all()
     before = c.copy()
-    assert _emulate(a, b, c, beta=-1, out=c) is c
+    assert _emulate(a, b, c=c, beta=-1, out=c) is c
     assert check(c, a, b, before, beta=-1).ok
 
 
@@ -137,7 +137,7 @@ def test_inner_of_any_layout(dtype: str) -> None:
         (_cast(0, 1, 1, dtype=dtype), _cast(1, 1, 128, dtype=dtype)),
     ):
         c = _cast(2, e.shape[0], f.shape[1], dtype=dtype)
-        result = matmill.inner(e, f, c, alpha=0.5, beta=-1, executor="emulator")
+        result = matmill.inner(e, f, c=c, alpha=0.5, beta=-1, executor="emulator")
         assert check(result, e, f, c, alpha=0.5, beta=-1).ok
 
 
@@ -178,7 +178,7 @@ def test_no_terms_leave_beta_times_c_in_every_type(dtype: str) -> None:
     a, b, c = _cast(0, 3, 4, dtype=dtype), _cast(1, 4, 5, dtype=dtype), _cast(2, 3, 5, dtype=dtype)
     np.testing.assert_array_equal(matmill.inner(a[:, :0], b[:0], executor="emulator"), np.zeros((3, 5)))
     a[:] = np.nan
-    assert (_emulate(a, b, c, alpha=0, beta=2) == 2 * c).all()
+    assert (_emulate(a, b, c=c, alpha=0, beta=2) == 2 * c).all()
 
 
 @pytest.mark.parametrize("dtype", ALL)

@@ -87,7 +87,7 @@ def test_sizes_and_strides(
         return (root.T if transposed[place] else root)[::across, ::down]
 
     a, b, c = view(0, m, k, 0), view(1, k, n, 1), _random(2, m, n, dtype=dtype)
-    verdict = check(_gpu(a, b, c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
+    verdict = check(_gpu(a, b, c=c, alpha=factors[0], beta=factors[1]), a, b, c, alpha=factors[0], beta=factors[1])
     assert verdict.ok, verdict
 
 
@@ -120,13 +120,13 @@ def test_every_tile_shape_and_every_number_of_parts(device: GPU, dtype: str, *, 
 
 def test_what_is_not_read_and_what_is_not_finite(dtype: str) -> None:
     a, b, c = (_random(i, *shape, dtype=dtype) for i, shape in enumerate(((300, 200), (200, 150), (300, 150))))
-    assert check(_gpu(a, b, np.full_like(c, np.nan)), a, b).ok
+    assert check(_gpu(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok
     before = c.copy()
-    assert _gpu(a, b, c, beta=-0.5, out=c) is c
+    assert _gpu(a, b, c=c, beta=-0.5, out=c) is c
     assert check(c, a, b, before, beta=-0.5).ok
     a[3, 7], a[299, 9], b[30, 3] = np.nan, np.inf, -np.inf
     assert check(_gpu(a, b), a, b).ok
-    assert (_gpu(a, b, before, alpha=0, beta=2) == before + before).all()
+    assert (_gpu(a, b, c=before, alpha=0, beta=2) == before + before).all()
 
 
 def test_padding_lets_nothing_leak(dtype: str) -> None:

@@ -64,13 +64,13 @@ def test_gram_matrices_are_symmetric_to_the_bit(k: int, dtype: str) -> None:
 def test_c_out_and_factors(k: int, dtype: str) -> None:
     e, f, c = _random(0, 3, k, dtype=dtype), _random(1, k, 5, dtype=dtype), _random(2, 3, 5, dtype=dtype)
     out = np.full((5, 3), np.nan, e.dtype).T
-    assert matmill.inner(e, f, c, alpha=0.5, beta=-2, out=out, executor="gpu") is out
+    assert matmill.inner(e, f, c=c, alpha=0.5, beta=-2, out=out, executor="gpu") is out
     assert check(out, e, f, c, alpha=0.5, beta=-2).ok
     before = c.copy()
-    matmill.inner(e, f, c, beta=1, out=c, executor="gpu")
+    matmill.inner(e, f, c=c, beta=1, out=c, executor="gpu")
     assert check(c, e, f, before, beta=1).ok
     nan = np.full_like(e, np.nan)
-    assert (matmill.inner(nan, f, before, alpha=0, beta=2, executor="gpu") == 2 * before).all()
+    assert (matmill.inner(nan, f, c=before, alpha=0, beta=2, executor="gpu") == 2 * before).all()
     assert (matmill.inner(e[:, :0], f[:0], executor="gpu") == 0).all()
 
 
@@ -184,7 +184,7 @@ def test_torch_cuda_graphs(torch: Any, k: int) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = matmill.inner(e, f)
-        doubled = matmill.inner(e, f, result, beta=1.0)
+        doubled = matmill.inner(e, f, c=result, beta=1.0)
     for _ in range(3):
         e.mul_(-0.5)
         graph.replay()

@@ -71,7 +71,7 @@ def test_numpy_sizes_and_strides(
     a = view(0, m, k, steps[0], steps[1], transpose=transposed[0])
     b = view(1, k, n, steps[2], steps[3], transpose=transposed[1])
     c = _random(2, m, n, dtype=dtype)
-    result = _gpu(a, b, c, alpha=factors[0], beta=factors[1])
+    result = _gpu(a, b, c=c, alpha=factors[0], beta=factors[1])
     verdict = check(result, a, b, c, alpha=factors[0], beta=factors[1])
     assert verdict.ok, verdict
 
@@ -82,23 +82,23 @@ def test_numpy_out_and_overwriting_c() -> None:
     assert _gpu(a, b, out=out) is out
     assert check(out, a, b).ok
     before = c.copy()
-    assert _gpu(a, b, c, beta=0.5, out=c) is c
+    assert _gpu(a, b, c=c, beta=0.5, out=c) is c
     assert check(c, a, b, before, beta=0.5).ok
 
 
 def test_nan_in_what_is_not_read() -> None:
     a, b = _random(0, 50, 60), _random(1, 60, 70)
     nan = np.full((50, 70), np.nan, np.float32)
-    assert check(_gpu(a, b, nan), a, b).ok
+    assert check(_gpu(a, b, c=nan, beta=0), a, b).ok
     c = _random(2, 50, 70)
-    np.testing.assert_array_equal(_gpu(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+    np.testing.assert_array_equal(_gpu(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
 
 
 def test_empty_sums_and_empty_results() -> None:
     c = _random(0, 3, 5)
     a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
     np.testing.assert_array_equal(_gpu(a, b), np.zeros((3, 5)))
-    np.testing.assert_array_equal(_gpu(a, b, c, beta=-1), -c)
+    np.testing.assert_array_equal(_gpu(a, b, c=c, beta=-1), -c)
     assert _gpu(np.zeros((0, 3), np.float32), np.zeros((3, 4), np.float32)).shape == (0, 4)
 
 
@@ -129,7 +129,7 @@ def test_torch_views_and_repeated_calls(torch: Any) -> None:
         x, y = torch.from_numpy(a).cuda()[:, 1::2], torch.from_numpy(b).cuda().T[1::2]
         assert check(matmill.matmul(x, y).cpu().numpy(), a[:, 1::2], b.T[1::2]).ok
         bias = torch.ones(90, device="cuda")
-        result = matmill.matmul(x, y, bias, alpha=0.5 + seed, beta=seed)
+        result = matmill.matmul(x, y, c=bias, alpha=0.5 + seed, beta=seed)
         ones = np.ones((80, 90), np.float32)
         assert check(result.cpu().numpy(), a[:, 1::2], b.T[1::2], ones, alpha=0.5 + seed, beta=seed).ok
 

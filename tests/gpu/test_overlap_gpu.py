@@ -35,7 +35,7 @@ def _chain(torch: Any, dtype: str, wait: Callable[[], None]) -> tuple[Any, ...]:
         wait()
         gram = matmill.inner(y.mT, y, alpha=1 / COLUMNS)
         wait()
-        matmill.matmul(gram, x, start, alpha=0.1, beta=1, out=other)  # which neither grows nor fades
+        matmill.matmul(gram, x, c=start, alpha=0.1, beta=1, out=other)  # which neither grows nor fades
         wait()
         x, other = other, x
     wait()

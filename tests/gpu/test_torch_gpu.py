@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import matmill
 from matmill import errors
 from matmill.dtypes import ALL, ELEMENTWISE
 
@@ -83,6 +85,101 @@ def test_refusals(torch: Any, mt: Any) -> None:
         mt.transpose_add(square, square.clone(), out=square)
     with pytest.raises(errors.ArgumentError, match="derivative"):
         mt.transpose_add(x.requires_grad_(), y, out=y)
+
+
+# -- what torch knows beside the memory -------------------------------------------------------------------------------
+
+NAMES = ["transpose_add", "transpose", "inner", "matmul"]
+
+
+def _operands(torch: Any, name: str) -> list[Any]:
+    shapes = {"transpose": [(3, 5)], "transpose_add": [(3, 5), (5, 3)]}.get(name, [(5, 40), (40, 3)])
+    return [_random(torch, *shape) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", ["core", "direct", "operator"])
+def test_every_write_counts_up_the_version(torch: Any, mt: Any, way: str, name: str) -> None:
+    operands = _operands(torch, name)
+    call = {"core": getattr(matmill, name), "direct": getattr(mt, name)}.get(way) or getattr(torch.ops.matmill, name)
+    for _ in range(3):  # the first is checked, the others are like it
+        saved = torch.ones(10, 3, device="cuda")
+        weight = torch.ones_like(saved, requires_grad=True)
+        total = (weight * saved).sum()
+        call(*operands, out=saved[:5])
+        assert saved._version > 0
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+    scaled = torch.zeros(5, 3, device="cuda")
+    if name == "transpose_add" and way == "core":
+        matmill.transpose_add(*operands, alpha=2, out=scaled)
+        assert scaled._version == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inference_tensors_are_written_in_inference_mode_alone(torch: Any, mt: Any, name: str) -> None:
+    operands = _operands(torch, name)
+    for home in (matmill, mt):
+        with torch.inference_mode():
+            out = torch.zeros(5, 3, device="cuda")
+            for _ in range(2):
+                assert getattr(home, name)(*operands, out=out) is out
+        kept = out.clone()
+        for _ in range(2):
+            with pytest.raises(errors.ReadOnlyError, match="inference"):
+                getattr(home, name)(*(2 * x for x in operands), out=out)
+        assert torch.equal(out, kept)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_core_calls_would_lose_is_refused(torch: Any, mt: Any, name: str) -> None:
+    forward_ad, call, own = torch.autograd.forward_ad, getattr(matmill, name), getattr(mt, name)
+    operands = _operands(torch, name)
+    for _ in range(2):  # like calls that the fast path knows
+        call(*operands)
+        call(*operands, out=torch.zeros(5, 3, device="cuda"))
+
+    def first(x: Any, function: Any = call) -> Any:
+        return function(x, *operands[1:])
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(operands[0], torch.ones_like(operands[0]))
+        with pytest.raises(errors.ArgumentError, match=r"tangent.*matmill\.torch"):
+            first(dual)
+        assert forward_ad.unpack_dual(first(dual, own)).tangent is not None
+        out = forward_ad.make_dual(torch.zeros(5, 3, device="cuda"), torch.ones(5, 3, device="cuda"))
+        with pytest.raises(errors.ArgumentError, match="tangent"):
+            call(*operands, out=out)
+        assert torch.equal(call(*operands), own(*operands))
+    transformations: tuple[Callable[[Callable[..., Any]], Any], ...] = (
+        lambda function: torch.vmap(function)(operands[0][None]),
+        lambda function: torch.func.grad(lambda x: function(x).sum())(operands[0]),
+        lambda function: torch.func.jvp(function, (operands[0],), (operands[0],)),
+        lambda function: torch.func.functionalize(function)(operands[0]),
+        lambda function: torch.jit.trace(function, operands[0], check_trace=False),
+    )
+    for transformed in transformations:
+        with pytest.raises(errors.ArgumentError, match=r"matmill\.torch"):
+            transformed(first)
+    # Constants in transformed functions: torch wraps new tensors inside grad.
+    with pytest.raises(errors.ArgumentError, match="transformation"):
+        torch.func.grad(lambda x: x.sum() + call(*operands).sum())(operands[0])
+    negated = torch._neg_view(torch.zeros(5, 3, device="cuda"))
+    for home in (call, own, getattr(torch.ops.matmill, name)):
+        with pytest.raises(errors.ArgumentError, match="negated"):
+            home(*operands, out=negated)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_devices_do_not_mix(torch: Any, mt: Any, name: str, device: str) -> None:
+    operands, out = _operands(torch, name), torch.zeros(5, 3, device=device)
+    for home in (matmill, mt, torch.ops.matmill):
+        with pytest.raises(errors.DeviceError):
+            getattr(home, name)(*operands, out=out)
+        if len(operands) > 1:
+            with pytest.raises(errors.DeviceError):
+                getattr(home, name)(operands[0], operands[1].to(device))
 
 
 # -- streams and graphs -----------------------------------------------------------------------------------------------

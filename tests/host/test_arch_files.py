@@ -133,6 +133,7 @@ def _with(**changes: object) -> dict[str, Any]:
     [
         ("{", "no JSON"),
         ("\xff", "no JSON"),
+        ("[" * 100_000, "no JSON"),
         ("[]", "no document of format 1"),
         ({**_document(), "format": 2}, "no document of format 1"),
         ({"format": 1}, "other figures"),
@@ -143,6 +144,7 @@ def _with(**changes: object) -> dict[str, Any]:
         (_with(sigma_g=None), "sigma_g None"),
         (_with(sigma_g=True), "sigma_g True"),
         (_with(clock_hz="fast"), "clock_hz 'fast'"),
+        (_with(sigma_g=10**400), "sigma_g 1000"),
         (_with(matrix_flops=3), "matrix_flops 3"),
         (_with(matrix_flops={"float16": -3}), "float16 -3"),
         (_with(date=3), "date 3"),

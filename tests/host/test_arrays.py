@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, F64, DType
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class OnlyDLPack:
@@ -36,7 +37,10 @@ class OnlyDLPack:
 
     def __dlpack__(self, **wishes: Any) -> object:
         if self._device is not None:
-            return self._array.__dlpack__()
+            capsule = self._array.__dlpack__()
+            managed = dlpack._Managed.from_address(dlpack._pointer_of(capsule, b"dltensor"))
+            managed.tensor.device.kind, managed.tensor.device.index = self._device
+            return capsule
         return self._array.__dlpack__(**wishes)
 
 
@@ -356,6 +360,185 @@ def test_streams() -> None:
 def test_what_is_no_stream_is_refused(stream: object) -> None:
     with pytest.raises(ArgumentError, match=r"^stream: got"):
         resolve_stream(stream)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "__cuda_stream__ gives None, not (0, handle)"),
+        (7, "gives 7"),
+        ((), "gives ()"),
+        ((0,), "gives (0,)"),
+        ((0, 7, 8), "gives (0, 7, 8)"),
+        ((1, 7), "gives (1, 7), not (0, handle)"),
+        ("07", "gives '07'"),
+        ((0, None), "with the handle None"),
+        ((0, "7"), "with the handle '7'"),
+        ((0, -7), "with the handle -7"),
+        ((0, True), "with the handle True"),
+        ((0, 2**64), "with the handle 18446744073709551616"),
+    ],
+)
+def test_streams_that_do_not_say_which_they_are_are_refused(told: object, words: str) -> None:
+    class Stream:
+        def __cuda_stream__(self) -> object:
+            return told
+
+    with pytest.raises(ArgumentError, match=rf"^stream: got .*{re.escape(words)}"):
+        resolve_stream(Stream())
+
+
+@pytest.mark.parametrize("name", ["__cuda_stream__", "cuda_stream", "ptr"])
+@pytest.mark.parametrize("error", [RuntimeError("closed"), KeyError("no"), ZeroDivisionError("none"), OSError("gone")])
+def test_streams_that_fail_to_answer_are_refused(name: str, error: Exception) -> None:
+    def fail(_self: object) -> None:
+        raise error
+
+    for kind in (type("Stream", (), {name: property(fail)}), type("Stream", (), {name: fail})):
+        with pytest.raises(ArgumentError, match=r"^stream: got"):
+            resolve_stream(kind())
+    with pytest.raises(ArgumentError, match=r"^stream: got"):
+        resolve_stream(type("Stream", (), {"__cuda_stream__": fail}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"shape": None}, "shape None; wanted shape: a tuple"),
+        ({"shape": (-3, 4)}, r"shape \(-3, 4\); wanted .*from 0 on"),
+        ({"shape": (3.0, 4)}, "shape"),
+        ({"shape": (True, 4)}, "shape"),
+        ({"shape": 12}, "shape 12"),
+        ({"shape": (2**63, 4)}, "shape"),
+        ({"strides": (16,)}, r"strides \(16,\); wanted strides: a tuple of 2 whole numbers, or None"),
+        ({"strides": (16, 4, 4)}, "strides"),
+        ({"strides": ("16", 4)}, "strides"),
+        ({"strides": 4}, "strides 4"),
+        ({"data": None}, "data None; wanted data: an address"),
+        ({"data": 4096}, "data 4096"),
+        ({"data": (4096,)}, "data"),
+        ({"data": (None, False)}, "data"),
+        ({"data": (-1, False)}, "data"),
+        ({"data": (2**64, False)}, "data"),
+        ({"data": (4096, "no")}, "data"),
+        ({"data": (0, False)}, "data at address 0"),
+        ({"typestr": None}, "typestr None; wanted typestr: a string"),
+        ({"typestr": "nonsense"}, "typestr 'nonsense'"),
+        ({"typestr": np.float32}, "typestr"),
+        ({"version": "3"}, "version '3'"),
+        ({"version": 3.5}, "version"),
+        ({"stream": "main"}, "stream 'main'"),
+        ({"stream": -1}, "stream -1"),
+    ],
+)
+def test_malformed_interfaces_name_the_entry_at_fault(
+    facts: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _driver(0))
+    with pytest.raises(ArgumentError, match=rf"^a: got a __cuda_array_interface__ with {words}") as refused:
+        inspect(OnlyInterface(**facts), "a")
+    assert refused.value.argument == "a"
+
+
+@pytest.mark.parametrize("name", ["shape", "typestr", "data"])
+def test_interfaces_that_lack_an_entry_say_which(name: str) -> None:
+    array = OnlyInterface()
+    del array.__cuda_array_interface__[name]
+    with pytest.raises(ArgumentError, match=f"^a: got a __cuda_array_interface__ with no {name}"):
+        inspect(array, "a")
+
+
+def test_what_an_interface_may_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: _driver(0))
+    array = OnlyInterface(shape=[np.int64(3), 4], data=[4096, 1], stream=7)
+    for name in ("version", "strides"):
+        del array.__cuda_array_interface__[name]
+    operand = inspect(array, "a")
+    assert (operand.shape, operand.strides, operand.readonly, operand.stream) == ((3, 4), (4, 1), True, 7)
+
+
+_ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.binary(max_size=4),
+    st.sampled_from([np.int64(4), np.float32(2), "<f4", "<f8", "|O", "<f4,<f4", "<U4", object()]),
+)
+_NESTED = st.one_of(_ODD, st.lists(_ODD, max_size=4), st.lists(_ODD, max_size=4).map(tuple))
+_ENTRIES = ("shape", "strides", "typestr", "data", "version", "mask", "stream", "descr")
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes=st.dictionaries(st.sampled_from(_ENTRIES), _NESTED, max_size=3), lost=st.sets(st.sampled_from(_ENTRIES)))
+def test_any_interface_is_read_or_refused(changes: dict[str, object], lost: set[str]) -> None:
+    array = OnlyInterface(**changes)
+    for name in lost & {*array.__cuda_array_interface__}:
+        del array.__cuda_array_interface__[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda _name: _driver(0))
+        operand = None
+        with suppress(MatmillError):
+            operand = inspect(array, "a")
+    assert operand is None or len(operand.shape) == len(operand.strides)
+
+
+def _failing(error: Exception) -> Callable[[object], object]:
+    def fail(_self: object, **_wishes: object) -> object:
+        raise error
+
+    return fail
+
+
+_ERRORS = [RuntimeError("x"), AttributeError("x"), KeyError("x"), OSError("x"), AssertionError(), NotImplementedError()]
+
+
+@pytest.mark.parametrize("error", _ERRORS, ids=repr)
+@pytest.mark.parametrize("protocol", ["__dlpack__", "__dlpack_device__", "__cuda_array_interface__"])
+def test_protocols_that_raise_are_refused(protocol: str, error: Exception) -> None:
+    sound: dict[str, Any] = {"__dlpack_device__": lambda _self: (2, 0), "__dlpack__": lambda _self, **_wishes: None}
+    own = {} if protocol == "__cuda_array_interface__" else sound
+    for member in (_failing(error), property(_failing(error))):
+        array = type("Array", (), {**own, protocol: member})()
+        with pytest.raises(MatmillError, match=r"^a: got"):
+            inspect(array, "a")
+
+
+@settings(max_examples=200, deadline=None)
+@given(device=st.one_of(_NESTED, st.tuples(st.sampled_from([1, 2, 3, 13]), _ODD)), capsule=_NESTED)
+def test_any_answer_through_dlpack_is_read_or_refused(device: object, capsule: object) -> None:
+    members = {"__dlpack_device__": lambda _self: device, "__dlpack__": lambda _self, **_wishes: capsule}
+    with pytest.raises(MatmillError, match=r"^a: got"):
+        inspect(type("Array", (), members)(), "a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("ndim", -1), ("ndim", 65), ("ndim", 2**30), ("data", None), ("shape", None), ("byte_offset", 2)],
+)
+def test_capsules_that_describe_no_array_are_refused(field: str, value: object) -> None:
+    class Damaged(OnlyDLPack):
+        def __dlpack__(self, **_wishes: Any) -> object:
+            capsule = super().__dlpack__()
+            managed = dlpack._Managed.from_address(dlpack._pointer_of(capsule, b"dltensor"))
+            setattr(managed.tensor, field, value)
+            kept.append(capsule)
+            return capsule
+
+    kept: list[object] = []
+    with pytest.raises(MatmillError, match=r"^a: got"):
+        inspect(Damaged(np.zeros((3, 4), np.float32), device=(2, 0)), "a")
+
+
+def test_capsules_of_another_device_than_was_told_are_refused() -> None:
+    class Elsewhere(OnlyDLPack):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (2, 0)
+
+    for device in ((1, 0), (2, -1)):
+        with pytest.raises(DeviceError, match="its capsule is of device"):
+            inspect(Elsewhere(np.zeros(3, np.float32), device=device), "a")
 
 
 @pytest.fixture

@@ -47,6 +47,13 @@ def test_an_entry_comes_back(store: DiskCache) -> None:
         _sealed(b'{"key": "key"}\nabc'),
         _sealed(b'{"key": "key", "meta": 3, "first": 1}\nabc'),
         _sealed(b'{"key": "key", "meta": {}, "first": "x"}\nabc'),
+        _sealed(b'{"key": "key", "meta": [], "first": 1}\nabc'),
+        _sealed(b'{"key": "key", "meta": {}, "first": Infinity}\nabc'),
+        _sealed(b'{"key": "key", "meta": {}, "first": -1}\nabc'),
+        _sealed(b'{"key": "key", "meta": {}, "first": 4}\nabc'),
+        _sealed(b'{"key": "key", "meta": {}, "first": true}\nabc'),
+        _sealed(b"[" * 100_000 + b"\nabc"),
+        _sealed(b'{"key": "k\xff", "meta": {}, "first": 1}\nabc'),
         _sealed(json.dumps({"key": "of another source", "meta": META, "first": 1}).encode() + b"\nabc"),
     ],
 )

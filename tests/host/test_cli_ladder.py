@@ -191,7 +191,7 @@ def test_a_plot_says_which_rungs_are_wrong_and_what_bytes_moved(tmp_path: Path) 
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
         draw(outcome("emulator", [row]), tmp_path / "plot.svg")
     picture = (tmp_path / "plot.svg").read_text(encoding="utf-8")
-    assert all(words in picture for words in ("pinned: WRONG", "bytes moved", "6.00MB", "copy out"))
+    assert all(words in picture for words in ("pinned: WRONG", "bytes moved", "6.00 MB", "copy out"))
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

@@ -382,7 +382,7 @@ def test_tables_fit_the_terminal_and_plots_show_bandwidth(tmp_path: Any, capsys:
     head = next(line for line in lines if line.startswith("rung"))
     assert all(word in head for word in ("time", "moved", "TB/s", "% bw", "% lib", "regs", "check"))
     row = next(line for line in lines if line.startswith("two-stage *"))
-    assert all(cell in row for cell in ("263 ms", "1.20GB", "4.57", "95.1%", "100.0%"))
+    assert all(cell in row for cell in ("263 ms", "1.20 GB", "4.57", "95.1%", "100.0%"))
     assert len(row) <= 84
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"svg.fonttype": "none"}):

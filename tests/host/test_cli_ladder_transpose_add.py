@@ -286,11 +286,11 @@ def test_tables_fit_the_terminal_and_plots_show_the_copy(tmp_path: Path, capsys:
     for part in tables.report(outcome):
         Console(file=file, width=84).print(part, soft_wrap=True)
     lines = file.getvalue().splitlines()
-    assert "x 96x64, y 64x96 bfloat16, a copy moves 4.28TB/s" in lines[0]
+    assert "x 96x64, y 64x96 bfloat16, a copy moves 4.28 TB/s" in lines[0]
     head = next(line for line in lines if line.startswith("rung"))
     assert all(word in head for word in ("time", "moved", "TB/s", "% copy", "% lib", "regs", "check"))
     row = next(line for line in lines if line.startswith("shifted"))
-    assert all(cell in row for cell in ("401 us", "1.68GB", "4.19", "97.8%", "100.0%"))
+    assert all(cell in row for cell in ("401 us", "1.68 GB", "4.19", "97.8%", "100.0%"))
     assert len(row) <= 84
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"svg.fonttype": "none"}):

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from host.interrupts import interruptible
@@ -17,6 +18,18 @@ from matmill import cli
 from matmill.cli import main
 from matmill.jit.cache import DiskCache
 
+#: Each thread stores 4096 bytes beyond its own element.
+_FAR = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry far(.param .u64 x) {
+  .reg .u64 %p; .reg .u32 %t;
+  ld.param.u64 %p, [x];
+  mov.u32 %t, %tid.x;
+  st.global.u32 [%p+4096], %t;
+  ret;
+}
+"""
 PROGRAM = [sys.executable, "-m", "matmill"]
 # The package as it stands here, installed or not.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
@@ -54,6 +67,11 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["ladder", "sgemm", "--n", "inf"], cli.USAGE, ["got 'inf'"]),
         (["ladder", "sgemm", "--n", "nan"], cli.USAGE, ["got 'nan'"]),
         (["ladder", "sgemm", "--n", "many"], cli.USAGE, ["got 'many'"]),
+        (["ladder", "inner", "--k", "1e300", "--on", "emulator"], cli.USAGE, ["got '1e300'", "below 2**63"]),
+        (["roofline", "--n", "1e200"], cli.USAGE, ["got '1e200'", "below 2**63"]),
+        (["model", "gemm", "--m", "1e300", "--n", "4", "--k", "4"], cli.USAGE, ["got '1e300'", "below 2**63"]),
+        (["why", "inner", "3x1e300", "1e300x3"], cli.USAGE, ["got '3x1e300'"]),
+        (["why", "transpose", "9223372036854775808x4"], cli.USAGE, ["got '9223372036854775808x4'"]),
         (["ladder", "sgemm", "--seed", "-1"], cli.USAGE, ["got '-1'"]),
         (["ladder", "sgemm", "--plot", "x.pdf"], cli.USAGE, ["--plot", ".png or .svg"]),
         (["ladder", "sgemm", "--plot", "no/such/folder/x.png"], cli.USAGE, ["folder that exists"]),
@@ -129,6 +147,40 @@ def test_a_reader_of_tables_that_leaves_early_is_no_error() -> None:
     done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert done.stderr == ""
     assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("matmul A.npy B.npy --out D.npy", cli.OK),
+        ("--version", cli.OK),
+        ("ladder", cli.USAGE),
+        ("matmul A.npy A.npy --out E.npy", cli.FAILED),
+        ("emulate far.ptx --block 32 --arg zeros:f32:8", cli.FAILED),
+    ],
+)
+@pytest.mark.parametrize("target", ["| true", "2>&1 | true", ">&- 2>&-"])
+def test_a_reader_that_leaves_changes_no_exit_code(command: str, code: int, target: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "A.npy", np.ones((3, 4), np.float32))
+    np.save(tmp_path / "B.npy", np.ones((4, 5), np.float32))
+    (tmp_path / "far.ptx").write_text(_FAR)
+    script = f'{sys.executable} -m matmill {command} {target}; echo "code ${{PIPESTATUS[0]}}"'
+    done = subprocess.run(
+        ["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT, cwd=tmp_path
+    )
+    assert done.stdout.splitlines()[-1] == f"code {code}"
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert (tmp_path / "D.npy").exists() == ("D.npy" in command)
+
+
+def test_a_full_disk_behind_stdout_is_said_once() -> None:
+    words = [*PROGRAM, "ladder", "--list"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT)
+        assert (done.returncode, done.stderr) == (cli.FAILED, "matmill: [Errno 28] No space left on device\n")
+        silent = subprocess.run([*words[:-1]], stderr=full, stdout=subprocess.PIPE, check=False, env=ENVIRONMENT)
+        assert silent.returncode == cli.USAGE
 
 
 def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:

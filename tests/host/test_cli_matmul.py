@@ -149,6 +149,8 @@ def _npy(shape: str, descr: str = "'<f4'", data: int = 64, version: bytes = b"\1
         (_npy("(3, 4)", "'|V0'"), "elements of"),
         (_npy("(3, 4)", "'|O'"), "elements of object"),
         (_npy("(3, 4)", "[(1, 2)]"), ""),
+        (_npy("(3, 4)", "()"), ""),
+        (_npy("(3, 4)", "('<f4',)"), ""),
         (_npy("(" * 300), ""),
         (_npy("(3, 4)", version=b"\t\t"), "version 9.9"),
         (b"\x93NUMPY", ""),

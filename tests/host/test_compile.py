@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from matmill.errors import CompileError, UnknownNameError
 from matmill.jit import compile as compiling
@@ -92,7 +95,7 @@ def test_without_the_compilers_wheel_its_library_is_asked(tmp_path: Path, monkey
 
 
 def _in_a_process(script: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[2])}
     words = [sys.executable, "-c", script]
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
@@ -105,6 +108,87 @@ def test_an_entry_of_another_version_is_compiled_anew(folder: Path, monkeypatch:
     monkeypatch.setenv("MATMILL_CACHE_DIR", str(folder))
     DiskCache(folder).put(keys[0], {"registers": 1, "of a later version": 2}, b"cubin", b"ptx")
     assert _again() == first
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows by the entry of every source that is really compiled; all give the same unit."""
+    made: list[str] = []
+
+    def compiled(source: Source, _target: str, *, machine_code: bool = True) -> compiling._Unit:
+        made.append(source.entry)
+        resources = {source.entry: compiling.Resources(32, 0, 0, 0, 256)}
+        return compiling._Unit(b"\x7fELF and more" if machine_code else b"", "// é\n.version 8.0\n", resources)
+
+    monkeypatch.setattr(compiling, "_compile", compiled)
+    return made
+
+
+def _rewrite(path: Path, body: bytes) -> None:
+    """Gives an entry that body, with the right checksum."""
+    path.write_bytes(b"matmill-cache-1\n" + hashlib.sha256(body).digest() + body)
+
+
+_BODY = len(b"matmill-cache-1\n") + 32
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("é".encode(), b"\xe9"),  # text that is not in UTF-8
+        (b"\x7fELF", b"\x00ELF"),
+        (b'"registers": 32', b'"registers": "many"'),
+        (b'"registers": 32', b'"registers": null'),
+        (b'"spill_loads": 0, ', b""),
+        (b'{"registers"', b'{"more": 1, "registers"'),
+    ],
+)
+def test_an_entry_with_a_right_checksum_and_wrong_content_is_compiled_anew(
+    part: bytes, other: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = _counting(monkeypatch)
+    first = compile_source(SOURCE, "sm_90a")
+    (path,) = folder.iterdir()
+    sound = path.read_bytes()
+    assert part in sound
+    _rewrite(path, sound[_BODY:].replace(part, other))
+    assert _again() == first
+    assert len(made) == 2
+    assert path.read_bytes() == sound, "the damaged entry was not written over"
+    assert _again() == first
+    assert len(made) == 2
+
+
+def test_ptx_that_is_not_text_is_compiled_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _counting(monkeypatch)
+    first = compile_ptx(SOURCE, "sm_90a")
+    (path,) = folder.iterdir()
+    _rewrite(path, path.read_bytes()[_BODY:].replace("é".encode(), b"\xe9"))
+    compiling._remembered_ptx.cache_clear()
+    assert compile_ptx(SOURCE, "sm_90a") == first
+    assert len(made) == 2
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=4), st.integers(0, 4)), min_size=1, max_size=4)
+)
+def test_no_content_of_an_entry_makes_a_compilation_fail(
+    edits: list[tuple[int, bytes, int]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _counting(monkeypatch)
+    compile_source(SOURCE, "sm_90a")
+    (path,) = folder.iterdir()
+    sound = path.read_bytes()
+    body = bytearray(sound[_BODY:])
+    for position, new, dropped in edits:
+        at = position % (len(body) + 1)
+        body[at : at + dropped] = new
+    _rewrite(path, bytes(body))
+    found = _again()
+    assert found.cubin.startswith(b"\x7fELF")
+    assert isinstance(found.ptx, str)
+    assert isinstance(compile_ptx(SOURCE, "sm_90a"), str)
+    path.write_bytes(sound)
 
 
 def test_a_unit_is_compiled_once_for_all_its_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +229,7 @@ def test_two_processes_fill_the_cache_at_once(folder: Path) -> None:
         "from matmill.jit.compile import compile_source; from matmill.jit.source import Source\n"
         f"print(len(compile_source(Source(kernel='k', entry='twice', text={TEXT!r}), 'sm_90a').cubin))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(compiling.__file__).parents[2])}
     words = [sys.executable, "-c", script]
     both = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(2)]
     said = [child.communicate(timeout=60)[0] for child in both]

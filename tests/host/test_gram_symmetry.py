@@ -56,7 +56,7 @@ def test_gram_matrices_are_symmetric_to_the_bit(layout: str, dtype: str, alpha: 
 def test_so_are_batches_and_what_symmetric_matrices_are_added_to(dtype: str) -> None:
     e = _matrix("every second", 2, 3, 70, 40, dtype=dtype)
     c = np.full((70, 70), 3, e.dtype)
-    gram = matmill.matmul(e, e.swapaxes(-1, -2), c, alpha=0.25, beta=0.5, executor="cpu")
+    gram = matmill.matmul(e, e.swapaxes(-1, -2), c=c, alpha=0.25, beta=0.5, executor="cpu")
     assert gram.tobytes() == gram.swapaxes(-1, -2).tobytes()
 
 

@@ -251,3 +251,33 @@ def test_the_script_fits_prints_and_writes(
     ):
         assert run_script(monkeypatch, SCRIPT, "inner", path, *options) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xff", b"{", b"3\n", b"[]\n", b"{}\n", b'{"records": [{}]}\n', b"[" * 10**5]
+)
+def test_files_that_are_no_records_are_told_in_one_line(
+    model: str,
+    content: bytes | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "records.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert run_script(monkeypatch, SCRIPT, model, path) == 2
+    assert "fit_model.py: error: " in capsys.readouterr().err
+
+
+def test_records_that_lack_fields_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model in ("inner", "transpose_add"):
+        header = {"record": f"{model} search", "seed": 1}
+        path = tmp_path / f"{model}.jsonl"
+        for lines in ([header, {}], [header, 3], [header, {"shape": None, "m": "many"}], [header]):
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            assert run_script(monkeypatch, SCRIPT, model, path) == 2, lines
+            assert "fit_model.py: error: " in capsys.readouterr().err

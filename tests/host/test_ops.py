@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -38,6 +42,41 @@ def _cpu(*args: Any, **options: Any) -> Any:
     return matmill.matmul(*args, executor="cpu", **options)
 
 
+def _vast(*shape: int, dtype: str = "float32") -> Array:
+    """Zeros without memory of their own: all strides are 0."""
+    return np.broadcast_to(np.zeros((), ALL[dtype].numpy), shape)
+
+
+_SIDE, _PIB = 2**40, 2**24
+_HUGE: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...] | None, str, str]] = {
+    "product beyond addresses": (matmill.matmul, (_SIDE, 1), (1, _SIDE), "4.00 YiB", "a, b"),
+    "product beyond memory": (matmill.matmul, (_PIB, 1), (1, _PIB), "1.00 PiB", "a, b"),
+    "batch": (matmill.matmul, (2**49, 1, 1), (1, 1), "2.00 PiB", "a, b"),
+    "batch and no terms": (matmill.matmul, (2**49, 1, 0), (0, 1), "2.00 PiB", "a, b"),
+    "vector": (matmill.matmul, (2**50, 1), (1,), "4.00 PiB", "a, b"),
+    "broadcast sum": (matmill.transpose_add, (_SIDE, 1, 1, 1), (_SIDE, 1, 1), "4.00 YiB", "x, y"),
+    "sum": (matmill.transpose_add, (_PIB, _PIB), (_PIB, _PIB), "1.00 PiB", "x, y"),
+    "transpose": (matmill.transpose, (_PIB, _PIB), None, "1.00 PiB", "x"),
+}
+
+
+@pytest.mark.parametrize("executor", ["cpu", "emulator"])
+@pytest.mark.parametrize("case", _HUGE)
+def test_results_that_fit_no_memory_are_refused_with_their_size(case: str, executor: str) -> None:
+    call, first, second, words, argument = _HUGE[case]
+    arrays = [_vast(*shape) for shape in (first, second) if shape is not None]
+    with pytest.raises(errors.OutOfMemoryError, match=f"{words}; wanted.*in parts") as refused:
+        call(*arrays, executor=executor)
+    assert refused.value.argument == argument
+    assert isinstance(refused.value, MemoryError)
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.5}, {"beta": 1.0, "c": np.zeros((), np.float16)}])
+def test_huge_products_are_refused_whatever_is_added(options: dict[str, Any]) -> None:
+    with pytest.raises(errors.OutOfMemoryError, match=r"float16 result of shape \(16777216, 16777216\), 512\.00 TiB"):
+        _cpu(_vast(_PIB, 1, dtype="float16"), _vast(1, _PIB, dtype="float16"), **options)
+
+
 @st.composite
 def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
     m, n, k = (draw(st.integers(0, 9)) for _ in range(3))
@@ -62,7 +101,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
 def test_any_shape_and_stride(drawn: tuple[Array, Array], alpha: float, beta: float) -> None:
     a, b = drawn
     c = _random(7, *np.matmul(a, b).shape, dtype=a.dtype.name)
-    result = _cpu(a, b, c, alpha=alpha, beta=beta)
+    result = _cpu(a, b, c=c, alpha=alpha, beta=beta)
     assert type(result) is np.ndarray
     verdict = check(result, a, b, c, alpha=alpha, beta=beta)
     assert verdict.ok, verdict
@@ -78,21 +117,21 @@ def test_two_vectors_give_an_array_without_dimensions() -> None:
 def test_beta_zero_does_not_read_c_and_alpha_zero_not_a_and_b() -> None:
     a, b = _random(0, 3, 4), _random(1, 4, 5)
     nan = np.full((3, 5), np.nan, np.float32)
-    assert check(_cpu(a, b, nan), a, b).ok
+    assert check(_cpu(a, b, c=nan, beta=0), a, b).ok
     c = _random(2, 3, 5)
-    np.testing.assert_array_equal(_cpu(np.full_like(a, np.nan), b, c, alpha=0, beta=2), 2 * c)
+    np.testing.assert_array_equal(_cpu(np.full_like(a, np.nan), b, c=c, alpha=0, beta=2), 2 * c)
 
 
 def test_no_terms_leave_beta_times_c() -> None:
     c = _random(0, 3, 5)
     a, b = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
-    np.testing.assert_array_equal(_cpu(a, b, c, beta=-1), -c)
+    np.testing.assert_array_equal(_cpu(a, b, c=c, beta=-1), -c)
     np.testing.assert_array_equal(_cpu(a, b), np.zeros((3, 5)))
 
 
 def test_c_broadcasts() -> None:
     a, b, bias = _random(0, 2, 3, 4), _random(1, 4, 5), _random(2, 5)
-    assert check(_cpu(a, b, bias, beta=1), a, b, np.broadcast_to(bias, (2, 3, 5)), beta=1).ok
+    assert check(_cpu(a, b, c=bias, beta=1), a, b, np.broadcast_to(bias, (2, 3, 5)), beta=1).ok
 
 
 def test_out_is_written_and_returned() -> None:
@@ -105,7 +144,7 @@ def test_out_is_written_and_returned() -> None:
 def test_out_may_be_exactly_c() -> None:
     a, b, c = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
     before = c.copy()
-    _cpu(a, b, c, beta=0.5, out=c)
+    _cpu(a, b, c=c, beta=0.5, out=c)
     assert check(c, a, b, before, beta=0.5).ok
 
 
@@ -116,7 +155,107 @@ def test_numpy_scalars_and_whole_numbers_are_factors() -> None:
     assert _cpu(a, a, alpha=1e39)[0, 0] == np.inf
 
 
-A, B = _random(0, 3, 4), _random(1, 4, 5)
+A, B, C = _random(0, 3, 4), _random(1, 4, 5), _random(2, 3, 5)
+
+
+class _Unreadable:
+    """An output whose interface lacks its address."""
+
+    __cuda_array_interface__: ClassVar = {"shape": (3, 5), "typestr": "<f4", "version": 3}
+
+
+def _misaligned() -> Array:
+    """float32 elements from an odd address."""
+    return np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5)
+
+
+#: Outputs that cannot be written, of which a copy could: the result would be in the copy, and lost with it.
+_UNWRITABLE: dict[str, Callable[[], Any]] = {
+    "masked": lambda: np.ma.masked_array(np.zeros((3, 5), np.float32), mask=False),
+    "field of a record": lambda: np.zeros((3, 5), [("flag", "u1"), ("value", "f4")])["value"],
+    "misaligned": _misaligned,
+    "other byte order": lambda: np.zeros((3, 5), ">f4"),
+    "element type that is none of ours": lambda: np.zeros((3, 5), np.int64),
+    "another element type": lambda: np.zeros((3, 5), np.float64),
+    "list": lambda: [[0.0] * 5] * 3,
+    "read-only": lambda: np.broadcast_to(np.float32(0), (3, 5)),
+    "malformed": _Unreadable,
+}
+
+
+@pytest.mark.parametrize("case", _UNWRITABLE)
+def test_no_advice_for_an_output_loses_the_result(case: str) -> None:
+    out = _UNWRITABLE[case]()
+    with pytest.raises(errors.MatmillError, match=r"^out: got") as refused:
+        _cpu(A, B, out=out)
+    assert refused.value.fix == "Omit out= and use the array that is returned."
+    result = _cpu(A, B)
+    assert check(result, A, B).ok
+    if isinstance(out, np.ndarray) and out.flags.writeable:
+        out[...] = result
+        np.testing.assert_array_equal(np.asarray(out), result.astype(out.dtype))
+
+
+@pytest.mark.parametrize("case", ["layout", "negated", "gradient", "another type"])
+def test_no_advice_for_an_output_of_torch_loses_the_result(case: str) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    plain = torch.zeros(3, 5)
+    out = {
+        "layout": plain.to_sparse(),
+        "negated": torch.zeros(3, 5, dtype=torch.complex64).conj().imag,
+        "gradient": plain.requires_grad_(),
+        "another type": torch.zeros(3, 5, dtype=torch.float64),
+    }[case]
+    with pytest.raises(errors.MatmillError, match=r"^out: got") as refused:
+        _cpu(a, b, out=out)
+    if case == "gradient":
+        assert refused.value.fix.startswith("Pass out.detach()")
+        _cpu(a, b, out=out.detach())
+        assert check(plain.detach().numpy(), A, B).ok
+    else:
+        assert refused.value.fix == "Omit out= and use the array that is returned."
+
+
+#: Inputs that are refused with a piece of Python that cures them.
+_CURABLE: dict[str, Callable[[], Any]] = {
+    "masked": lambda: np.ma.masked_array(A, mask=False),
+    "field of a record": lambda: np.zeros((3, 4), [("flag", "u1"), ("value", "f4")])["value"],
+    "other byte order": lambda: A.astype(">f4"),
+    "element type that is none of ours": lambda: A.astype(np.complex64).real.astype(np.int64),
+    "list": A.tolist,
+    "torch, layout": lambda: _torch().from_numpy(A).to_sparse(),
+    "torch, negated": lambda: _torch().from_numpy(A * 1j).conj().imag,
+    "torch, gradient": lambda: _torch().from_numpy(A.copy()).requires_grad_(),
+    "torch, misaligned": lambda: _torch().from_numpy(np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)),
+}
+
+
+def _torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("case", _CURABLE)
+def test_the_advice_for_an_input_cures_it(case: str) -> None:
+    a: Any = _CURABLE[case]()
+    other: Any = _torch().from_numpy(B) if case.startswith("torch") else B
+    with pytest.raises(errors.MatmillError, match=r"^a: got") as refused:
+        _cpu(a, other)
+    (advised,) = re.findall(r"(?:numpy\.|a\.)\S*\(.*\)", refused.value.fix)
+    cured = eval(advised, {"numpy": np, "a": a})  # noqa: S307 — what a reader would type
+    assert _cpu(cured, other).shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    "alpha", ["2", True, np.ones(()), Decimal(2), Fraction(2), 10**400, None, 1j, "two", np.ones(2)]
+)
+def test_the_advice_for_a_factor_cures_it(alpha: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^alpha: got") as refused:
+        _cpu(A, B, alpha=alpha)
+    (advised,) = re.findall(r"float\(alpha\)|1\.0", refused.value.fix)
+    assert _cpu(A, B, alpha=eval(advised, {"alpha": alpha})).shape == (3, 5)  # noqa: S307 — as above
+
+
 _BASE = np.zeros(400, np.float32)
 _FROZEN = np.zeros((3, 5), np.float32)
 _FROZEN.flags.writeable = False
@@ -133,8 +272,12 @@ _FROZEN.flags.writeable = False
         ((A.astype(np.int64), B), {}, errors.DTypeError, "a", "int64"),
         ((A, [[1.0]]), {}, errors.DTypeError, "b", "list"),
         ((A, B), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
-        ((A, B, np.zeros((2, 5), np.float32)), {"beta": 1.0}, errors.ShapeError, "c", "(2, 5)"),
-        ((A, B, np.zeros((2, 3, 5), np.float32)), {}, errors.ShapeError, "c", "(2, 3, 5)"),
+        ((A, B), {"c": np.zeros((2, 5), np.float32), "beta": 1.0}, errors.ShapeError, "c", "(2, 5)"),
+        ((A, B), {"c": np.zeros((2, 3, 5), np.float32), "beta": 0}, errors.ShapeError, "c", "(2, 3, 5)"),
+        ((A, B, C), {}, errors.ArgumentError, "c", "by position"),
+        ((A, B, C), {"beta": 1.0}, errors.ArgumentError, "c", "pass out=array"),
+        ((A, B), {"c": C}, errors.ArgumentError, "c", "without beta"),
+        ((A, B), {"c": C, "out": C}, errors.ArgumentError, "c", "pass c=array, beta=1.0"),
         ((A, B), {"alpha": "2"}, errors.ArgumentError, "alpha", "str '2'"),
         ((A, B), {"alpha": 1j}, errors.ArgumentError, "alpha", "complex"),
         ((A, B), {"alpha": True}, errors.ArgumentError, "alpha", "bool"),
@@ -170,7 +313,7 @@ def test_outputs_that_share_memory_are_refused_before_anything_is_written(where:
         "interleaved": pool[1:31:2].reshape(3, 5),
     }[where]
     with pytest.raises(errors.AliasError) as raised:
-        _cpu(a, b, c, beta=1, out=out)
+        _cpu(a, b, c=c, beta=1, out=out)
     assert raised.value.argument == "out"
     np.testing.assert_array_equal(pool, before)
 
@@ -186,7 +329,7 @@ def test_neighbours_that_interleave_without_touching_are_fine() -> None:
 
 def test_out_may_overlap_a_c_that_is_not_read() -> None:
     pool = np.zeros(20, np.float32)
-    out = _cpu(A, B, pool[:15].reshape(3, 5), out=pool[1:16].reshape(3, 5))
+    out = _cpu(A, B, c=pool[:15].reshape(3, 5), beta=0, out=pool[1:16].reshape(3, 5))
     assert check(out, A, B).ok
 
 
@@ -297,7 +440,7 @@ def test_a_kernel_argument_too_large_for_float32_is_infinite_without_a_warning()
 
 def test_inner_of_every_type(dtype: str) -> None:
     e, f, c = _cast(0, 5, 1001, dtype=dtype), _cast(1, 1001, 7, dtype=dtype), _cast(2, 5, 7, dtype=dtype)
-    result = matmill.inner(e, f, c, alpha=0.5, beta=-2, executor="cpu")
+    result = matmill.inner(e, f, c=c, alpha=0.5, beta=-2, executor="cpu")
     assert result.dtype == e.dtype
     verdict = check(result, e, f, c, alpha=0.5, beta=-2)
     assert verdict.ok, verdict
@@ -305,7 +448,7 @@ def test_inner_of_every_type(dtype: str) -> None:
     out = np.empty_like(c)
     assert matmill.inner(e=e, f=f, out=out, executor="cpu") is out
     assert check(out, e, f).ok
-    assert check(matmill.inner(e[:, :0], f[:0], c, beta=1, executor="cpu"), e[:, :0], f[:0], c, beta=1).ok
+    assert check(matmill.inner(e[:, :0], f[:0], c=c, beta=1, executor="cpu"), e[:, :0], f[:0], c, beta=1).ok
 
 
 def test_inner_passes_on_what_is_not_finite(dtype: str) -> None:
@@ -333,6 +476,8 @@ E, F = _random(0, 3, 40), _random(1, 40, 5)
         ((E, F.astype(np.float16)), {}, errors.DTypeError, "f", "wanted e's float32"),
         ((E.astype(np.int8), F), {}, errors.DTypeError, "e", "float32, float64, float16 or bfloat16"),
         ((E, F), {"beta": 1.0}, errors.ArgumentError, "c", "beta = 1.0"),
+        ((E, F, C), {}, errors.ArgumentError, "c", "pass out=array"),
+        ((E, F), {"c": C}, errors.ArgumentError, "c", "pass c=array, beta=1.0"),
         ((E, F), {"out": np.zeros((5, 3), np.float32)}, errors.ShapeError, "out", "(5, 3)"),
         ((E, F), {"out": E[:, :5]}, errors.AliasError, "out", "overlaps e"),
         ((E, F), {"executor": "cup"}, errors.UnknownNameError, "executor", "Did you mean 'cpu'"),
@@ -352,7 +497,7 @@ def test_16_bit_products_may_be_of_any_size(dtype: str) -> None:
     for left, right in (((129, 4), (4, 300)), ((2, 200, 3), (3, 1)), ((500,), (500, 129))):
         a, b = _cast(0, *left, dtype=dtype), _cast(1, *right, dtype=dtype)
         c = _cast(2, right[-1], dtype=dtype)
-        result = matmill.matmul(a, b, c, alpha=0.5, beta=-1, executor="cpu")
+        result = matmill.matmul(a, b, c=c, alpha=0.5, beta=-1, executor="cpu")
         rows = np.ascontiguousarray(np.broadcast_to(c, result.shape))
         assert check(result, a, b, rows, alpha=0.5, beta=-1).ok
 
@@ -363,8 +508,8 @@ def test_16_bit_sums_are_rounded_once() -> None:
         # One by one in 16 bits, the sum would stop at `one`.
         assert _cpu(e, e.T, alpha=1 / 3) == one
         c = np.full((1, 1), one, e.dtype)
-        assert _cpu(e[:, :1], e[:, :1].T, c, beta=1.0).astype(np.float64) == one
-        assert _cpu(e[:, :2], e[:, :2].T, c, beta=1.0).astype(np.float64) == one + 2
+        assert _cpu(e[:, :1], e[:, :1].T, c=c, beta=1.0).astype(np.float64) == one
+        assert _cpu(e[:, :2], e[:, :2].T, c=c, beta=1.0).astype(np.float64) == one + 2
 
 
 def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ def test_the_table_has_every_figure_beside_the_data_sheet(present: FakeGPU, caps
     assert "H200 SXM 141 GB, driver 580.1, 2026-01-02" in said
     assert set(command._TITLES.values()) - set(lines) == {"mma.sync (tf32)"}
     assert lines["latency, global memory"].split()[-8:] == ["800", "cycles", "720", "cycles", "880", "cycles", "-", "-"]
-    assert "4.80TB/s" in lines["global memory, read"]
+    assert "4.80 TB/s" in lines["global memory, read"]
     assert "83.3%" in lines["global memory, read"]
     assert "66.9 TFLOP/s" in lines["FMA (float32)"]
     assert "89.7%" in lines["FMA (float32)"]

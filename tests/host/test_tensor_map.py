@@ -101,7 +101,7 @@ REFUSED = [
     ({"swizzle": 64}, r"box\[0\]: got 128 bytes; wanted at most the 64 of the swizzle"),
     ({"element": "int32", "box": (32, 4, 1), "nan_fill": True}, "nan_fill: got elements of type int32"),
     ({"interleave": 16, "sizes": (64, 8), "strides": (128,), "box": (64, 4)}, "interleave: got 2 dimensions"),
-    ({"interleave": 32}, "swizzle: got 128 bytes; wanted 32 with an interleave of 32"),
+    ({"box": (64, 256, 8)}, "box: got 262144 bytes; wanted at most 232448"),
     ({"interleave": 32, "swizzle": 32, "strides": (144, 1024)}, r"strides\[0\]: .* multiple of 32 bytes"),
 ]
 

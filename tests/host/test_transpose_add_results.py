@@ -76,7 +76,7 @@ def test_shares_are_of_the_faster_copy_and_ratios_of_our_time() -> None:
     assert entry.ratio(COMPILED) == pytest.approx(1.1)
     assert entry.ratio(TUNED) is None
     assert entry.ratio(EAGER, "graph") is None
-    assert cells(entry)[1:] == ["201MB", "50.5 us", "3.99", "95.0%", "5.00", "1.10", "-", "-", "yes"]
+    assert cells(entry)[1:] == ["201 MB", "50.5 us", "3.99", "95.0%", "5.00", "1.10", "-", "-", "yes"]
     assert list(entry.slower()) == []
 
 
@@ -150,7 +150,7 @@ def test_the_page_shows_rates_beside_a_copy_and_the_comparisons() -> None:
     assert "| 24300x11520 bfloat16 | 4.20 TB/s, 100.0% |" in page
     assert "*Measured* at 24300x11520 bfloat16: 400 us, 4.20 TB/s, 100.0% of a copy's bandwidth in that run." in page
     assert f"| {TUNED} | 1 | 412 us | 4.08 | 97.0% | 1.01 | yes |" in page
-    assert "| 4096x4096 float32 | 201MB |" in page
+    assert "| 4096x4096 float32 | 201 MB |" in page
     assert "93.0% in the median, 93.0% at the least" in page
     assert "| matmill.transpose_add | 8.10 us |" in page
     assert "No run on a GPU" not in page

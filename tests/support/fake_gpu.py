@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,11 +165,18 @@ class Tensor:
     is_cuda = True
     #: Whether torch records gradients, of tensors that require one.
     recording = True
+    #: Whether torch traces.
+    tracing = False
+    #: What belongs to it while forward derivatives are taken.
+    tangent: object = None
+    #: Whether torch is in inference mode.
+    inferring = False
     #: How far a fresh result starts behind 16 bytes.
     behind = 0
 
     def __init__(self, device: FakeGPU, array: Array, made: list[tuple[int, str]]) -> None:
         self.device, self.made, self.requires_grad = device, made, False
+        self.inference, self.version = False, 0
         self.dtype = sys.intern(array.dtype.name)  # torch's are one object each
         self.shape = array.shape
         self.steps = tuple(stride // array.itemsize for stride in array.strides)
@@ -201,6 +209,16 @@ class Tensor:
         """Never."""
         return False
 
+    def is_inference(self) -> bool:
+        """Whether it was made in inference mode."""
+        return self.inference
+
+    is_meta = is_nested = False
+
+    def numel(self) -> int:
+        """How many elements."""
+        return int(np.prod(self.shape))
+
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
         """Poisoned memory."""
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
@@ -211,6 +229,17 @@ class Tensor:
             array = memory[self.behind : self.behind + array.nbytes].view(kind).reshape(shape)
         array.reshape(-1).view(np.uint8)[:] = 0xFF
         return Tensor(self.device, array, self.made)
+
+
+def unpack_dual(tensor: Tensor) -> SimpleNamespace:
+    """As ``torch.autograd.forward_ad.unpack_dual``."""
+    return SimpleNamespace(primal=tensor, tangent=tensor.tangent)
+
+
+def written(tensors: tuple[Tensor, ...]) -> None:
+    """As ``torch._C._increment_version``."""
+    for tensor in tensors:
+        tensor.version += 1
 
 
 class Parameter(Tensor):

@@ -14,6 +14,8 @@ from matmill.launch import Pointer, TensorMap
 from matmill.tensor_map import ELEMENTS
 
 START = 1 << 36
+#: The shared memory of a block, which no box exceeds.
+MOST_BOX_BYTES = 227 * 1024
 
 
 @st.composite
@@ -22,19 +24,21 @@ def any_maps(draw: st.DrawFn) -> TensorMap:
     rank = draw(st.integers(1, 5))
     element = draw(st.sampled_from(sorted(ELEMENTS)))
     interleave = draw(st.sampled_from((0, 0, 16, 32))) if rank > 2 else 0
-    swizzle = 32 if interleave == 32 else draw(st.sampled_from((0, 32, 64, 128)))
+    swizzle = draw(st.sampled_from((0, 32, 64, 128)))
     itemsize, align = ELEMENTS[element].itemsize, max(16, interleave)
     widest = min(256 * itemsize, swizzle or 256)
-    dimensions = st.lists(st.integers(1, 256), min_size=rank - 1, max_size=rank - 1)
     sizes = st.integers(1, 1 << 32) | st.integers(1, 1000)
     strides = st.integers(0, (1 << 40) // align - 1) | st.integers(1, 1000)
     steps = st.integers(1, 8) | st.just(1)
+    box = [draw(st.integers(1, widest // 16)) * 16 // itemsize]
+    for _ in range(rank - 1):
+        box.append(draw(st.integers(1, min(256, MOST_BOX_BYTES // (prod(box) * itemsize)))))
     return TensorMap(
         Pointer("A", align * draw(st.integers(1, (1 << 57) // align - 1))),
         element,
         tuple(draw(st.lists(sizes, min_size=rank, max_size=rank))),
         tuple(align * n for n in draw(st.lists(strides, min_size=rank - 1, max_size=rank - 1))),
-        (draw(st.integers(1, widest // 16)) * 16 // itemsize, *draw(dimensions)),
+        tuple(box),
         swizzle,
         tuple(draw(st.lists(steps, min_size=rank, max_size=rank))),
         interleave,
@@ -50,7 +54,7 @@ def small_maps(draw: st.DrawFn, elements: tuple[str, ...] = tuple(ELEMENTS), *, 
     element = draw(st.sampled_from(elements))
     itemsize = ELEMENTS[element].itemsize
     swizzle = draw(st.sampled_from((0, 32, 64, 128)))
-    width = swizzle or 16 * draw(st.integers(1, min(10, 16 * itemsize)))
+    width = 16 * draw(st.integers(1, swizzle // 16 or min(10, 16 * itemsize)))
     most = 9 if rank < 4 else 3
     outer = st.lists(st.integers(1, most), min_size=rank - 1, max_size=rank - 1)
     sizes = (draw(st.integers(1, 2 * width // itemsize)), *draw(outer))
@@ -80,8 +84,18 @@ def box_extents(tensor: TensorMap) -> tuple[int, ...]:
 
 
 def box_bytes(tensor: TensorMap) -> int:
-    """Bytes of a box in shared memory."""
+    """Bytes that a box copies."""
     return prod(box_extents(tensor)) * ELEMENTS[tensor.element].itemsize
+
+
+def pitch(tensor: TensorMap) -> int:
+    """Bytes in shared memory from one row of a box to the next."""
+    return tensor.swizzle or tensor.box[0] * ELEMENTS[tensor.element].itemsize
+
+
+def shared_bytes(tensor: TensorMap) -> int:
+    """Bytes of shared memory that a box spans."""
+    return prod(box_extents(tensor)[1:]) * pitch(tensor)
 
 
 def box_elements(tensor: TensorMap, coordinates: tuple[int, ...], address: int) -> Iterator[tuple[int | None, int]]:
@@ -92,7 +106,8 @@ def box_elements(tensor: TensorMap, coordinates: tuple[int, ...], address: int) 
         at = [c + i * s for c, i, s in zip(coordinates, backwards[::-1], steps, strict=True)]
         inside = all(0 <= x < size for x, size in zip(at, tensor.sizes, strict=True))
         where = tensor.pointer.address + sum(x * stride for x, stride in zip(at, strides, strict=True))
-        yield where if inside else None, swizzled(address + n * itemsize, tensor.swizzle)
+        row, column = divmod(n, tensor.box[0])
+        yield where if inside else None, swizzled(address + row * pitch(tensor) + column * itemsize, tensor.swizzle)
 
 
 def swizzled(address: int, swizzle: int) -> int:

@@ -95,7 +95,7 @@ def cells(entry: Entry) -> list[str]:
     ratios = [*(entry.ratio(name) for name in (EAGER, COMPILED)), *(entry.ratio(name, over=own) for name, own in ALIKE)]
     return [
         str(entry.shape),
-        f"{units.count(entry.record['bytes'])}B",
+        units.quantity(entry.record["bytes"], "B"),
         units.seconds(entry.rows[OURS][MEDIAN]),
         units.digits(entry.rate(OURS) / 1e12),
         units.percent(entry.share()),
@@ -130,8 +130,8 @@ def summary(found: Sequence[Entry]) -> list[str]:
     if long:
         middle = median(entry.share() for entry in long)
         said.append(
-            f"Of a copy's bandwidth, where at least {units.count(LONG)}B move: {units.percent(middle)} in the median, "
-            f"{units.percent(long[0].share())} at the least ({long[0].shape})."
+            f"Of a copy's bandwidth, where at least {units.quantity(LONG, 'B')} move: {units.percent(middle)} in the "
+            f"median, {units.percent(long[0].share())} at the least ({long[0].shape})."
         )
     for name in (EAGER, COMPILED):
         ratios = [ratio for entry in found if (ratio := entry.ratio(name)) is not None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from matmill.arrays.operand import Operand, inspect
 from matmill.arrays.overlap import mirrors, overlaps, self_overlap
-from matmill.arrays.results import ALLOCATE, Result, check_results, from_host
+from matmill.arrays.results import ALLOCATE, Result, check_results, from_host, will_write
 from matmill.arrays.streams import current_stream, resolve_stream
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "overlaps",
     "resolve_stream",
     "self_overlap",
+    "will_write",
 ]

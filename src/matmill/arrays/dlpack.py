@@ -19,6 +19,7 @@ CUDA = frozenset({2, 13})
 
 _NAME = b"dltensor"
 _VERSIONED_NAME = b"dltensor_versioned"
+_MOST_DIMENSIONS = 64  # NumPy's
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _CODES = {kind: code for code, kind in _KINDS.items()}
@@ -78,6 +79,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
     dtype: str
+    kind: int
     device: int
     address: int
     readonly: bool
@@ -96,10 +98,13 @@ def read(capsule: object) -> Tensor:
     if tensor.dtype.lanes != 1:
         kind += f"x{tensor.dtype.lanes}"
     n = tensor.ndim
+    if not 0 <= n <= _MOST_DIMENSIONS or (n and not tensor.shape) or any(extent < 0 for extent in tensor.shape[:n]):
+        raise BufferError(f"{n} dimensions" + (f", extents {tensor.shape[:n]}" if 0 < n <= _MOST_DIMENSIONS else ""))
     return Tensor(
         shape=tuple(tensor.shape[:n]),
         strides=tuple(tensor.strides[:n]) if tensor.strides else None,
         dtype=kind,
+        kind=tensor.device.kind,
         device=tensor.device.index,
         address=(tensor.data or 0) + tensor.byte_offset,
         readonly=readonly,

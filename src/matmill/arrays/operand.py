@@ -10,15 +10,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from matmill.arrays import dlpack
+from matmill.arrays import cuda_interface, dlpack
 from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
-from matmill.errors import ArgumentError, DeviceError, DTypeError
+from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 Device: TypeAlias = tuple[str, int]
 CPU: Device = ("cpu", 0)
 
 _POINTER_DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_PLAIN = "Pass a plain tensor"
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE: no address that CUDA gave out
 
 
@@ -81,7 +82,7 @@ def _reader_for(x: object, argument: str) -> Reader:
     if isinstance(x, np.ndarray):
         return _masked if isinstance(x, np.ma.MaskedArray) else _numpy
     if "torch" in modules and hasattr(x, "data_ptr"):
-        return _torch_reader()
+        return _torch_reader(type(x))
     if "cupy" in modules and hasattr(x, "__cuda_array_interface__"):
         return _cupy
     if any(base.__name__ == "Tracer" for base in type(x).__mro__):
@@ -93,16 +94,24 @@ def _reader_for(x: object, argument: str) -> Reader:
         )
     # A library with both protocols says more through DLPack: the device, and when the data is ready.
     if not isinstance(x, np.generic | type):  # a class has its instances' methods, but no values
-        if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        if _speaks(x, "__dlpack__") and _speaks(x, "__dlpack_device__"):
             return _dlpack
-        if hasattr(x, "__cuda_array_interface__"):
+        if _speaks(x, cuda_interface.NAME):
             return _cuda_array_interface
     raise DTypeError(
         argument=argument,
         got=f"{type(x).__module__}.{type(x).__qualname__}",
         wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
-        fix=f"Convert it first, for example numpy.asarray({argument}, dtype='float32').",
+        fix=by_copy(argument, f"Convert it first, for example numpy.asarray({argument}, dtype='float32')."),
     )
+
+
+def _speaks(x: object, protocol: str) -> bool:
+    """Whether an array has that attribute; one that fails is there, and its reader says what is wrong with it."""
+    try:
+        return hasattr(x, protocol)
+    except Exception:  # noqa: BLE001 — the array's own code, which may raise anything
+        return True
 
 
 def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None, dtypes: Table) -> Operand:
@@ -116,14 +125,14 @@ def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> O
 def _of_view(x: np.ndarray[Any, Any], argument: str, dtypes: Table, library: str, *, readonly: bool) -> Operand:
     """The operand of host memory that NumPy sees as ``x``."""
     dtype = of_numpy(x.dtype, argument, dtypes)
-    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument)
+    strides = _in_elements(x.shape, x.strides, dtype, x.ctypes.data, argument, library=library)
     # np.matrix and other subclasses change what indexing and products mean.
     view = x if type(x) is np.ndarray else x.view(np.ndarray)
     return Operand(x.shape, strides, dtype, CPU, x.ctypes.data, readonly, library, view)
 
 
 def _in_elements(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, address: int, argument: str, *, library: str = ""
 ) -> tuple[int, ...]:
     """Byte strides in elements; refused where an element's address is no multiple of its size (record fields)."""
     size = dtype.itemsize
@@ -132,45 +141,103 @@ def _in_elements(
             argument=argument,
             got=f"elements at byte strides {tuple(strides)} from address {address:#x}",
             wanted=f"addresses that are multiples of the element's {size} bytes",
-            fix=f"Copy it first: {argument}.copy().",
+            fix=by_copy(argument, f"Copy it first: {argument}.{'clone' if library == 'torch' else 'copy'}()."),
         )
     return tuple(stride // size for stride in strides)
 
 
-def _torch_reader() -> Reader:
-    """The reader of torch tensors; made on meeting the first one, when torch is loaded."""
+def _torch_reader(kind: type) -> Reader:
+    """The reader of a class of torch tensors; made on meeting the first one, when torch is loaded."""
     torch = sys.modules["torch"]
+    own, plain = (getattr(one, "__torch_dispatch__", None) for one in (kind, torch.Tensor))
+    if own is not plain:
+        return _torch_wrapper
     rows = {getattr(torch, name): dtype for name, dtype in ELEMENTWISE.items()}
     cuda: dict[int, Device] = {}
-    strided, bfloat16, int16 = torch.strided, torch.bfloat16, torch.int16
+    strided, forward_ad = torch.strided, torch.autograd.forward_ad
+    tracing = torch._C._is_tracing  # noqa: SLF001 — what the public `torch.jit.is_tracing` calls
 
     def read(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
         kind = x.dtype
         dtype = rows.get(kind)
         if dtype is None or dtype.name not in dtypes:
             dtype = named(str(kind).removeprefix("torch."), argument, dtypes)
-        if x.layout is not strided:
-            raise _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
-        if x.is_neg():
-            raise _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
-        if x.requires_grad and torch.is_grad_enabled():
-            raise _refusal(argument, "a tensor that requires grad", "one whose gradient is not recorded", "detach")
-        if x.is_cuda:
-            index = x.get_device()
-            device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
-            # Past the generated constructor, which takes twice as long.
-            return _new(Operand, (x.shape, x.stride(), dtype, device, x.data_ptr(), False, "torch", x, None))
-        if x.device.type != "cpu":
-            raise _unreachable(argument, f"a tensor on {x.device}")
-        # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
-        host = x.detach().view(int16).numpy().view(BF16.numpy) if kind is bfloat16 else x.detach().numpy()
-        return _of_view(host, argument, dtypes, "torch", readonly=False)
+        try:
+            if x.layout is not strided or x.is_neg():
+                raise _indirect(x, argument)
+            shape, strides, address = x.shape, x.stride(), x.data_ptr()
+            if x.requires_grad or forward_ad._current_level >= 0 or tracing():  # noqa: SLF001 — see below
+                _check_unrecorded(x, argument)
+            if not address and not x.is_meta and x.numel():
+                raise _more_than_memory(argument, "a tensor without memory", _PLAIN)
+            if x.is_cuda:
+                index = x.get_device()
+                device = cuda.get(index) or cuda.setdefault(index, ("cuda", index))
+                # Past the generated constructor, which takes twice as long.
+                return _new(Operand, (shape, strides, dtype, device, address, False, "torch", x, None))
+            return _torch_on_host(x, argument, dtype, dtypes)
+        except RuntimeError as error:
+            if x.is_nested:
+                raise _indirect(x, argument) from error
+            raise _more_than_memory(argument, "a tensor inside vmap or a torch.func transformation", _PLAIN) from error
 
     return read
 
 
+def _torch_on_host(x: Any, argument: str, dtype: DType, dtypes: Table) -> Operand:
+    if x.device.type != "cpu":
+        raise _unreachable(argument, f"a tensor on {x.device}")
+    x = x.detach()
+    # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
+    host = x.view(sys.modules["torch"].int16).numpy().view(BF16.numpy) if dtype is BF16 else x.numpy()
+    return _of_view(host, argument, dtypes, "torch", readonly=False)
+
+
+def _torch_wrapper(x: Any, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
+    """Of classes that say by ``__torch_dispatch__`` what operations on them mean (FakeTensor, DTensor, ...)."""
+    if getattr(x, "is_nested", None) is True:
+        raise _indirect(x, argument)
+    raise _more_than_memory(argument, f"a {type(x).__name__}, whose class has its own operators", _PLAIN)
+
+
+def _check_unrecorded(x: Any, argument: str) -> None:
+    """Refuses tensors of which torch records what is done with them."""
+    torch = sys.modules["torch"]
+    if x.requires_grad and torch.is_grad_enabled():
+        shared = f"Pass {argument}.detach(), which shares its memory"
+        raise _more_than_memory(argument, "a tensor that requires grad", shared)
+    # A module variable of torch's, for which there is no public name: -1 outside every `dual_level`.
+    forward_ad = torch.autograd.forward_ad
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # noqa: SLF001 — see above
+        primal = f"Pass torch.autograd.forward_ad.unpack_dual({argument}).primal"
+        raise _more_than_memory(argument, "a tensor with a forward-mode tangent", primal)
+    if torch._C._is_tracing():  # noqa: SLF001 — see the reader
+        raise _more_than_memory(argument, "a tensor inside torch.jit.trace", "Call outside of it")
+
+
+def _more_than_memory(argument: str, got: str, instead: str) -> ArgumentError:
+    """Of torch tensors of which torch knows more than these functions would read or write."""
+    other = "omit out=" if argument == "out" else "use the function of the same name in matmill.torch"
+    return ArgumentError(
+        argument=argument,
+        got=got,
+        wanted="a tensor that is no more than its values, because these functions are not recorded or transformed",
+        fix=f"{instead}, or {other}.",
+    )
+
+
+def _indirect(x: Any, argument: str) -> ArgumentError:
+    """Of torch tensors whose values are not the strided elements of their memory."""
+    if x.is_nested:
+        return _refusal(argument, "a nested tensor", "a strided tensor", "to_padded_tensor")
+    if x.layout is not sys.modules["torch"].strided:
+        return _refusal(argument, f"a tensor with layout {x.layout}", "a strided tensor", "to_dense")
+    return _refusal(argument, "a lazily negated view", "a tensor that holds its values", "resolve_neg")
+
+
 def _refusal(argument: str, got: str, wanted: str, method: str) -> ArgumentError:
-    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=f"Pass {argument}.{method}().")
+    fix = by_copy(argument, f"Pass {argument}.{method}().")
+    return ArgumentError(argument=argument, got=got, wanted=wanted, fix=fix)
 
 
 def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
@@ -180,16 +247,19 @@ def _cupy(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
 
 
 def _cuda_array_interface(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
-    facts = x.__cuda_array_interface__
-    if facts.get("mask") is not None:
+    found = cuda_interface.read(x, argument)
+    if found.masked:
         return _masked(x, argument, None, dtypes)
-    dtype = of_numpy(np.dtype(facts["typestr"]), argument, dtypes)
-    address, readonly = facts["data"]
-    shape = tuple(facts["shape"])
-    given = facts.get("strides")
-    strides = packed_strides(shape) if given is None else _in_elements(shape, given, dtype, address, argument)
+    shape, address = found.shape, found.address
+    dtype = of_numpy(found.dtype, argument, dtypes)
+    steps = found.strides
+    if steps is None:
+        steps = tuple(stride * dtype.itemsize for stride in packed_strides(shape))
+    strides = _in_elements(shape, steps, dtype, address, argument)
+    if not address and 0 not in shape:
+        raise cuda_interface.malformed(argument, f"data at address 0, of shape {shape}", "an address")
     device = ("cuda", _device_of(address, argument) if address else 0)  # an array without elements may have none
-    return Operand(shape, strides, dtype, device, address, readonly, _library(x), x, facts.get("stream"))
+    return Operand(shape, strides, dtype, device, address, found.readonly, _library(x), x, found.stream)
 
 
 def _device_of(address: int, argument: str) -> int:
@@ -208,30 +278,40 @@ def _device_of(address: int, argument: str) -> int:
 def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand:
     library = _library(x)
     readonly = library == "jax"  # JAX arrays are immutable, and other arrays may share their buffer
-    if readonly:
-        named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
     try:
-        kind, _index = x.__dlpack_device__()
+        if readonly:
+            named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
+        kind, _ = x.__dlpack_device__()
         if kind in dlpack.HOST:
             view = _host_view(x)
             return _of_view(view, argument, dtypes, library, readonly=readonly or not view.flags.writeable)
-        if kind not in dlpack.CUDA:
-            raise _unreachable(argument, f"an array on DLPack device type {kind}")
-        # 1 is DLPack's name for the default stream; 0 would be ambiguous.
-        tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, DeviceError | DTypeError | ArgumentError):
-            raise
+        tensor = _on_cuda(x, kind, argument, stream)
+    except MatmillError:
+        raise
+    except Exception as error:
         raise DeviceError(
             argument=argument,
-            got=f"a {library} array that exports no memory: {error}",
+            got=f"a {library} array whose __dlpack__ exports no memory: {str(error) or type(error).__name__}",
             wanted="an array whose values are in one device's memory",
             fix="Pass an array that lives, undivided, on one device.",
         ) from error
     dtype = named(tensor.dtype, argument, dtypes)
     strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    if tensor.address % dtype.itemsize:
+        _in_elements(tensor.shape, strides, dtype, tensor.address, argument)
     device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
     return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)
+
+
+def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:
+    """What an array on a DLPack device of that kind exports, which must be memory that CUDA reaches."""
+    if kind not in dlpack.CUDA:
+        raise _unreachable(argument, f"an array on DLPack device type {kind!r}")
+    # 1 is DLPack's name for the default stream; 0 would be ambiguous.
+    tensor = dlpack.read(x.__dlpack__(stream=stream or 1))
+    if tensor.kind not in dlpack.CUDA or tensor.device < 0 or not (tensor.address or 0 in tensor.shape):
+        raise ValueError(f"its capsule is of device {tensor.kind, tensor.device} and address {tensor.address:#x}")
+    return tensor
 
 
 def _host_view(x: Any) -> np.ndarray[Any, Any]:
@@ -281,5 +361,5 @@ def _unreachable(argument: str, got: str) -> DeviceError:
         argument=argument,
         got=got,
         wanted="memory of the host or of an NVIDIA GPU",
-        fix=f"Copy {argument} to the host or to a CUDA device first.",
+        fix=by_copy(argument, f"Copy {argument} to the host or to a CUDA device first."),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from matmill.arrays.operand import Operand
 from matmill.dtypes import BF16
-from matmill.errors import ArgumentError
+from matmill.errors import ArgumentError, ReadOnlyError
 
 #: Libraries whose own functions make results; others have the array API's.
 _NATIVE = frozenset({"numpy", "torch", "cupy"})
@@ -30,7 +30,15 @@ def _torch_empty(like: Any, operand: Operand, shape: Shape, stream: int | None =
     else:
         with _torch_stream(operand.device[1], stream):
             array = like.new_empty(shape, dtype=dtype)
-    return array, array.data_ptr()
+    try:
+        return array, array.data_ptr()
+    except RuntimeError as error:
+        raise ArgumentError(
+            argument="out",
+            got="None inside a transformation of torch.func, where torch wraps new tensors",
+            wanted="a plain tensor to write into",
+            fix="Use the function of the same name in matmill.torch, or call outside of the transformation.",
+        ) from error
 
 
 def _cupy_empty(_like: Any, operand: Operand, shape: Shape, stream: int | None = None, *, raw: bool = False) -> Result:
@@ -88,3 +96,23 @@ def namespace(like: Any, operand: Operand) -> Any:
         wanted="an array to write into, for a library without the array API's namespace",
         fix="Pass out=.",
     )
+
+
+def will_write(array: Any, library: str) -> None:
+    """Tells ``library`` that its ``array`` is about to be written.
+
+    torch counts versions of a tensor, so that a backward pass which saved the old values raises instead of using new
+    ones. Raises :class:`~matmill.errors.ReadOnlyError` where torch forbids writing.
+    """
+    if library != "torch":
+        return
+    torch = sys.modules["torch"]
+    if not array.is_inference():
+        torch.autograd.graph.increment_version(array)
+    elif not torch.is_inference_mode_enabled():
+        raise ReadOnlyError(
+            argument="out",
+            got="an inference tensor, outside of torch.inference_mode()",
+            wanted="a tensor that may be written",
+            fix="Omit out=, or call inside torch.inference_mode().",
+        )

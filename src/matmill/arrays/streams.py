@@ -19,22 +19,40 @@ def resolve_stream(stream: object) -> int | None:
     """
     if stream is None:
         return None
-    handle: Any = stream
+    try:
+        handle = _handle(stream)
+    except Exception as error:
+        raise _no_stream(f"{stream!r}, which fails to name its handle: {str(error) or type(error).__name__}") from error
+    if isinstance(handle, bool) or not isinstance(handle, int) or not 0 <= handle < _HANDLES:
+        raise _no_stream(repr(stream) if handle is stream else f"{stream!r} with the handle {handle!r}")
+    return int(handle)
+
+
+_HANDLES = 2**64
+_VERSION = 0  # of the protocol, the only one so far
+
+
+def _handle(stream: object) -> Any:
+    """What a stream object says its handle is; the object itself where it says nothing."""
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        handle = (protocol() if callable(protocol) else protocol)[1]
-    elif hasattr(stream, "cuda_stream"):
-        handle = stream.cuda_stream
-    elif hasattr(stream, "ptr"):
-        handle = stream.ptr
-    if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
-        raise ArgumentError(
-            argument="stream",
-            got=repr(stream),
-            wanted="None, a stream handle as a non-negative int, or an object with __cuda_stream__()",
-            fix="Pass the array library's stream object, or leave it out to use its current stream.",
-        )
-    return int(handle)
+        told = protocol() if callable(protocol) else protocol
+        if not isinstance(told, tuple | list) or len(told) != 2 or told[0] != _VERSION:
+            raise ValueError(f"__cuda_stream__ gives {told!r}, not ({_VERSION}, handle)")
+        return told[1]
+    for name in ("cuda_stream", "ptr"):  # torch's name, CuPy's name
+        if hasattr(stream, name):
+            return getattr(stream, name)
+    return stream
+
+
+def _no_stream(got: str) -> ArgumentError:
+    return ArgumentError(
+        argument="stream",
+        got=got,
+        wanted="None, a stream handle as a non-negative int, or an object with __cuda_stream__()",
+        fix="Pass the array library's stream object, or leave it out to use its current stream.",
+    )
 
 
 def current_stream(library: str, device: int, operand: Operand | None = None) -> int:

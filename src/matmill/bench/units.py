@@ -13,13 +13,27 @@ def count(value: float) -> str:
     >>> count(9999), count(16777216), count(524288), count(999_999)
     ('9999', '16.8M', '524k', '1.00M')
     """
-    if abs(value) < 1e4:
-        return f"{value:.0f}"
-    for scale, letter in _LARGE:
-        # 999,999 is 1.00M, not 1000k.
-        if abs(value) >= scale * 0.9995:
-            return digits(value / scale) + letter
-    return f"{value:.0f}"
+    return "".join(_scaled(value))
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number of some unit, exact below 10,000.
+
+    >>> quantity(6e9, "B"), quantity(9999, "B"), quantity(4.8e12, "B/s")
+    ('6.00 GB', '9999 B', '4.80 TB/s')
+    """
+    number, prefix = _scaled(value)
+    return f"{number} {prefix}{unit}"
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """A number and its decimal prefix, which is empty below 10,000."""
+    if abs(value) >= 1e4:
+        for scale, letter in _LARGE:
+            # 999,999 is 1.00M, not 1000k.
+            if abs(value) >= scale * 0.9995:
+                return digits(value / scale), letter
+    return f"{value:.0f}", ""
 
 
 def digits(value: float) -> str:

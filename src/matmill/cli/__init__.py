@@ -1,17 +1,18 @@
 """The ``matmill`` command: one module per subcommand, each with ``add_parser(subparsers)`` and ``run(args) -> int``.
 
-Exit codes: 0 fine, 1 failed, 2 usage, 3 no GPU where one was demanded, 130 interrupted.
+Exit codes: 0 fine, 1 failed, 2 usage, 3 no GPU where one was demanded, 130 interrupted. A reader that leaves early
+(``matmill … | head -1``) changes none of them: what it does not read is dropped, and the command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matmill import __version__
+from matmill.cli.standard_streams import patient_streams
 from matmill.errors import ArgumentError, MatmillError, NoGPUError, UnknownNameError, unknown_name
 
 OK, FAILED, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
@@ -33,14 +34,17 @@ _UNSAID: dict[type[BaseException], str] = {KeyboardInterrupt: "interrupted", Mem
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (``sys.argv`` where none is given) and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with patient_streams():
+        code = _code_of(lambda: _run(arguments))
+        return _code_of(sys.stdout.flush) or code
+
+
+def _code_of(action: Callable[[], int | None]) -> int:
+    """The exit code of an action; says what is wrong where it fails."""
     try:
-        return _run(arguments)
+        return action() or OK
     except SystemExit as stop:  # argparse has said what is wrong, or printed the help asked for
         return stop.code if isinstance(stop.code, int) else USAGE
-    except BrokenPipeError:
-        # The reader has gone (`matmill … | head`): say nothing, and keep the interpreter from trying to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     except (MatmillError, OSError, MemoryError, KeyboardInterrupt) as error:
         sys.stderr.write(f"matmill: {str(error) or _UNSAID.get(type(error), type(error).__name__)}\n")
         return next(code for kinds, code in _CODES if isinstance(error, kinds))
@@ -68,5 +72,4 @@ def _run(arguments: list[str]) -> int:
         raise unknown_name("command", arguments[0], COMMANDS)
     args = parser.parse_args(arguments)
     code: int = modules[args.command].run(args)
-    sys.stdout.flush()
     return code

@@ -33,20 +33,12 @@ from matmill.settings import plain_text
 PLAIN_WIDTH = 100
 
 
-class _Console(Console):
-    """rich's console, but a reader that has gone is the caller's affair: rich would end with code 1."""
-
-    def on_broken_pipe(self) -> None:
-        """Called by rich while it handles a BrokenPipeError; raises it again."""
-        raise BrokenPipeError
-
-
 def output(file: TextIO | None = None, width: int | None = None) -> Console:
     """The console of stdout or ``file``: colour on a terminal unless NO_COLOR asks for none, plain text elsewhere."""
     to = file or sys.stdout
     if width is None and not to.isatty():
         width = PLAIN_WIDTH
-    return _Console(file=to, no_color=plain_text() or None, highlight=False, width=width)
+    return Console(file=to, no_color=plain_text() or None, highlight=False, width=width)
 
 
 def show(parts: Iterable[RenderableType], file: TextIO | None = None) -> None:

@@ -20,7 +20,7 @@ _MAGIC = b"\x93NUMPY"
 _BAD_HEADER = (
     ValueError,
     TypeError,
-    KeyError,
+    LookupError,
     OverflowError,
     SyntaxError,
     MemoryError,

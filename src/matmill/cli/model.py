@@ -165,7 +165,7 @@ def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterabl
     moved = phvm_cost.traffic(p["m"], p["n"], p["k"])
     floor = moved / arch.dram_bytes_per_s
     yield Text(
-        f"PHVM reads {units.count(moved)}B, which takes {units.seconds(floor)} at the data sheet's bandwidth: "
+        f"PHVM reads {units.quantity(moved, 'B')}, which takes {units.seconds(floor)} at the data sheet's bandwidth: "
         f"the optimum is {units.digits(least / arch.boost_hz / floor)} times that."
     )
     for row in record["rows"]:

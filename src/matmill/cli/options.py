@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import secrets
 from importlib.util import find_spec
@@ -18,8 +17,12 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  #
 PLOT_SUFFIXES = (".png", ".svg")
 
 
+#: What libraries count elements in: signed integers of 64 bits.
+_MOST_SIZE = 2**63
+
+
 def size(text: str) -> int:
-    """A positive whole number, ``5e7`` included.
+    """A positive whole number below 2**63, ``5e7`` included.
 
     >>> size("4096"), size("5e7")
     (4096, 50000000)
@@ -28,8 +31,8 @@ def size(text: str) -> int:
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
     except ValueError:
         value = 0
-    if not 1 <= value < math.inf or value != int(value):  # NaN is in no range
-        message = f"got {text!r}; wanted a positive whole number, for instance 4096 or 5e7"
+    if not 1 <= value < _MOST_SIZE or value != int(value):  # NaN is in no range
+        message = f"got {text!r}; wanted a positive whole number below 2**63, for instance 4096 or 5e7"
         raise argparse.ArgumentTypeError(message)
     return int(value)
 

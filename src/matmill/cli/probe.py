@@ -127,4 +127,4 @@ def _said(name: str, value: float) -> str:
         return units.seconds(value)
     if name.endswith("_hz"):
         return f"{units.digits(value / 1e9)} GHz"
-    return f"{units.count(value)}B/s" if name.endswith("_per_s") else units.rate(value / 1e12)
+    return units.quantity(value, "B/s") if name.endswith("_per_s") else units.rate(value / 1e12)

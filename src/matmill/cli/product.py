@@ -94,7 +94,7 @@ def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Calla
     """Calls ``product`` with C and the shared options, and times it."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
-    found, seconds = timed(lambda: product(c, alpha=args.alpha, beta=beta, executor=executor), executor)
+    found, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
     return Run(found, executor, seconds, beta != 0)
 
 
@@ -139,7 +139,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     said = "-" if seconds is None else units.seconds(seconds)
     rate = "-"
     if tflops is not None and moved is not None:
-        rate = f"{units.count(moved)}B/s" if by_bytes else units.rate(tflops)
+        rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
     row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]

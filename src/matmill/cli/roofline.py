@@ -15,7 +15,7 @@ from matmill.analysis import roofline as cost
 from matmill.analysis.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.plots.roofline import Point, draw, rate
+from matmill.bench.plots.roofline import Point, draw
 from matmill.choose import choose
 from matmill.cli.console import answer, table
 from matmill.cli.names import SHORT
@@ -240,7 +240,12 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
     known = [(PEAKS[name], figure, "FLOP/s") for name, figure in made.peaks.items()]
     known += [(LEVELS[name], figure, "B/s") for name, figure in made.levels.items()]
     rows = [
-        [name, rate(figure.value, unit), figure.source, "-" if figure.sheet is None else rate(figure.sheet, unit)]
+        [
+            name,
+            units.quantity(figure.value, unit),
+            figure.source,
+            "-" if figure.sheet is None else units.quantity(figure.sheet, unit),
+        ]
         for name, figure, unit in known
     ]
     columns = [("", "left"), ("rate", "right"), ("source", "left"), ("data sheet", "right")]
@@ -261,10 +266,12 @@ def _problem_said(problem: Gemm, name: str, met: Bound, chosen: dict[str, Any] |
     yield Text()
     yield Text(f"{problem.m}x{problem.n}x{problem.k} {name}", style="bold")
     yield Text(
-        f"{rate(problem.flops, 'FLOP')} on {rate(problem.least_bytes, 'B')}, every input read once: "
-        f"{_digits(met.intensity)} FLOP/B"
+        f"{units.quantity(problem.flops, 'FLOP')} on {units.quantity(problem.least_bytes, 'B')}, every input read "
+        f"once: {_digits(met.intensity)} FLOP/B"
     )
-    yield Text(f"bound: {met.bound}; at the least {units.seconds(met.seconds)}, {rate(met.flops_per_s, 'FLOP/s')}")
+    yield Text(
+        f"bound: {met.bound}; at the least {units.seconds(met.seconds)}, {units.quantity(met.flops_per_s, 'FLOP/s')}"
+    )
     if chosen is None:
         return
     if chosen["kernel"] is None:
@@ -297,14 +304,17 @@ def _tile_said(  # noqa: PLR0917 — all of one tile
     columns = [("", "left"), ("FLOP/B", "right"), ("needed", "right"), ("enough", "left")]
     yield table(title, columns, rows)
     peak = made.peaks[unit]
-    yield Text(f"bound: {found.bound}; at the most {rate(found.flops_per_s, 'FLOP/s')} of {rate(peak.value, 'FLOP/s')}")
-    sheet = rate(peak.sheet or peak.value, "FLOP/s")
+    yield Text(
+        f"bound: {found.bound}; at the most {units.quantity(found.flops_per_s, 'FLOP/s')} of "
+        f"{units.quantity(peak.value, 'FLOP/s')}"
+    )
+    sheet = units.quantity(peak.sheet or peak.value, "FLOP/s")
     if found.cautious_block is None:
         yield Text("S2's mean of DRAM and L2: not known without the bandwidth of L2")
     else:
         mean = cost.mean_bandwidth(made, hit_rate) or 0.0
         yield Text(
-            f"S2's reading, {sheet} by the data sheet over the mean of DRAM and L2, {rate(mean, 'B/s')}: "
+            f"S2's reading, {sheet} by the data sheet over the mean of DRAM and L2, {units.quantity(mean, 'B/s')}: "
             f"block {_digits(found.block)} against {_digits(found.cautious_block)}"
         )
     if found.warp is not None:

@@ -43,10 +43,10 @@ def _asked(outcome: Outcome) -> str:
     words = subject.words(problem)
     if "bytes" not in subject.own:
         return f"{words}, {subject.limit_name}s of the {arch.title}"
-    limit = _or(subject.peak(problem, arch), units.count)
+    limit = _or(subject.peak(problem, arch), lambda rate: units.quantity(rate, "B/s"))
     if outcome.copy_bytes_per_s is None:
-        return f"{words}, {limit}B/s by the data sheet of the {arch.title}"
-    return f"{words}, a copy moves {limit}B/s"
+        return f"{words}, {limit} by the data sheet of the {arch.title}"
+    return f"{words}, a copy moves {limit}"
 
 
 def verdict(row: Row) -> str:
@@ -121,12 +121,12 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
     if phase is None:
         return _NONE
     if phase["seconds"] is None:
-        return f"{units.count(phase['bytes'])}B" if phase["bytes"] else _NONE
+        return units.quantity(phase["bytes"], "B") if phase["bytes"] else _NONE
     lines = [units.seconds(phase["seconds"])]
     if phase["bytes"]:
-        lines.append(f"{units.count(phase['bytes'] / phase['seconds'])}B/s")
+        lines.append(units.quantity(phase["bytes"] / phase["seconds"], "B/s"))
     elif phase["flops"]:
-        lines.append(f"{units.count(phase['flops'] / phase['seconds'])}FLOP/s")
+        lines.append(units.quantity(phase["flops"] / phase["seconds"], "FLOP/s"))
     return "\n".join(lines)
 
 
@@ -214,7 +214,7 @@ def _needs(row: Row) -> list[str]:
 
 def _rates(row: Row | BaselineRow, subject: Subject[Any]) -> list[str]:
     library = row.library_fraction if isinstance(row, Row) else None
-    moved = [_or(row.bytes, lambda count: f"{units.count(count)}B")] if "bytes" in subject.own else []
+    moved = [_or(row.bytes, lambda count: units.quantity(count, "B"))] if "bytes" in subject.own else []
     return [
         _or(row.seconds, units.seconds),
         *moved,

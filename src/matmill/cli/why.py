@@ -238,6 +238,6 @@ def _report(stage: dict[str, Any], arch: Arch, top: int) -> Iterator[RenderableT
     if stage["offsets"] > 1:
         yield Text(f"Launched {stage['offsets']} times, each at other offsets.")
     if rows[0]["workspace"]:
-        yield Text(f"Workspace: {units.count(rows[0]['workspace'])}B.")
+        yield Text(f"Workspace: {units.quantity(rows[0]['workspace'], 'B')}.")
     for reason, configurations in Counter(stage["ruled_out"].values()).items():
         yield Text(f"Ruled out, {configurations} configuration{'s' if configurations > 1 else ''}: {reason}")

@@ -134,12 +134,12 @@ def _add_floats(out: Array, x: Array, by_x: np.generic, y: Array | None, by_y: n
 
 def _fused(x: Array, by_x: np.generic, addend: Array) -> Array:
     """``x * by_x + addend``, rounded once."""
-    from matmill.emulator.arith import exact  # noqa: PLC0415 — takes time to import, and most calls do without
+    from matmill.emulator.arith import exact, fma64  # noqa: PLC0415 — takes time to import, and most calls do without
 
     if x.dtype == np.float32:
         return exact.fma32_wide(x, np.asarray(by_x), addend).astype(np.float32)
     result = np.empty(x.shape)
-    exact.fma64(x.ravel(), np.asarray(by_x), addend.ravel(), result.reshape(-1))
+    fma64.fma64(x.ravel(), np.asarray(by_x), addend.ravel(), result.reshape(-1))
     return result
 
 

@@ -6,7 +6,9 @@ Raises what the public functions say they raise. What follows from types, shapes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -16,12 +18,16 @@ from numpy.typing import NDArray
 from matmill import settings
 from matmill.arrays import Operand, check_results, overlaps, self_overlap
 from matmill.errors import (
+    OMIT_OUT,
     AliasError,
     ArgumentError,
     DeviceError,
     DTypeError,
+    OutOfMemoryError,
     ReadOnlyError,
     ShapeError,
+    by_copy,
+    size,
     unknown_name,
 )
 from matmill.lowering import Shape, SubProblem
@@ -73,9 +79,31 @@ def validate(request: Request) -> Shape:
     shape = request.operation.shape(request)
     if request.out is None:
         check_results(request.like, request.a)
+        # Extents of 0 do not count: no library makes an array whose other ones are beyond all addresses.
+        if _nbytes(request, tuple(filter(None, shape))) >= _MOST_BYTES:
+            raise out_of_memory(request, shape, "an array that 64-bit addresses can hold")
     else:
         _check_out(request.out, shape)
     return shape
+
+
+#: Libraries count bytes in signed integers of 64 bits.
+_MOST_BYTES = 2**63
+
+
+def _nbytes(request: Request, shape: Shape) -> int:
+    return math.prod(shape) * request.a.dtype.itemsize
+
+
+def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryError:
+    """The error for a result that is too large, or cannot be computed in the memory there is."""
+    operation = request.operation
+    return OutOfMemoryError(
+        argument=operation.first if request.b is None else f"{operation.first}, {operation.second}",
+        got=f"a {request.a.dtype.name} result of shape {tuple(shape)}, {size(_nbytes(request, shape))}",
+        wanted=wanted,
+        fix="Compute it in parts: slices of rows, of columns or of batches.",
+    )
 
 
 def scalar(value: SupportsFloat, argument: str) -> float:
@@ -87,11 +115,15 @@ def scalar(value: SupportsFloat, argument: str) -> float:
             shown = "an int beyond the range of float64"
     else:
         shown = f"{type(value).__name__} {value!r}"
+    fix = "Pass a Python float, for example 1.0."
+    with suppress(ArithmeticError, RuntimeError, TypeError, ValueError):
+        float(value)
+        fix = f"Pass a Python float: float({argument})."
     raise ArgumentError(
         argument=argument,
         got=shown,
         wanted="a real number",
-        fix=f"Pass a Python float, for example float({argument}).",
+        fix=fix,
     )
 
 
@@ -117,14 +149,14 @@ def _check_same(request: Request) -> None:
                 argument=name,
                 got=f"dtype {operand.dtype.name}",
                 wanted=f"{operation.first}'s {first.dtype.name}",
-                fix="Convert one of them: matmill does not mix element types.",
+                fix=by_copy(name, "Convert one of them: matmill does not mix element types."),
             )
         if operand.device != first.device:
             raise DeviceError(
                 argument=name,
                 got=f"an array on {_device_name(operand)}",
                 wanted=f"one on {_device_name(first)}, where {operation.first} is",
-                fix="Copy one of them to the other's device.",
+                fix=by_copy(name, "Copy one of them to the other's device."),
             )
 
 
@@ -160,7 +192,7 @@ def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
             argument="out",
             got="an immutable JAX array" if out.library == "jax" else "a read-only array",
             wanted="an array that may be written",
-            fix="Omit out= and use the array that is returned.",
+            fix=OMIT_OUT,
         )
     if self_overlap(out):
         raise AliasError(
@@ -173,7 +205,7 @@ def _check_out(out: Operand, shape: tuple[int, ...]) -> None:
 
 def _device_name(operand: Operand) -> str:
     kind, index = operand.device
-    return "the host" if kind == "cpu" else f"GPU {index}"
+    return {"cpu": "the host", "cuda": f"GPU {index}"}.get(kind, f"device {kind}")
 
 
 def choose_backend(executor: str | None, request: Request) -> str:

@@ -48,10 +48,12 @@ class DiskCache:
         line, _, payload = body[_DIGEST:].partition(b"\n")
         try:
             header = json.loads(line)
-            found, meta, cut = header["key"], dict(header["meta"]), int(header["first"])
-        except (ValueError, TypeError, KeyError):  # sound bytes that no version of this class wrote
+            found, meta, cut = header["key"], header["meta"], header["first"]
+        except (ValueError, TypeError, KeyError, RecursionError):  # sound bytes that no version of this class wrote
             return None
-        return (meta, payload[:cut], payload[cut:]) if found == key else None
+        if found != key or not isinstance(meta, dict) or type(cut) is not int or not 0 <= cut <= len(payload):
+            return None
+        return meta, payload[:cut], payload[cut:]
 
     def put(self, key: str, meta: dict[str, Any], first: bytes, second: bytes) -> None:
         """Stores an entry; a folder that cannot be written costs the next run a compilation, not this one an error."""

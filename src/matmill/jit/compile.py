@@ -17,6 +17,7 @@ from matmill.settings import cache_dir
 
 #: ``-lineinfo`` lets the emulator and the profilers name source lines; it changes no instruction.
 OPTIONS = ("-std=c++17", "-lineinfo", "-default-device", "--ptxas-options=-v")
+_ELF = b"\x7fELF"  # how machine code begins
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")  # in the assembler's verbose report
 
 
@@ -79,7 +80,7 @@ def compile_ptx(source: Source, target: str) -> str:
 def _remembered(source: Source, target: str) -> _Unit:
     key, store = _key(source, target), _store()
     unit = _stored(store, key)
-    if unit is None:
+    if unit is None or not unit.cubin.startswith(_ELF):
         unit = _compile(source, target)
         if store is not None:
             meta = {name: asdict(resources) for name, resources in unit.resources.items()}
@@ -113,13 +114,20 @@ def _stored(store: DiskCache | None, key: str) -> _Unit | None:
     if entry is None or not _readable(entry[0]):
         return None
     meta, cubin, ptx = entry
-    return _Unit(cubin, ptx.decode(), {name: Resources(**numbers) for name, numbers in meta.items()})
+    try:
+        text = ptx.decode()
+    except UnicodeDecodeError:
+        return None
+    return _Unit(cubin, text, {name: Resources(**numbers) for name, numbers in meta.items()})
 
 
 def _readable(meta: dict[str, Any]) -> bool:
     """Whether an entry of the cache has what this version writes: the resources of each entry point by its name."""
     known = Resources.__dataclass_fields__.keys()
-    return all(isinstance(numbers, dict) and numbers.keys() == known for numbers in meta.values())
+    return all(
+        isinstance(numbers, dict) and numbers.keys() == known and all(type(each) is int for each in numbers.values())
+        for numbers in meta.values()
+    )
 
 
 @cache

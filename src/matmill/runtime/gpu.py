@@ -24,7 +24,7 @@ from matmill.arrays import resolve_stream
 from matmill.driver import LIBRARY as DRIVER
 from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
-from matmill.errors import DeviceError, LaunchError, NoGPUError
+from matmill.errors import DeviceError, LaunchError, NoGPUError, size
 from matmill.jit.compile import Binary
 from matmill.launch import HOPPER, STATIC_SHARED, Launch, why_not_shape
 from matmill.runtime.launch_frame import Frame
@@ -197,7 +197,7 @@ class GPU:
         except LaunchError as error:
             raise LaunchError(
                 argument=name,
-                got=f"{array.nbytes / 2**30:.2f} GiB to copy to GPU {self.index}: {error.got}",
+                got=f"{size(array.nbytes)} to copy to GPU {self.index}: {error.got}",
                 wanted="an operand that fits its free memory",
                 fix="Split the product, or free GPU memory first.",
             ) from error
@@ -304,7 +304,17 @@ class GPU:
     def allocate(self, nbytes: int) -> int:
         """The address of new device memory."""
         self.tidy()
-        return int(self.call("cuMemAlloc", nbytes))
+        try:
+            return int(self.call("cuMemAlloc", nbytes))
+        except LaunchError as error:
+            if "OUT_OF_MEMORY" not in error.got:
+                raise
+            raise LaunchError(
+                argument=f"GPU {self.index}",
+                got=f"no {size(nbytes)} of its memory: {error.got}",
+                wanted="as much that is free",
+                fix="Free some, or compute the result in parts.",
+            ) from error
 
     def free(self, address: int) -> None:
         """Gives device memory back."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from matmill.errors import LaunchError
+from matmill.errors import LaunchError, size
 from matmill.launch import Pointer
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Allocation:
         if array.nbytes > self.nbytes:
             raise LaunchError(
                 argument="shape",
-                got=f"{array.nbytes} bytes to download",
-                wanted=f"at most the {self.nbytes} of the allocation",
+                got=f"{size(array.nbytes)} to download",
+                wanted=f"at most the {size(self.nbytes)} of the allocation",
                 fix="Ask for fewer elements.",
             )
         if array.nbytes:

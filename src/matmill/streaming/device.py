@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.errors import LaunchError
+from matmill.errors import LaunchError, size
 from matmill.jit.compile import Binary
 from matmill.launch import Launch
 from matmill.runtime.gpu import GPU
@@ -102,7 +102,7 @@ class OnGPU:
             raise LaunchError(
                 argument="E, F",
                 got=f"no {kind} for a buffer to stream through: {error.got}",
-                wanted=f"{nbytes} bytes of it",
+                wanted=f"{size(nbytes)} of it",
                 fix="Free some, or use executor='cpu'.",
             ) from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from matmill.dtypes import DType
-from matmill.errors import LaunchError
+from matmill.errors import LaunchError, size
 from matmill.problem import Gemm, Strides
 
 #: Bytes of all buffers together, on the host and again on the GPU, however much of either there is: the chunks follow
@@ -150,8 +150,8 @@ def plan_stream(
     if room < least:
         raise LaunchError(
             argument="e, f",
-            got=f"{budget if free is None else min(budget, free)} bytes of GPU memory to stream through",
-            wanted=f"at least {BUFFERS * least}",
+            got=f"{size(budget if free is None else min(budget, free))} of GPU memory to stream through",
+            wanted=f"at least {size(BUFFERS * least)}",
             fix="Free GPU memory, or use executor='cpu'.",
         )
     longest = room // max(1, per_unit) * unit

@@ -83,7 +83,7 @@ def _request(
 
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
     """The operand of a fake tensor: all but its address."""
-    device = ("cuda", x.device.index or 0) if x.device.type == "cuda" else CPU
+    device = CPU if x.device.type == "cpu" else (x.device.type, x.device.index or 0)
     dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes)
     shape, strides = (tuple(map(_met, sizes)) for sizes in (x.shape, x.stride()))
     return Operand(shape, strides, dtype, device, 0, readonly=False, library="numpy", owner=x)

@@ -12,6 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from matmill import ops
+from matmill.arrays import inspect, will_write
 from matmill.errors import ArgumentError
 from matmill.torch import gradients, host
 from matmill.torch.checks import check_fake, check_host
@@ -36,6 +37,8 @@ _FUNCTIONS: dict[str, Any] = {
     "inner": gradients.Inner,
     "matmul": gradients.MatMul,
 }
+#: Kinds of tensors that torch dispatches apart. None is taken: the checks of strided ones say why.
+_LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
 #: Defaults of the factors, which the dispatcher leaves out of its calls.
 _FACTORS: dict[str, dict[str, Any]] = {"transpose_add": {"alpha": 1, "beta": 1}}
 
@@ -60,6 +63,7 @@ def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
         check_host(name, tensors, factors, out)
+        will_write(out, "torch")
         fill(out, *tensors, **factors)
 
     return functional, into
@@ -71,6 +75,7 @@ def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
         check_fake(name, tensors, factors, out)
+        will_write(out, "torch")
 
     return functional, into
 
@@ -94,7 +99,6 @@ def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
             )
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — see above
             writing(*tensors, out=out, **factors)
-        torch.autograd.graph.increment_version(out)  # so that a backward pass that saved its old values says so
 
     return functional, into
 
@@ -106,6 +110,18 @@ def _on_gpu(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         compute(*tensors, out=out, **factors)
 
     return compute, into
+
+
+def _negated(name: str) -> Callable[..., None]:
+    writing = OUT[name]
+
+    def into(*tensors: Any, out: Any, **factors: Any) -> None:
+        # torch's own way with lazily negated tensors copies them, and takes no operator that returns nothing.
+        if out.is_neg():
+            inspect(out, "out")  # raises
+        writing(*(x.resolve_neg() for x in tensors), out=out, **factors)
+
+    return into
 
 
 def _batched(name: str) -> Callable[..., Any]:
@@ -121,10 +137,14 @@ def _batched(name: str) -> Callable[..., Any]:
 def register() -> None:
     """Gives torch all that it calls."""
     for name in NAMES:
-        forms = {"CUDA": _on_gpu(name), "CPU": _host(name), "Autograd": _autograd(name)}
+        on_gpu, on_host = _on_gpu(name), _host(name)
+        forms = {"CUDA": on_gpu, "CPU": on_host, "MkldnnCPU": on_host, "Autograd": _autograd(name)}
+        for layout in _LAYOUTS:
+            forms |= {f"{layout}CUDA": on_gpu, f"{layout}CPU": on_host}
         for key, (functional, into) in forms.items():
             LIBRARY.impl(name, functional, key)
             LIBRARY.impl(f"{name}.out", into, key)
+        LIBRARY.impl(f"{name}.out", _negated(name), "Negative")
         functional, into = _fake(name)
         torch.library.register_fake(f"matmill::{name}", functional, lib=LIBRARY)
         torch.library.register_fake(f"matmill::{name}.out", into, lib=LIBRARY)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 from matmill import ops
@@ -62,7 +61,7 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
     if out is None:
         return (ops if direct else gradients).transpose_add(x, y, alpha=alpha, beta=beta)
     if direct:
-        return _written(ops.transpose_add(x, y, alpha=alpha, beta=beta, out=out))
+        return ops.transpose_add(x, y, alpha=alpha, beta=beta, out=out)
     _TRANSPOSE_ADD_OUT(x, y, alpha=alpha, beta=beta, out=out)
     return out
 
@@ -79,7 +78,7 @@ def transpose(x: Any, *, out: Any = None) -> Any:
     if out is None:
         return (ops if direct else gradients).transpose(x)
     if direct and _plain(out, out):
-        return _written(ops.transpose(x, out=out))
+        return ops.transpose(x, out=out)
     _TRANSPOSE_OUT(x, out=out)
     return out
 
@@ -99,7 +98,7 @@ def inner(e: Any, f: Any, *, out: Any = None) -> Any:
     if out is None:
         return (ops if direct else gradients).inner(e, f)
     if direct and _plain(out, out):
-        return _written(ops.inner(e, f, out=out))
+        return ops.inner(e, f, out=out)
     _INNER_OUT(e, f, out=out)
     return out
 
@@ -116,7 +115,7 @@ def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
     if out is None:
         return (ops if direct else gradients).matmul(a, b)
     if direct and _plain(out, out):
-        return _written(ops.matmul(a, b, out=out))
+        return ops.matmul(a, b, out=out)
     _MATMUL_OUT(a, b, out=out)
     return out
 
@@ -145,10 +144,3 @@ def _plain(x: Any, y: Any) -> bool:
         and not _tracing()
         and forward_ad._current_level < 0  # noqa: SLF001 — see above
     )
-
-
-def _written(out: Any) -> Any:
-    """``out``, of which autograd is told that it changed."""
-    if not out.is_inference():
-        increment_version(out)
-    return out

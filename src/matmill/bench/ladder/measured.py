@@ -217,7 +217,7 @@ def measure(
 def _copy_limit(copying: Copying, seconds: float, ran: Arch, refer: Arch) -> tuple[float | None, list[str]]:
     """The bandwidth of copying that percentages refer to, or None for the data sheet's, and what to say of it."""
     rate = copying.rate(seconds)
-    said = f"a {COPY_NAME} in the same run: {units.count(rate)}B/s, read and written"
+    said = f"a {COPY_NAME} in the same run: {units.quantity(rate, 'B/s')}, read and written"
     if refer.name == ran.name:
         return rate, [f"{said}, which percentages refer to"]
     known = measured(refer)

@@ -129,7 +129,7 @@ def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyPr
 
 
 def _bytes_per_second(rate: float) -> str:
-    return f"{units.count(rate * 1e12)}B/s"
+    return units.quantity(rate * 1e12, "B/s")
 
 
 def _counted(arithmetic: str) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def _phases(axes: Axes, rows: list[Row]) -> None:
         if any(taken):
             axes.barh(slots, taken, left=left, label=name, color=colour)
         left = [before + more for before, more in zip(left, taken, strict=True)]
-    totals = [units.seconds(total / scale) if timed else f"{units.count(total)}B" for total in left]
+    totals = [units.seconds(total / scale) if timed else units.quantity(total, "B") for total in left]
     for slot, total, label in zip(slots, left, totals, strict=True):
         axes.annotate(label, (total, slot), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xlim(0, 1.12 * max([*left, 1e-9]))

@@ -11,7 +11,6 @@ one product, positive. Other keys are left alone.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,9 @@ _STYLES: dict[str, dict[str, Any]] = {
     "measured": {"color": VERMILLION, "linestyle": ":", "marker": "^", "markersize": 7, "markerfacecolor": "white"},
 }
 
+#: The most blocks that a GPU launches, and seconds beyond all measurement.
+_MOST_SIZE, _MOST_SECONDS = 2**31 - 1, 1e9
+
 
 def read_measured(path: Path, argument: str = "--measured") -> Curve:
     """The measured curve in a file.
@@ -47,7 +49,7 @@ def read_measured(path: Path, argument: str = "--measured") -> Curve:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _malformed(argument, f"{str(path)!r}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _malformed(argument, f"{str(path)!r}, which is not JSON ({error})") from None
     if not isinstance(rows, list) or not rows:
         raise _malformed(argument, f"{str(path)!r}, which holds no list of rows")
@@ -160,9 +162,9 @@ def _row(row: object, argument: str, where: str) -> tuple[tuple[int, int], float
         raise _malformed(argument, f"{where}, which is no object")
     sizes = [row.get("GS"), row.get("BS")]
     seconds = row.get("seconds")
-    if any(not isinstance(size, int) or isinstance(size, bool) or size < 1 for size in sizes):
+    if any(not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _MOST_SIZE for size in sizes):
         raise _malformed(argument, f"{where}, where GS and BS are {sizes[0]!r} and {sizes[1]!r}")
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds < _MOST_SECONDS:
         raise _malformed(argument, f"{where}, where seconds is {seconds!r}")
     return (int(row["GS"]), int(row["BS"])), float(seconds)
 
@@ -172,5 +174,5 @@ def _malformed(argument: str, got: str) -> ArgumentError:
         argument=argument,
         got=got,
         wanted='a JSON list of rows like {"GS": 864, "BS": 256, "seconds": 0.0041}',
-        fix="GS and BS are positive whole numbers, each pair once; seconds is a positive number.",
+        fix="GS and BS are whole numbers from 1 on, each pair once; seconds is a number between 0 and 1e9.",
     )

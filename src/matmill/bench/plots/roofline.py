@@ -94,7 +94,7 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
         at = max(left * 1.3, low * 1.3 / bandwidth)
         up = math.radians(angle + 90)
         axes.annotate(
-            f"{LEVELS[name]} {rate(bandwidth, 'B/s')}",
+            f"{LEVELS[name]} {units.quantity(bandwidth, 'B/s')}",
             (at, at * bandwidth),
             xytext=(4 * math.cos(up), 4 * math.sin(up)),
             textcoords="offset points",
@@ -163,7 +163,7 @@ def _range(least: float, greatest: float) -> str:
     >>> _range(648.4e12, 649.1e12), _range(66.6e12, 66.6e12)
     ('648 to 649 TFLOP/s', '66.6 TFLOP/s')
     """
-    low, high = rate(least, "FLOP/s"), rate(greatest, "FLOP/s")
+    low, high = units.quantity(least, "FLOP/s"), units.quantity(greatest, "FLOP/s")
     return low if low == high else f"{low.removesuffix(high[high.index(' ') :])} to {high}"
 
 
@@ -172,21 +172,11 @@ def _points(axes: Axes, points: Sequence[Point]) -> None:
     low = axes.get_ylim()[0]
     for point, (mark, colour) in zip(points, _MARKS, strict=False):
         axes.plot([point.intensity] * 2, [low, point.flops_per_s], color=colour, linestyle=":", linewidth=1)
-        label = f"{point.label}: {units.digits(point.intensity)} FLOP/B, {rate(point.flops_per_s, 'FLOP/s')}"
+        label = f"{point.label}: {units.digits(point.intensity)} FLOP/B, {units.quantity(point.flops_per_s, 'FLOP/s')}"
         (drawn,) = axes.plot([point.intensity], [point.flops_per_s], marker=mark, label=label, linestyle="none")
         drawn.set(color=colour, markersize=8, zorder=5)
     if points:
         axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=1, borderpad=0)
-
-
-def rate(value: float, unit: str) -> str:
-    """A rate with its prefix at the unit.
-
-    >>> rate(4.8e12, "B/s"), rate(254e9, "FLOP/s"), rate(12.0, "B/s")
-    ('4.80 TB/s', '254 GFLOP/s', '12 B/s')
-    """
-    said = units.count(value)
-    return f"{said[:-1]} {said[-1]}{unit}" if said[-1].isalpha() else f"{said} {unit}"
 
 
 def _tick(value: float) -> str:

@@ -1,17 +1,16 @@
 """float64 arithmetic rounded toward zero, down or up: the nearest value, moved by the sign of what it lacks.
 
-What the nearest value lacks is computed with error-free transformations where exponents are moderate, and in rational
-numbers where products would overflow or lose bits below the subnormals. IEEE 754 (2019), sections 4.3.2 and 6.3.
+What the nearest value lacks is computed with error-free transformations; where exponents are not moderate and products
+would overflow or lose bits below the subnormals, on significands. IEEE 754 (2019), sections 4.3.2 and 6.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
-from matmill.emulator.arith import exact
+from matmill.emulator.arith import exact, fma64
 from matmill.emulator.arith.row import Row
 
 _HIGH, _LOW = 2.0**500, 2.0**-400
@@ -26,16 +25,15 @@ def _moderate(*rows: Row) -> Row:
     return fine
 
 
-def _settle(nearest: Row, error: Row, operands: tuple[Row, ...], compare: Callable[..., Fraction], mode: str) -> Row:
-    """Round ``nearest`` on in ``mode``; ``compare(nearest, *operands)`` has the sign of what an odd lane lacks."""
+def _settle(nearest: Row, error: Row, operands: tuple[Row, ...], lack: Callable[..., Row], mode: str) -> Row:
+    """Round ``nearest`` on in ``mode``; ``lack(nearest, *operands)`` has the sign of what lanes at the limits lack."""
     finite = np.ones(nearest.shape, np.bool_)
     for row in operands:
         finite &= np.isfinite(row)
     error = np.where(finite & np.isfinite(nearest), error, 0.0)
-    for lane in np.flatnonzero(finite & np.isfinite(nearest) & ~_moderate(nearest, *operands)):
-        values = [Fraction(float(np.broadcast_to(row, nearest.shape)[lane])) for row in operands]
-        difference = compare(Fraction(float(nearest[lane])), *values)
-        error[lane] = (difference > 0) - (difference < 0)
+    lanes = finite & np.isfinite(nearest) & ~_moderate(nearest, *operands)
+    if lanes.any():
+        error[lanes] = lack(*(np.broadcast_to(row, nearest.shape)[lanes] for row in (nearest, *operands)))
     # An overflow: the exact value is finite, so nearer to zero.
     error = np.where(finite & np.isinf(nearest), -np.sign(nearest), error)
     return exact.directed(nearest, error, mode)
@@ -53,13 +51,13 @@ def signed_zero(result: Row, a: Row, b: Row, mode: str) -> Row:
 def total(a: Row, b: Row, mode: str) -> Row:
     """``a + b``."""
     nearest, error = exact.two_sum(a, b)
-    return signed_zero(_settle(nearest, error, (a, b), lambda s, x, y: x + y - s, mode), a, b, mode)
+    return signed_zero(_settle(nearest, error, (a, b), lambda _s, x, y: fma64.sum_error(x, y), mode), a, b, mode)
 
 
 def product(a: Row, b: Row, mode: str) -> Row:
     """``a * b``."""
     nearest, error = exact.two_product(a, b)
-    return _settle(nearest, error, (a, b), lambda p, x, y: x * y - p, mode)
+    return _settle(nearest, error, (a, b), lambda p, x, y: fma64.residual(x, y, -p), mode)
 
 
 def quotient(a: Row, b: Row, mode: str) -> Row:
@@ -69,7 +67,7 @@ def quotient(a: Row, b: Row, mode: str) -> Row:
     # A divisor of zero gives an exact infinity: no finite operand, as it were.
     divisor = np.where(b == 0, np.inf, b)
     error = ((a - p) - e) * np.sign(b)
-    return _settle(nearest, error, (a, divisor), lambda q, x, y: x / y - q, mode)
+    return _settle(nearest, error, (a, divisor), lambda q, x, y: fma64.residual(-q, y, x) * np.sign(y), mode)
 
 
 def reciprocal(a: Row, mode: str) -> Row:
@@ -81,22 +79,4 @@ def root(a: Row, mode: str) -> Row:
     """The square root of ``a``."""
     nearest = np.sqrt(a)
     p, e = exact.two_product(nearest, nearest)
-    return _settle(nearest, (a - p) - e, (a,), lambda s, x: x - s * s, mode)
-
-
-def fused(a: Row, b: Row, c: Row, mode: str) -> Row:
-    """``a * b + c``, in rational numbers: directed double-precision fma is rare."""
-    a, b, c = np.broadcast_arrays(a, b, c)
-    nearest = np.empty(a.shape, np.float64)
-    exact.fma64(a, b, c, nearest)
-    error = np.zeros(a.shape)
-    for lane in np.flatnonzero(np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & np.isfinite(nearest)):
-        x, y, z, s = (Fraction(float(row[lane])) for row in (a, b, c, nearest))
-        difference = x * y + z - s
-        error[lane] = (difference > 0) - (difference < 0)
-    overflow = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & np.isinf(nearest)
-    result = exact.directed(nearest, np.where(overflow, -np.sign(nearest), error), mode)
-    if mode != "rm":
-        return result
-    plus = ((a == 0) | (b == 0)) & (c == 0) & (np.signbit(a) == np.signbit(b)) & ~np.signbit(c)
-    return np.where((nearest == 0) & (error == 0) & ~plus, -0.0, result)
+    return _settle(nearest, (a - p) - e, (a,), lambda s, x: fma64.residual(-s, s, x), mode)

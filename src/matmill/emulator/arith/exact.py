@@ -4,15 +4,12 @@ A float32 FMA goes through float64: the product of two 24-bit significands is ex
 sum, rounded to 53 bits and then to 24, is wrong only where the first rounding hits a midpoint of the second or the
 result is subnormal in float32. Both are rare, cheap to detect, and corrected by rounding the sum to odd.
 
-float64 uses the algorithm of Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
-rounding to odd" (IEEE Trans. Computers 57, 2008), with Python's integers where exponents come near the limits.
+float64 has no wider type to go through: see fma64.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -30,8 +27,6 @@ _ONE = np.uint64(1)
 _MIN_NORMAL_32 = 2.0**-126
 _MIN_NORMAL = {"f4": np.float32(_MIN_NORMAL_32), "f2": np.float16(2.0**-14)}
 _SPLIT = 134217729.0
-_SAFE_HIGH = 2.0**900
-_SAFE_LOW = 2.0**-900
 
 
 def two_sum(a: Row, b: Row) -> tuple[Row, Row]:
@@ -85,37 +80,6 @@ def quotient_wide(a: Row, b: Row) -> F8:
     back = wide * np.asarray(b, np.float64)
     error = np.where(np.isfinite(wide), (np.asarray(a, np.float64) - back) * np.sign(b), 0.0)
     return to_odd(wide, error)
-
-
-def fma64(a: Row, b: Row, c: Row, out: F8) -> None:
-    """``a * b + c`` of float64 values, rounded once to nearest."""
-    a, b, c = np.broadcast_arrays(a, b, c)
-    p, e = two_product(a, b)
-    uh, ul = two_sum(c, e)
-    th, tl = two_sum(p, uh)
-    result = th + sum_to_odd(tl, ul)
-    size = np.maximum(np.maximum(np.abs(a), np.abs(b)), np.maximum(np.abs(c), np.abs(p)))
-    extreme = ~(size < _SAFE_HIGH) | (np.abs(p) < _SAFE_LOW)
-    # Without a product the sum is c, or zeros whose signs the plain formula gets right.
-    zero = (a == 0) | (b == 0)
-    easy = zero | ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c)
-    if easy.any():
-        # The product of finite factors is finite, however large: an infinite c decides alone.
-        result = np.where(easy, np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c, p + c), result)
-    for i in np.flatnonzero(extreme & ~easy):
-        result[i] = fma_exact(float(a[i]), float(b[i]), float(c[i]))
-    out[...] = result
-
-
-def fma_exact(a: float, b: float, c: float) -> float:
-    """``a * b + c`` of finite numbers in exact arithmetic, rounded once to the nearest float64."""
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if not exact:
-        return a * b + c
-    try:
-        return exact.numerator / exact.denominator
-    except OverflowError:
-        return math.inf if exact > 0 else -math.inf
 
 
 def directed(s: Row, error: Row, mode: str) -> Row:

@@ -18,7 +18,7 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.dependent_launch import GridDependency
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
-from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
@@ -174,12 +174,17 @@ class Access:
         self.shift = element.bit_length() - 1
         self.width = element * vector
         self.kind = kind
+        verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[kind]
+        self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
         self.ordering = access_ordering(instruction)
         self.epoch = -1
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
         self.counts: tuple[tuple[int, int, int, int], ...] = ()
+        self.array = machine.program.arrays.get(instruction)
+        if self.array is not None:
+            self.bounds = machine.program.bounds(self.array, machine.launch.dynamic_shared)
 
     def locate(self, values: tuple[Row, ...] = ()) -> bool:
         """Bring everything up to date for one execution, which stores ``values``; False where no lane takes part."""
@@ -218,8 +223,31 @@ class Access:
             self.pieces = [
                 Piece(region, start - region.start, addresses.index(region.kind, self.shift), addresses.mask)
             ]
+            array = self.array
+            if array is not None and array.space == region.kind:
+                begin, end = self.bounds
+                if start < begin or start + addresses.span + self.width > end:
+                    self._report_beyond(array, start - low)
         if self.machine.counting:
             self._count()
+
+    def _report_beyond(self, array: Variable, shift: int) -> None:
+        """Report the first lane outside the array that the access is for; a GPU accesses whatever is there.
+
+        ``shift`` makes offsets in the array's state space of addresses.
+        """
+        begin, end = self.bounds
+        absolute = self.addresses.absolute(self.offset).reshape(-1)
+        outside = (absolute + shift < begin) | (absolute + shift + self.width > end)
+        lane = int(np.flatnonzero(outside & self.addresses.active_lanes().reshape(-1))[0])
+        address, machine = int(absolute[lane]), self.machine
+        distance = address + shift - begin
+        message = (
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing} {array.name} "
+            f"{'-' if distance < 0 else '+'} {abs(distance)} B of {end - begin}, which is "
+            f"{machine.describe(self.addresses.space, address)}, in {self.instruction.text!r}"
+        )
+        machine.hazards.add("out-of-bounds", self.where, message, self.instruction)
 
     def _check_dependency(self, dependency: GridDependency) -> None:
         addresses = self.addresses
@@ -296,15 +324,14 @@ class Access:
         i, machine = self.instruction, self.machine
         problems = {"misaligned": f", which is no multiple of {self.width}", "read-only": ", which is read-only"}
         message = (
-            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing(address, space)}"
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._did(address, space)}"
             f"{problems.get(kind, '')}, in {i.text!r}"
         )
         return fault(kind, message, i)
 
-    def _doing(self, address: int, space: str | None = None) -> str:
+    def _did(self, address: int, space: str | None = None) -> str:
         """What the access does at an address, of its own state space or another one, for messages."""
-        verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[self.kind]
-        return f"{verb} {self.width} bytes at {self.machine.describe(space or self.addresses.space, address)}"
+        return f"{self._doing} {self.machine.describe(space or self.addresses.space, address)}"
 
     def check_dependency(
         self, dependency: GridDependency, active: Mask, addresses: Row, space: str | None = None
@@ -316,7 +343,7 @@ class Access:
         lanes = self.addresses.lanes
         lane = dependency.first_unmet(lanes, active)
         if lane is not None:
-            did = self._doing(int(addresses[lane]), space)
+            did = self._did(int(addresses[lane]), space)
             dependency.add(self.where, lanes.thread_name(lane), did, self.instruction)
 
     def _count(self) -> None:

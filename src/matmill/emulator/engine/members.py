@@ -27,14 +27,15 @@ _BITS = np.uint32(1) << _LANE
 WHOLE = np.ones((1, 1, LANES), np.bool_)
 
 
+def by_warp(row: Row, count: int) -> Row:
+    """A row of ``count`` lanes, or a scalar that stands for one, as [warps, 32]."""
+    # Rows are the usual case, and broadcast_to takes longer than many an exchange.
+    return row.reshape(-1, LANES) if row.ndim else np.full((count // LANES, LANES), row)
+
+
 def ballot(flags: Flags) -> Masks:
     """bool[..., 32] to masks [...]."""
     return np.asarray(np.where(flags, _BITS, np.uint32(0)).sum(axis=-1, dtype=np.uint32))
-
-
-def named(masks: Masks) -> Flags:
-    """Masks [...] to the lanes that they name, bool[..., 32]."""
-    return np.asarray((masks[..., None] & _BITS) != 0)
 
 
 def in_own(masks: Masks) -> Flags:
@@ -78,9 +79,9 @@ def leaves_out(thread: str, lane: int, mask: int, i: Instruction) -> str:
 class Exchange:
     """One execution of a collective by ``lanes`` (bool[warps, 32], None for all that are active).
 
-    ``companions`` are the lanes that each lane exchanges with, bool[warps, 32 or 1, 32], and ``WHOLE`` itself where all
-    warps are whole. The results of ``undefined`` lanes (bool[warps, 32], None for no lane) have no meaning.
-    ``operands`` are [warps, 32] each, the last one the member masks where the instruction is ``.sync``.
+    ``companions`` are the lanes that each lane exchanges with, bool[warps, 32 or 1, 32]. The results of ``undefined``
+    lanes (bool[warps, 32], None for no lane) have no meaning. ``operands`` are [warps, 32] each, the last one the
+    member masks where the instruction is ``.sync``.
     """
 
     lanes: Flags | None
@@ -102,22 +103,38 @@ class Together:
         self.instruction = i
         self.synchronous = synchronous
         self.active: Callable[[], Flags] = site.participants()
+        self._always_whole = site.lanes.active is None and site.guard is None
+        self._known: tuple[list[Row], Flags] | None = None
+
+    def whole(self, last: Row) -> bool:
+        """Whether whole warps name all their lanes, as nearly always; ``last`` is the last operand."""
+        if not self._always_whole and not self.active().all():
+            return False
+        return not self.synchronous or bool((last == FULL).all())
 
     def exchanges(self, *rows: Row) -> list[Exchange]:
-        """The executions that the active lanes make with these operands: nearly always one."""
+        """The executions by the active lanes: one, and one for each meeting with lanes at other instructions."""
         active = self.active()
-        operands = [np.broadcast_to(row, self.lanes.count).reshape(-1, LANES) for row in rows]
-        if active.all() and (not self.synchronous or bool((rows[-1] == FULL).all())):
-            return [Exchange(None, WHOLE, None, operands)]
+        operands = [by_warp(row, self.lanes.count) for row in rows]
         if not self.synchronous:
             return [Exchange(None, active[:, None, :], None, operands)]
         if not self.machine.meetings:
-            return [self._exchange(active, active, operands)]
+            return [self._again(active, operands)]
         found, alone = [], active.copy()
         for lanes, present, joined in self._meetings(active, operands):
             found.append(self._exchange(lanes, present, joined))
             alone &= ~lanes
         return [*found, self._exchange(alone, alone, operands)]
+
+    def _again(self, active: Flags, operands: list[Row]) -> Exchange:
+        """The exchange of all active lanes; who is with whom is remembered while the masks stay."""
+        key = [operands[-1], active, self._live()]
+        if self._known is not None and all(map(np.array_equal, self._known[0], key)):
+            return Exchange(active, self._known[1], None, operands)
+        exchange = self._exchange(active, active, operands)
+        if exchange.undefined is None:
+            self._known = [part.copy() for part in key], exchange.companions.copy()
+        return exchange
 
     def _meetings(self, active: Flags, operands: list[Row]) -> Iterator[tuple[Flags, Flags, list[Row]]]:
         """Meetings with lanes at other instructions: who executes this one, who takes part, and all their operands."""
@@ -150,13 +167,11 @@ class Together:
         undefined = outside | deserted
         return Exchange(lanes, together, undefined if undefined.any() else None, operands)
 
-    def unreadable(self, exchange: Exchange, source: Row) -> Flags | None:
+    def unreadable(self, exchange: Exchange, source: Row) -> Flags:
         """The lanes, bool[warps, 32], whose result is undefined, or that read a lane (``source``) which takes no part.
 
         Of the latter one is reported.
         """
-        if exchange.companions is WHOLE:
-            return None
         lanes = exchange.lanes if exchange.lanes is not None else self.active()
         readable = np.take_along_axis(
             np.broadcast_to(exchange.companions, (*lanes.shape, LANES)), source[:, :, None], 2

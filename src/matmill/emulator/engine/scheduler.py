@@ -198,7 +198,9 @@ class Scheduler:
     def _meet_at_once(self, end: Terminator, first: int, last: int) -> bool:
         """Whether whole warps, being here, just pass a warp barrier: the usual ``__syncwarp()``."""
         warps = np.arange(first, last)
-        if not (self._members(end, warps) == FULL).all():
+        members = end.detail.members
+        literal = isinstance(members, Immediate) and int(members.value) & int(FULL) == FULL
+        if not literal and not (self._members(end, warps) == FULL).all():
             return False
         if self.machine.detector is not None:
             self.machine.detector.warp_barrier(self.machine.warp_ids(warps), np.ones((len(warps), LANES), np.bool_))
@@ -599,7 +601,7 @@ class Scheduler:
         if self.machine.events is not None:
             self._tell_of_ends(self.machine.events, np.unique(self.geometry.block_of_warp[warps]), instruction)
         self.machine.cluster.exited(columns_of(warps, self.counter[warps] == DONE))
-        held = warps[(self.first[warps] >= HOLD) & (self.first[warps] < BARRIER)]
+        held = warps[((self.counter[warps] >= HOLD) & (self.counter[warps] < BARRIER)).any(axis=1)]
         for block in self.blocks if len(held) else ():
             if block.end.kind == "wait":
                 waiting = held[(self.counter[held] == HOLD + block.end.next).any(axis=1)]

@@ -12,6 +12,7 @@ import numpy as np
 
 from matmill.emulator.arith import directed, exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16, is_bf16, through_f32
+from matmill.emulator.arith.fma64 import fma64, fma64_directed
 from matmill.emulator.arith.row import Row
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, Value, computed, instructions
@@ -125,7 +126,7 @@ def fma_bf16(a: Row, b: Row, c: Row, out: Row) -> None:
 def _directed_fma(mode: str) -> Callable[..., object]:
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
         if out.dtype == np.float64:
-            out[...] = directed.fused(a, b, c, mode)
+            out[...] = fma64_directed(a, b, c, mode)
             return
         rounded = exact.narrow(exact.fma32_wide(a, b, c), out.dtype.type, mode)
         out[...] = directed.signed_zero(rounded, np.multiply(a, b, dtype=np.float64), c, mode)
@@ -156,7 +157,7 @@ def fused(i: Instruction) -> Action:
     if kind == "f4" or (kind == "f8" and form.rounding != "rn"):
         call = _directed_fma(form.rounding)
     elif kind == "f8":
-        call = exact.fma64
+        call = fma64
     elif is_bf16(form.type):
         call = fma_bf16
     else:

@@ -25,8 +25,8 @@ from math import prod
 
 import numpy as np
 
-from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
 from matmill.emulator.engine.site import Prepared, Site
@@ -318,7 +318,7 @@ class Doubles(MultiplyAdd):
         """One FMA after another."""
         shape, sums = self.sums.shape, self.sums.reshape(-1)
         for x, y in zip(self.a.values[:, :, None], self.b.values[:, None], strict=True):
-            exact.fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
+            fma64(np.broadcast_to(x, shape).reshape(-1), np.broadcast_to(y, shape).reshape(-1), sums, sums)
 
 
 _BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.members import Flags, Together, ballot
+from matmill.emulator.engine.members import WHOLE, Flags, Together, ballot, by_warp
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Instruction, Operand, Pair
 from matmill.emulator.memory.banks import LANES
@@ -43,9 +43,14 @@ def _collective(
     inputs = (*sources, *(Value(x, "u4") for x in members))
 
     def bind(site: Site) -> Call:
-        together = Together(site, i, synchronous=bool(members))
+        together, width = Together(site, i, synchronous=bool(members)), site.lanes.count
 
         def call(*rows: Row) -> None:
+            if together.whole(rows[len(inputs) - 1]):
+                found = combine(WHOLE, *(by_warp(row, width) for row in rows[: len(sources)]))
+                for row, result in zip(rows[len(inputs) :], found, strict=True):
+                    row.reshape(-1, LANES)[...] = result
+                return
             for exchange in together.exchanges(*rows[: len(inputs)]):
                 values = exchange.operands[: len(sources)]
                 found = combine(exchange.companions, *values)
@@ -130,11 +135,11 @@ def vote(i: Instruction) -> Action:
         yes = flags[:, None, :] & companions
         if mode == "ballot":
             return (ballot(yes),)
-        some = yes.any(axis=2)
+        some = np.asarray(yes.any(axis=2))
         if mode == "any":
             return (some,)
-        every = (yes == companions).all(axis=2)
-        return (every if mode == "all" else np.asarray(every | ~some),)
+        every = np.asarray((yes == companions).all(axis=2))
+        return (every if mode == "all" else every | ~some,)
 
     kind = "u4" if mode == "ballot" else "p"
     return _collective(i, ([Value(a, "p")], members), [Value(d, kind)], combine)

@@ -28,9 +28,10 @@ LANES = 32
 PASS_BYTES = 128
 WORD_BYTES = 4
 SECTOR_BYTES = 32
+LINE_BYTES = 128
 _ROW_BYTES = 16
 _MATRIX_ROWS = 8
-_MOST_ROWS = 4096  # 128-byte rows of shared memory: more than any GPU has
+_MOST_SECTORS = 1 << 14  # 32-byte sectors of shared memory: more than any GPU has
 _WIDTHS = (1, 2, 4, 8, 16)
 
 Counts = NDArray[np.int64]
@@ -129,17 +130,18 @@ def copy_sectors(
 ) -> Counts:
     """Count the sectors of ``n`` ``cp.async.cg``, whose lanes bypass L1: int64[n].
 
-    ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. A sector whose halves
-    go to different 128-byte rows of shared memory is fetched for each of them, as an H200 counted (2026-11-20,
-    ``tests/golden/h200_cp_async.json``); ``cp.async.ca`` costs nothing extra and counts as :func:`global_sectors`.
+    ``addresses`` and ``targets`` are int64[n, 32]: bytes in global memory and in shared memory. The copies are made in
+    32-byte sectors of *shared* memory, and a sector that comes from several 128-byte lines of global memory is made of
+    as many: an H200 counted so in all of 414 random and chosen cases (``tests/golden/h200_cp_async.json`` holds some of
+    them). ``cp.async.ca`` counts as :func:`global_sectors`.
 
     >>> lanes = np.arange(32).reshape(1, 32)
     >>> copy_sectors(lanes * 16, lanes * 16, lanes >= 0, 16), copy_sectors(lanes * 16, lanes * 128, lanes >= 0, 16)
     (array([16]), array([32]))
     """
-    # One sector and row to a number: read as an address in units of sectors, it goes through the same count.
-    rows = targets // PASS_BYTES
-    return global_sectors((addresses // SECTOR_BYTES * _MOST_ROWS + rows) * SECTOR_BYTES, active, width)
+    # One line and sector to a number: read as an address in units of sectors, it goes through the same count.
+    sectors = targets // SECTOR_BYTES
+    return global_sectors((addresses // LINE_BYTES * _MOST_SECTORS + sectors) * SECTOR_BYTES, active, width)
 
 
 def _passes(addresses: NDArray[np.int64], active: NDArray[np.bool_], unit: int) -> Counts:

@@ -1,8 +1,9 @@
 """Boxes of tensor maps: which bytes of global memory TMA copies to which bytes of shared memory.
 
 PTX ISA, "Tensors" and "cp.async.bulk.tensor". A box is copied row by row: a row is what is contiguous in the tensor,
-``box[0]`` elements. In shared memory rows follow each other densely, and a swizzle exchanges the 16-byte chunks of a
-row by bits 7 to 9 of their address. All functions take many boxes at once, one for each copy.
+``box[0]`` elements. In shared memory rows follow each other densely, or with a swizzle each starts as many bytes after
+the last one as the swizzle has, and its 16-byte chunks are exchanged by bits 7 to 9 of their address. All functions
+take many boxes at once, one for each copy.
 
 Elements outside the tensor are filled by loads, and passed over by stores and reductions.
 """
@@ -32,7 +33,7 @@ Flags = NDArray[np.bool_]
 SHARED_ALIGN = 128
 _CHUNK = 16
 _MOST_BYTES = 227 * 1024
-# The NaN of each 16 bits of an element, as others found it on sm_100; on sm_90 it is not measured.
+# The NaN of each 16 bits of an element, whatever its type: measured on an H200.
 _NAN_FILL = 0x7FF7
 #: The types of reductions, by element. Whether float32 keeps subnormals here is not measured.
 _REDUCED_AS = {
@@ -43,12 +44,16 @@ _REDUCED_AS = {
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a tensor's boxes: their indices along each outer dimension, and how far they are from the first."""
+    """The rows of a tensor's boxes: their indices along each outer dimension, and how far they are from the first.
+
+    A row has ``nbytes``, and in shared memory starts ``pitch`` bytes after the last one.
+    """
 
     indices: tuple[Offsets, ...]
     offsets: Offsets
     strides: Offsets
     nbytes: int
+    pitch: int
 
     @property
     def count(self) -> int:
@@ -63,7 +68,8 @@ def _rows(tensor: TensorMap) -> _Rows:
     along = zip(tensor.box[1:], tensor.element_strides[1:], strict=True)
     indices = tuple(np.arange(0, extent, step) for extent, step in along)
     nbytes = tensor.box[0] * itemsize
-    total = prod(map(len, indices)) * nbytes
+    pitch = tensor.swizzle or nbytes
+    total = prod(map(len, indices)) * pitch
     if total > _MOST_BYTES:
         raise ArgumentError(
             argument=tensor.pointer.name,
@@ -74,20 +80,17 @@ def _rows(tensor: TensorMap) -> _Rows:
     offsets = np.zeros(1, np.int64)
     for index, stride in zip(indices, tensor.strides, strict=True):
         offsets = (index[:, None] * stride + offsets).reshape(-1)
-    return _Rows(indices, offsets, np.array((itemsize, *tensor.strides), np.int64), nbytes)
+    return _Rows(indices, offsets, np.array((itemsize, *tensor.strides), np.int64), nbytes, pitch)
 
 
 def _check_known(tensor: TensorMap) -> None:
-    width = tensor.box[0] * ELEMENTS[tensor.element].itemsize
     if tensor.interleave:
-        got, wanted = f"an interleave of {tensor.interleave} bytes", "none"
-        fix = "How interleaved boxes are stored is not documented well enough to emulate them."
-    elif tensor.swizzle and width != tensor.swizzle:
-        got, wanted = f"rows of {width} bytes, swizzled over {tensor.swizzle}", "rows as wide as the swizzle"
-        fix = "How narrower rows are stored has not been measured: make the box as wide as its swizzle."
-    else:
-        return
-    raise EmulationError(argument=tensor.pointer.name, got=got, wanted=wanted, fix=fix)
+        raise EmulationError(
+            argument=tensor.pointer.name,
+            got=f"an interleave of {tensor.interleave} bytes",
+            wanted="none",
+            fix="How interleaved boxes are stored is not documented well enough to emulate them.",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +113,8 @@ class Boxes:
         """The boxes at these coordinates: integers[n, rank], elements, the contiguous dimension first.
 
         ``tensor`` is what ``decode`` gave. Raises :class:`~matmill.errors.ArgumentError` for coordinates of another
-        rank and for boxes larger than shared memory, :class:`~matmill.errors.EmulationError` for interleaved tensors
-        and for swizzled rows that are narrower than the swizzle.
+        rank, for a first one that is no multiple of 16 bytes, and for boxes larger than shared memory,
+        :class:`~matmill.errors.EmulationError` for interleaved tensors.
         """
         at = np.asarray(coordinates, np.int64)
         if at.ndim != 2 or at.shape[1] != len(tensor.sizes):
@@ -122,6 +125,14 @@ class Boxes:
                 fix="Use the form of the instruction (.1d to .5d) that the map was made for.",
             )
         rows, itemsize = _rows(tensor), ELEMENTS[tensor.element].itemsize
+        odd = at[:, 0] * itemsize % _CHUNK != 0
+        if odd.any():
+            raise ArgumentError(
+                argument=tensor.pointer.name,
+                got=f"a box at {tuple(at[odd][0].tolist())}",
+                wanted=f"a first coordinate that is a multiple of {_CHUNK // itemsize}: {_CHUNK} bytes",
+                fix="A GPU stops the kernel with an illegal instruction: begin the box at a multiple.",
+            )
         first = np.maximum(-at[:, 0], 0)
         length = np.maximum(np.minimum(tensor.sizes[0] - at[:, 0], tensor.box[0]) - first, 0)
         starts = tensor.pointer.address + first * itemsize + at @ rows.strides
@@ -136,6 +147,11 @@ class Boxes:
     def nbytes(self) -> int:
         """Bytes of each box in shared memory, with what is outside the tensor: what its mbarrier counts."""
         return _rows(self.tensor).count * self.row_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the first to behind the last of a box: those of ``nbytes``, and gaps between."""
+        return _rows(self.tensor).count * _rows(self.tensor).pitch
 
     @property
     def row_bytes(self) -> int:
@@ -211,7 +227,7 @@ def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
     """What a load brings: uint8[n, nbytes], rows in their order, before the swizzle.
 
     ``memory`` (contiguous) has the bytes from address ``start`` on; the caller has seen that each box's hull is in it.
-    tf32 elements are rounded to nearest even here, which is inferred.
+    tf32 elements are rounded to nearest even here.
     """
     shape = (*boxes.inside.shape, boxes.row_bytes)
     whole = bool(boxes.inside.all()) and bool((boxes.length == boxes.row_bytes).all())
@@ -262,8 +278,8 @@ def write_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets, c
     """Put boxes into shared memory, swizzled.
 
     ``address`` (int64[n], multiples of 128) are shared addresses, and ``base`` (int64[n], multiples of 16) the indices
-    in ``shared`` of address 0 of each block. The bytes written are those from ``address`` to ``address + nbytes``,
-    whatever the swizzle. For a multicast, repeat the boxes and the contents for each receiver.
+    in ``shared`` of address 0 of each block. The bytes written are among those from ``address`` to ``address +
+    shared_bytes``, whatever the swizzle. For a multicast, repeat the boxes and the contents for each receiver.
     """
     shared.view("V16")[_chunks(base, boxes, address)] = contents.view("V16")
 
@@ -282,7 +298,9 @@ def _chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
             wanted=f"a multiple of {SHARED_ALIGN}",
             fix="Declare the tile with __align__(128), or 1024 where it is swizzled.",
         )
-    chunk = address[:, None] // _CHUNK + np.arange(boxes.nbytes // _CHUNK)
+    rows = _rows(boxes.tensor)
+    within = np.arange(rows.count)[:, None] * (rows.pitch // _CHUNK) + np.arange(rows.nbytes // _CHUNK)
+    chunk = address[:, None] // _CHUNK + within.reshape(-1)
     if boxes.tensor.swizzle:
         chunk ^= chunk >> 3 & (boxes.tensor.swizzle // _CHUNK - 1)
     chunk += (base // _CHUNK)[:, None]

@@ -15,6 +15,7 @@ from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, 
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.ordering import access_ordering, orders_memory
+from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
 from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
@@ -29,6 +30,7 @@ class Program:
 
     ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
+    ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
     registers of wgmma that are used too early or without a fence.
     """
@@ -39,6 +41,7 @@ class Program:
     batches: dict[int, list[Batch]]
     layout: Layout
     offsets: dict[Variable, int]
+    arrays: dict[Instruction, Variable]
     static_shared: int
     dynamic_start: int
     local_bytes: int
@@ -57,6 +60,11 @@ class Program:
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
         return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.static_shared
+
+    def bounds(self, variable: Variable, dynamic: int) -> tuple[int, int]:
+        """Where a shared or local variable begins and ends in its state space."""
+        start = self.offsets[variable]
+        return start, self.shared_end(dynamic) if variable.extern else start + variable.size
 
     def describe(self, space: str, address: int, dynamic: int) -> str:
         """An address in shared, local or parameter memory for messages."""
@@ -132,6 +140,8 @@ def _translate(module: Module, entry: Function) -> Program:
         batches=batches,
         layout=lay_out(blocks, batches),
         offsets=offsets,
+        # Behind the only array there is nothing: an access beyond it is outside its state space.
+        arrays=arrays_of_accesses(blocks) if len(offsets) > 1 or local % 16 else {},
         static_shared=static - SHARED_BASE,
         dynamic_start=dynamic,
         local_bytes=-(-local // 16) * 16,

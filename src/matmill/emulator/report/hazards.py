@@ -28,7 +28,8 @@ SEVERITIES: dict[str, Severity] = {
     "trap": "error",
     "partial-warp": "error",
     "shuffle": "error",
-    "shuffle-source": "error",
+    # Whether the value is used is not followed; a kernel that never uses it is right.
+    "shuffle-source": "warning",
     "mbarrier": "error",
     "missing-proxy-fence": "error",
     "register-in-flight": "error",
@@ -50,7 +51,8 @@ MOST_HAZARDS = 100
 class Hazard:
     """One thing wrong: its kind, a message for people, the source line ("kernel.cuh:53") and the instruction's text.
 
-    The kinds that :func:`fault` knows end the run with a :class:`KernelFault`; all others are collected.
+    The kinds that :func:`fault` knows end the run with a :class:`KernelFault`; all others are collected, and
+    "out-of-bounds" too where an access reaches another array of its thread block or thread.
     """
 
     kind: str

@@ -1,0 +1,64 @@
+"""stdout and stderr whose readers may leave at any time, without a change to what a command does or how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+
+class _Patient:
+    """A stream; once writing to it has failed, all that is written is dropped.
+
+    Failures of the kind ``forgiven`` are dropped too, others raised.
+    """
+
+    def __init__(self, stream: TextIO, forgiven: type[OSError]) -> None:
+        self._stream, self._forgiven = stream, forgiven
+
+    def write(self, text: str) -> int:
+        """As of a text file."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """As of a text file."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        # What is still buffered must go somewhere: the interpreter flushes once more when it ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        if not isinstance(error, self._forgiven):
+            raise error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def patient_streams() -> Iterator[None]:
+    """A context in which nobody need read what is written to stdout and stderr, nor have opened them.
+
+    A full disk behind stdout is still an error; behind stderr it is not, since there is no place left to tell of it.
+    """
+    before = sys.stdout, sys.stderr
+    with ExitStack() as stack:
+        # Python has None for a stream that is closed from the start.
+        out, err = (each or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for each in before)
+        sys.stdout = cast("TextIO", _Patient(out, BrokenPipeError))
+        sys.stderr = cast("TextIO", _Patient(err, OSError))
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before

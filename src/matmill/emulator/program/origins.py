@@ -1,0 +1,102 @@
+"""Which array each memory access is meant for: the one variable that its address is computed from.
+
+Addresses of shared and local variables are followed through moves, conversions and sums to the accesses that use them.
+Where an address may come from two variables, from one or from a plain number, or through any other arithmetic, nothing
+is said. An array's address plus a loaded value counts as an address in that array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Register, Symbol, Variable, Vector
+from matmill.emulator.program.basic_blocks import Block, results_of
+from matmill.emulator.program.table import Action
+
+# What a register holds: an address in a variable, a number, something else, or None while that is not known.
+_Origin: TypeAlias = "Variable | Literal['number', 'other'] | None"
+
+
+def arrays_of_accesses(blocks: Iterable[Block]) -> dict[Instruction, Variable]:
+    """The shared or local variable that each memory instruction accesses, where its address has one origin.
+
+    Of instructions with two addresses (``cp.async``) the first one counts.
+    """
+    actions = [action for block in blocks for action in (*block.actions, block.end.action) if action is not None]
+    known: dict[Register, _Origin] = {}
+    changed = True
+    while changed:
+        changed = False
+        for action in actions:
+            for result in results_of(action):
+                before = known.get(result)
+                now = _either(before, _result(action, known))
+                if now is not before:
+                    known[result] = now
+                    changed = True
+    found = {}
+    for instruction in (action.instruction for action in actions):
+        address = _address(instruction)
+        origin = None if address is None else _origin(address.base, known)
+        if isinstance(origin, Variable):
+            found[instruction] = origin
+    return found
+
+
+def _address(i: Instruction) -> Address | None:
+    return next((operand for operand in i.operands if isinstance(operand, Address)), None)
+
+
+def _origin(operand: Operand, known: dict[Register, _Origin]) -> _Origin:
+    if isinstance(operand, Register):
+        return known.get(operand)
+    if isinstance(operand, Symbol) and operand.variable.space in {"shared", "local"}:
+        return operand.variable
+    return _mixed([_origin(item, known) for item in operand.items]) if isinstance(operand, Vector) else "number"
+
+
+def _result(action: Action, known: dict[Register, _Origin]) -> _Origin:
+    """What an action computes, as far as its sources are known."""
+    i = action.instruction
+    if _address(i) is not None:
+        return "number"
+    sources = [_origin(operand, known) for operand in i.operands[1:]]
+    match i.name, sources:
+        case "mov" | "cvta" | "cvt", [a]:
+            found = a
+        case "add" | "or" | "xor", [a, b]:
+            found = _sum(a, b)
+        case "sub", [a, b] if a is not b:
+            found = a if b == "number" else _mixed(sources)
+        case "sub", _:
+            found = "number"
+        case "mad", [a, b, c]:
+            found = _sum(_mixed([a, b]), c)
+        case "selp", [a, b, _]:
+            found = _either(a, b)
+        case _:
+            found = _mixed(sources)
+    return found
+
+
+def _sum(a: _Origin, b: _Origin) -> _Origin:
+    if a is None or b is None:
+        return None
+    if a == "number":
+        return b
+    return a if b == "number" else "other"
+
+
+def _mixed(sources: list[_Origin]) -> _Origin:
+    """The result of other arithmetic: a number if it is made of numbers alone."""
+    if any(source is None for source in sources):
+        return None
+    return "number" if all(source == "number" for source in sources) else "other"
+
+
+def _either(a: _Origin, b: _Origin) -> _Origin:
+    """What a register holds that is written in two ways."""
+    if a is None or a is b:
+        return b
+    return a if b is None else "other"
