@@ -218,7 +218,7 @@ def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: in
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
     "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
-    "mbarrier": "which may come first",
+    "mbarrier": "of which the second may come first",
     "cluster": "with nothing that makes the block wait for the access",
 }
 
