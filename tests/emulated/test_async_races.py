@@ -256,3 +256,9 @@ def test_agents_are_used_again_and_more_are_made_when_all_are_busy() -> None:
     assert detector._threads._table.shape[2] == 32 * (SIZE * WARPS + 4)
     detector.agent_access(detector.issue(0, lane), "write", block=0, offsets=np.array([0]), width=4, where=5000)
     assert {(race.first_where, race.second_where) for race in detector.races()} == {(0, 5000), (1100, 5000)}
+
+
+def test_an_agent_that_is_used_again_does_not_know_of_its_last_operation() -> None:
+    idle = [do for number in range(1, 32) for do in (issue(PRODUCER), completes(number))]
+    again = [issue(CONSUMER), async_("write", 32)]
+    assert found([issue(PRODUCER), async_("write", 0), completes(0), *idle, *again]) == {("race", 1, 66)}
