@@ -60,6 +60,20 @@ BODIES = {
     "register-in-flight": product() + f'asm volatile("{WAIT}");',
     "missing-wgmma-fence": product(fence="", wait=WAIT),
     "unwaited": product(),
+    "mbarrier": (
+        "extern __shared__ float s[]; const unsigned b = __cvta_generic_to_shared(s); if (t == 0) asm volatile("
+        '"mbarrier.init.shared::cta.b64 [%0], 64;" :: "r"(b)); asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"'
+        ':: "r"(b) : "memory");'
+    ),
+    "missing-proxy-fence": (
+        "extern __shared__ float s[]; s[t] = x[t]; __syncthreads(); const unsigned from = __cvta_generic_to_shared(s);"
+        'if (t == 0) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256; '
+        'cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" :: "l"(x), "r"(from) : "memory");'
+    ),
+    "cluster": (
+        "extern __shared__ float s[]; const unsigned to = __cvta_generic_to_shared(s + t); unsigned there; asm volatile("
+        '"mapa.shared::cluster.u32 %0, %1, 1; st.shared::cluster.f32 [%0], %2;" : "=&r"(there) : "r"(to), "f"(x[t]));'
+    ),
     "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',
 }
 WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool"}
@@ -72,7 +86,10 @@ def found(kind: str) -> list[str]:
     access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
     pointer = memory.bind("x", x, access=access, initialised=initialised)
     block = (128 if kind in WARPGROUP else 64, 1, 1)
-    launch = Launch("demo", "k", (1, 1, 1), block, (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch")
+    blocks = (2 if kind == "cluster" else 1, 1, 1)
+    launch = Launch(
+        "demo", "k", blocks, block, (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch", cluster=blocks
+    )
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:

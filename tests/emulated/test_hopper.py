@@ -35,7 +35,7 @@ def found(defect: Defect) -> list[Hazard]:
         try:
             hazards += run.in_emulator(defect.trial(), defect.changes, late_copies=late)[1].hazards
         except KernelFault as fault:
-            hazards += (*fault.earlier, fault.hazard)
+            hazards += [fault.hazard, *fault.earlier]
     return hazards
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matmill.emulator.races import interval_log
+from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.errors import ArgumentError, EmulationError
+from support.event_graph import Graph, Thread
 from support.race_stores import distinct
 
 BLOCKS, WARPS = 2, 3
 LANES = (0, 1, 31)
-Thread = tuple[int, int]
 Found = set[tuple[str, int, int]]
 FIRST_BLOCK = tuple(range(WARPS))
 
@@ -44,10 +45,24 @@ class Step:
         return Step(self.op, self.warps, lanes, self.space, self.kind, self.width, self.agreed)
 
 
-def detect(program: list[Step]) -> RaceDetector:
-    """Tell a detector of the program's steps; ``where`` is the step's number."""
+def barriers_alone(program: list[Step]) -> RaceDetector:
+    """The detector of programs whose order comes from barriers."""
     partial = any(now.op == "named" for now in program)
-    detector = RaceDetector(blocks=BLOCKS, warps_per_block=WARPS, partial_barriers=partial)
+    return RaceDetector(blocks=BLOCKS, warps_per_block=WARPS, partial_barriers=partial)
+
+
+def lane_by_lane(_program: list[Step]) -> RaceDetector:
+    """The detector of programs with asynchronous units, which must find the same."""
+    return AsyncDetector(clusters=np.arange(BLOCKS)[:, None], warps_per_block=WARPS)
+
+
+Detectors = Callable[[list[Step]], RaceDetector]
+DETECTORS: tuple[Detectors, ...] = (barriers_alone, lane_by_lane)
+
+
+def detect(program: list[Step], kind: Detectors = barriers_alone) -> RaceDetector:
+    """Tell a detector of the program's steps; ``where`` is the step's number."""
+    detector = kind(program)
     for where, now in enumerate(program):
         warps = np.array(now.warps)
         if now.op in ("access", "copy"):
@@ -112,8 +127,8 @@ def syncwarp(warp: int) -> Step:
     return Step("syncwarp", (warp,))
 
 
-def found(program: list[Step]) -> Found:
-    return {(race.kind, race.first_where, race.second_where) for race in detect(program).races()}
+def found(program: list[Step], kind: Detectors) -> Found:
+    return {(race.kind, race.first_where, race.second_where) for race in detect(program, kind).races()}
 
 
 ALL_MEET = Step("block", FIRST_BLOCK)
@@ -203,15 +218,17 @@ FREE: dict[str, list[Step]] = {
 }
 
 
+@pytest.mark.parametrize("kind", DETECTORS)
 @pytest.mark.parametrize("name", RACY)
-def test_races_are_found(name: str) -> None:
+def test_races_are_found(name: str, kind: Detectors) -> None:
     program, expected = RACY[name]
-    assert found(program) == expected
+    assert found(program, kind) == expected
 
 
+@pytest.mark.parametrize("kind", DETECTORS)
 @pytest.mark.parametrize("name", FREE)
-def test_nothing_else_is(name: str) -> None:
-    assert found(FREE[name]) == set()
+def test_nothing_else_is(name: str, kind: Detectors) -> None:
+    assert found(FREE[name], kind) == set()
 
 
 @dataclass
@@ -239,35 +256,9 @@ class Event:
         return self.thread[0] // WARPS
 
 
-class Graph:
-    """Nodes with the sets of all nodes before them, as the bits of an integer."""
-
-    def __init__(self) -> None:
-        self.before: list[int] = []
-        self.latest: dict[Thread, int] = {}
-
-    def node(self, *after: int) -> int:
-        """A new node after some others."""
-        bits = 0
-        for one in after:
-            bits |= self.before[one] | 1 << one
-        self.before.append(bits)
-        return len(self.before) - 1
-
-    def step(self, thread: Thread) -> int:
-        """A new node in a thread's program order."""
-        self.latest[thread] = self.node(*([self.latest[thread]] if thread in self.latest else []))
-        return self.latest[thread]
-
-    def meet(self, threads: list[Thread]) -> None:
-        """Join some threads in one node."""
-        node = self.node(*(self.latest[thread] for thread in threads if thread in self.latest))
-        for thread in threads:
-            self.latest[thread] = node
-
-    def ordered(self, one: Event, two: Event) -> bool:
-        """Whether one is done before the other may start."""
-        return any(a.end is not None and bool(self.before[b.start] >> a.end & 1) for a, b in ((one, two), (two, one)))
+def ordered(graph: Graph, one: Event, two: Event) -> bool:
+    """Whether one event is done before the other may start."""
+    return any(a.end is not None and graph.comes_before(a.end, b.start) for a, b in ((one, two), (two, one)))
 
 
 class Reference:
@@ -317,7 +308,7 @@ def races_of(program: list[Step]) -> Iterator[tuple[Event, Event]]:
     for one, two in combinations(reference.events, 2):
         plain = {"write", "copy"} & {one.kind, two.kind} or {one.kind, two.kind} == {"read", "atomic"}
         alike = one.where == two.where and one.thread[0] == two.thread[0] and one.agreed
-        if plain and not alike and one.touches(two) and not reference.graph.ordered(one, two):
+        if plain and not alike and one.touches(two) and not ordered(reference.graph, one, two):
             yield one, two
 
 
@@ -361,13 +352,14 @@ def programs(ops: tuple[str, ...], widths: tuple[int, ...] = (4, 16)) -> st.Sear
 
 def check(program: list[Step]) -> None:
     """Every race reported is one, and there is a report if there is a race."""
-    races = detect(program).races()
+    found = [detect(program, kind).races() for kind in DETECTORS]
     true = {
         (one.space, "missing-wait" if one.thread == two.thread else "race", one.where, two.where)
         for one, two in races_of(program)
     }
-    assert {(race.space, race.kind, race.first_where, race.second_where) for race in races} <= true
-    assert bool(races) == bool(true)
+    for races in found:
+        assert {(race.space, race.kind, race.first_where, race.second_where) for race in races} <= true
+        assert bool(races) == bool(true)
 
 
 OPS = {

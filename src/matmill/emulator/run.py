@@ -101,7 +101,7 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        fault.earlier = _found(context, pools)[1].hazards()
+        fault.after(_found(context, pools)[1].hazards())
         raise
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
@@ -203,6 +203,7 @@ def _detector(program: Program, clusters: NDArray[np.int64], warps_per_block: in
 _WHY = {
     "same-value": "both of one value, with nothing that orders them",
     "missing-proxy-fence": "ordered, but with no fence.proxy.async by the first thread before it synchronizes",
+    "mbarrier": "of which the second may come first",
     "cluster": "with nothing that makes the block wait for the access",
 }
 

@@ -49,6 +49,7 @@ class BarrierPlaces:
         self._machine, self._lanes, self._i = site.machine, site.lanes, i
         self._participants = site.participants()
         self._row, self._offset = site.address_row(address)
+        self._where = self._machine.program.index_of(i)
 
     def by_barrier(self) -> Iterator[tuple[Key, Ints]]:
         """Each mbarrier that is named, with the lanes of the site that name it."""
@@ -57,24 +58,26 @@ class BarrierPlaces:
         for key, group in grouped(self._machine, addresses, self._lanes.columns[lanes], self._i):
             yield key, lanes[group]
 
-    def began(self, key: Key) -> None:
-        """Tell the race detector of a new barrier."""
+    def began(self, key: Key, lanes: Ints) -> None:
+        """Tell the race detector of a new barrier, which some lanes of the site initialise."""
         events = self._machine.events
         if events is not None:
-            events.init_barrier(self._machine.in_grid(key))
+            events.init_barrier(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def release(self, key: Key, lanes: Ints) -> None:
         """Tell the race detector that some lanes of the site arrive."""
         events = self._machine.events
         if events is not None:
-            where = self._machine.program.index_of(self._i)
-            events.arrive(self._machine.in_grid(key), *self._machine.threads(self._lanes.columns[lanes]), where=where)
+            events.arrive(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
 
     def acquire(self, key: Key, lanes: Ints) -> None:
         """Tell the race detector that some lanes of the site have seen the last phase completed."""
         events = self._machine.events
         if events is not None and len(lanes):
-            events.passed(self._machine.in_grid(key), *self._machine.threads(self._lanes.columns[lanes]))
+            events.passed(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
+
+    def _threads(self, lanes: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        return self._machine.threads(self._lanes.columns[lanes])
 
 
 def of_lane(row: Row, lane: int) -> int:

@@ -128,7 +128,7 @@ class BulkUnit:
             for agent, keys, count in zip(agents, barriers, nbytes.tolist(), strict=True):
                 for key in keys:
                     if events is not None:
-                        events.agent_completes(agent, machine.in_grid(key))
+                        events.agent_completes(agent, machine.in_grid(key), where=self.where)
                     machine.mbarriers.expect(key, -count, self.i)
             machine.progress += 1
 

@@ -107,6 +107,11 @@ class Mbarriers:
             self.report(i, f"completes the phase of an mbarrier, which .noComplete rules out: {barrier}")
         return token
 
+    def closes(self, key: Key, count: int) -> bool:
+        """Whether ``count`` arrivals are the last ones that the open phase of a barrier waits for."""
+        barrier = self.live.get(key)
+        return barrier is not None and barrier.pending <= count
+
     def add_pending(self, key: Key, count: int, i: Instruction) -> None:
         """Await ``count`` more arrivals in the open phase."""
         barrier = self.find(key, i)

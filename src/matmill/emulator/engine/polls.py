@@ -85,7 +85,7 @@ class Polls:
         for key, group, _ in self.barriers(end, warps, lanes):
             some = np.zeros(lanes.shape, np.bool_)
             some[tuple(places[group].T)] = True
-            events.passed(machine.in_grid(key), ids, some)
+            events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(blame_end(end)))
 
     def describe(self, end: Terminator, warps: Ints, lanes: Flags) -> str:
         """What lanes wait for, for messages."""

@@ -60,7 +60,7 @@ def _init(i: Instruction, m: Modifiers) -> Action:
             for key, lanes in places.by_barrier():
                 for lane in lanes:
                     barriers.init(key, of_lane(counts, lane), i)
-                places.began(key)
+                places.began(key, lanes)
             site.machine.progress += 1
 
         return call
@@ -105,12 +105,17 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
 
         def call(amounts: Row, *outs: Row) -> None:
             for key, lanes in places.by_barrier():
-                places.release(key, lanes)
-                for lane in lanes:
+                told = 0
+                for number, lane in enumerate(lanes, 1):
                     value = of_lane(amounts, lane)
+                    count = 1 if expects else value
+                    if number == len(lanes) or barriers.closes(key, count):
+                        # What lanes release belongs to the phase in which they arrive.
+                        places.release(key, lanes[told:number])
+                        told = number
                     if expects:
                         barriers.expect(key, value, i)
-                    token = barriers.arrive(key, 1 if expects else value, i, drop=drop, completes=completes)
+                    token = barriers.arrive(key, count, i, drop=drop, completes=completes)
                     for out in outs:
                         out[lane] = token
             machine.progress += 1

@@ -1,7 +1,7 @@
 """What an instruction says about the order of memory: whether it is strong, and what it releases or acquires.
 
-PTX ISA, "Memory Consistency Model". A scope is *wide* where it reaches beyond the thread's block. A launch here has no
-clusters, so each block is a cluster of its own and ``.cluster`` reaches no further than ``.cta``.
+PTX ISA, "Memory Consistency Model". A scope is *wide* where it reaches beyond the thread's cluster. In a launch
+without clusters each block is a cluster of its own, and ``.cluster`` reaches no further than ``.cta``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ _APART = ("proxy", "mbarrier_init", "sync_restrict")
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The qualifiers of a strong access or a fence; neither ``acquire`` nor ``release`` is ``.relaxed``."""
+    """The qualifiers of a strong access or a fence; neither ``acquire`` nor ``release`` is ``.relaxed``.
+
+    ``cluster`` says that the scope is ``.cluster``.
+    """
 
     acquire: bool = False
     release: bool = False
     wide: bool = True
     sc: bool = False
     volatile: bool = False
+    cluster: bool = False
 
 
 def access_ordering(i: Instruction) -> Ordering | None:
@@ -40,6 +44,7 @@ def access_ordering(i: Instruction) -> Ordering | None:
         release=not stated.isdisjoint(_RELEASING),
         wide=not any(scope in i.modifiers for scope in _NARROW),
         volatile="volatile" in stated,
+        cluster="cluster" in i.modifiers,
     )
 
 
@@ -56,7 +61,11 @@ def fence_ordering(i: Instruction) -> Ordering | None:
     scope = m.need(*_SCOPES)
     m.done()
     return Ordering(
-        acquire=meaning in _ACQUIRING, release=meaning in _RELEASING, wide=scope not in _NARROW, sc=meaning == "sc"
+        acquire=meaning in _ACQUIRING,
+        release=meaning in _RELEASING,
+        wide=scope not in _NARROW,
+        sc=meaning == "sc",
+        cluster=scope == "cluster",
     )
 
 

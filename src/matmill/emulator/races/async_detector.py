@@ -17,12 +17,15 @@ Shared memory is checked lane by lane with ``thread_clocks``. Global memory is c
 order mbarriers and cluster barriers are added (``release_order``). Asynchronous accesses to global memory are those of
 the issuing thread when it issues them, so a missing wait for such a write is not found.
 
+A ``.cluster`` scope counts as ``.gpu`` in a launch with clusters: that it is too narrow for blocks of two clusters is
+not found.
+
 Other blocks of the cluster may access a block's shared memory only until its last thread ends: ``remote_accesses``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +34,19 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.async_events import Name
 from matmill.emulator.races.async_reports import ASYNC, AsyncReports
-from matmill.emulator.races.clocks import CLOCK_BITS, Ints
+from matmill.emulator.races.clocks import Ints
 from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.flag_clocks import FlagClocks
 from matmill.emulator.races.releases import Log
 from matmill.emulator.races.remote_accesses import RemoteAccesses
-from matmill.emulator.races.report import READ, WRITE, Access, Party, Reports
+from matmill.emulator.races.report import MBARRIER, READ, WRITE, Access, Party, Reports
 from matmill.emulator.races.shared_space import SharedSpace
-from matmill.emulator.races.thread_clocks import ThreadClocks, Vectors
+from matmill.emulator.races.thread_clocks import ThreadClocks, Vectors, joined
 from matmill.emulator.races.warp_accesses import Stores
 
 Flags = NDArray[np.bool_]
-_ARRIVE = "arrival at an mbarrier"
+_INIT, _ARRIVE = "initialisation of an mbarrier", "arrival at an mbarrier"
+_WAIT, _COMPLETION = "wait for an mbarrier", "completion at an mbarrier of a copy"
 _NOTHING: Vectors = np.empty((2, 0), np.int32)
 
 
@@ -49,20 +54,15 @@ _NOTHING: Vectors = np.empty((2, 0), np.int32)
 class _Phases:
     """What a barrier's open phase holds so far, and what the last completed one held.
 
-    ``log`` has the same for the order of global memory, ``length`` how much of it the completed phase had.
+    ``log`` has the same for the order of global memory, ``length`` how much of it the completed phase had. ``start`` is
+    who initialised the barrier, and the clock then.
     """
 
     opened: Vectors = field(default_factory=lambda: _NOTHING)
     done: Vectors = field(default_factory=lambda: _NOTHING)
+    start: tuple[Party, int] | None = None
     log: Log = field(default_factory=Log)
     length: int = 0
-
-    def add(self, vectors: Vectors) -> None:
-        """Release into the open phase."""
-        wide, other = sorted((self.opened, vectors), key=lambda each: -each.shape[1])
-        self.opened = wide.copy()
-        head = self.opened[:, : other.shape[1]]
-        np.maximum(head, other, out=head)
 
     def complete(self) -> None:
         """Close the open phase and begin another."""
@@ -82,6 +82,7 @@ class AsyncDetector(RaceDetector):
         # Cluster barriers by cluster and generation, and how often each thread has arrived.
         self._meetings: dict[tuple[int, int], _Phases] = {}
         self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
+        self._flags = FlagClocks(self._threads)
         self._remote = RemoteAccesses(self._threads, self._reports)
 
     def _new_reports(self) -> Reports:
@@ -110,10 +111,28 @@ class AsyncDetector(RaceDetector):
         """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
         if owners is not None:
             self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
+        blocks = warp // self._warps_per_block if owners is None else owners
+        if ordering is not None:
+            ordering = self._in_cluster(ordering)
+            self._flags.access(
+                space, warp=warp, addresses=addresses, active=active, kind=kind, ordering=ordering, owners=blocks
+            )
+        elif kind == WRITE:
+            self._flags.overwrite(space, warp=warp, addresses=addresses, active=active, owners=blocks)
         super().access(
             space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where, stores=stores,
             ordering=ordering, owners=owners,
         )  # fmt: skip
+
+    def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
+        """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        ordering = self._in_cluster(ordering)
+        self._flags.fence(warps, lanes, ordering)
+        super().fence(warps, lanes, ordering)
+
+    def _in_cluster(self, ordering: Ordering) -> Ordering:
+        """A scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
+        return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
 
     def barrier(self, warps: Ints) -> None:
         """Let ``warps`` (int64[m], one block's) meet."""
@@ -138,13 +157,19 @@ class AsyncDetector(RaceDetector):
         ended = set(np.asarray(blocks).tolist())
         self._barriers = {name: each for name, each in self._barriers.items() if name[0] not in ended}
         gone = set(self._threads.cluster_of_block[blocks].tolist())
+        per_block = self._warps_per_block
+        self._flags.release(
+            gone, {warp for block in ended for warp in range(block * per_block, (block + 1) * per_block)}
+        )
         self._meetings = {name: each for name, each in self._meetings.items() if name[0] not in gone}
 
     # mbarriers
 
-    def init_barrier(self, barrier: Name) -> None:
-        """A barrier begins; nothing has been released into it."""
-        self._barriers[barrier] = _Phases()
+    def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
+        """These threads begin a barrier by an instruction; nothing has been released into it."""
+        first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
+        self._barriers[barrier] = _Phases(start=(first, int(self._clocks.now[warps[-1]])))
+        self._clocks.now[warps] += 1
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
         """Threads release what they know into the barrier's open phase, by an instruction."""
@@ -152,23 +177,34 @@ class AsyncDetector(RaceDetector):
         if (warps // self._warps_per_block != owner).any():
             offsets = np.full(lanes.shape, barrier[1])
             self._remote.note(owner, warps, lanes, offsets, kind=_ARRIVE, where=where)
-        self._release_into(self._phases(barrier), warps, lanes)
+        phases = self._phases(barrier)
+        self._check_start(phases, barrier, warps, lanes, Party(0, where, _ARRIVE))
+        self._release_into(phases, warps, lanes)
 
     def phase_done(self, barrier: Name) -> None:
         """The open phase completes: what it holds is what a wait for it acquires."""
         self._phases(barrier).complete()
 
-    def passed(self, barrier: Name, warps: Ints, lanes: Flags) -> None:
-        """A wait of these threads for the last completed phase was true."""
+    def passed(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
+        """A wait of these threads for the last completed phase was true, in an instruction."""
         phases = self._phases(barrier)
+        self._check_start(phases, barrier, warps, lanes, Party(0, where, _WAIT))
         self._acquire(phases.done, phases.log, phases.length, warps, lanes)
 
     def _phases(self, barrier: Name) -> _Phases:
         """A barrier's phases; one that was never initialised has been reported, and is treated as if it were."""
         return self._barriers.setdefault(barrier, _Phases())
 
+    def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
+        """Report the first of these threads that uses a barrier which may not be initialised yet."""
+        if phases.start is not None:
+            first, clock = phases.start
+            late = self._threads.strangers(first.thread, clock, warps, lanes)
+            if late is not None:
+                self._reports.keep(MBARRIER, "shared", barrier[1], first, replace(user, thread=late))
+
     def _release_into(self, phases: _Phases, warps: Ints, lanes: Flags) -> None:
-        phases.add(self._threads.released(warps, lanes))
+        phases.opened = joined(phases.opened, self._threads.released(warps, lanes))
         if self._order is not None:
             self._order.publish(phases.log, warps, lanes)
         self._clocks.now[warps] += 1
@@ -231,17 +267,20 @@ class AsyncDetector(RaceDetector):
         if not count:
             return
         moment = self._threads.moment(agent, count)
-        actor = (agent >> CLOCK_BITS, int(moment.clock[0]))
-        issuer = self._threads.issuer(*actor)
+        issuer = self._threads.issuer_of(agent)
         if issuer // LANES // self._warps_per_block != block:
             party = Party(issuer, where, ASYNC + kind)
             self._remote.note_agent(block, *self._threads.column(agent), int(offsets[0]), party)
         entries = Access("shared", READ if kind == READ else WRITE, where, width, offsets, offsets, moment)
         self._shared.by_agent(entries, block, width)
 
-    def agent_completes(self, agent: int, barrier: Name) -> None:
-        """An agent is done and releases that into the barrier's open phase."""
-        self._phases(barrier).add(self._threads.finished(agent))
+    def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
+        """An agent, issued by an instruction, is done and releases that into the barrier's open phase."""
+        phases = self._phases(barrier)
+        if phases.start is not None and not self._threads.agent_knows(agent, phases.start[0].thread, phases.start[1]):
+            user = Party(self._threads.issuer_of(agent), where, _COMPLETION)
+            self._reports.keep(MBARRIER, "shared", barrier[1], phases.start[0], user)
+        phases.opened = joined(phases.opened, self._threads.finished(agent))
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Flags, *, reads_only: bool = False) -> None:
         """Threads have waited for an agent, or for its reads alone: those of shared memory are all it has then."""

@@ -19,8 +19,8 @@ Lanes = NDArray[np.bool_]
 class AsyncEvents(Protocol):
     """A race detector that knows asynchronous units. An agent is one operation of theirs, from issue to end."""
 
-    def init_barrier(self, barrier: Name) -> None:
-        """A barrier begins; nothing has been released into it."""
+    def init_barrier(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
+        """These threads begin a barrier by the instruction ``where``; nothing has been released into it."""
 
     def arrive(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
         """Threads release what they know into the barrier's open phase, by the instruction ``where``."""
@@ -28,8 +28,8 @@ class AsyncEvents(Protocol):
     def phase_done(self, barrier: Name) -> None:
         """The open phase completes: what it holds is what a wait for it acquires."""
 
-    def passed(self, barrier: Name, warps: Ints, lanes: Lanes) -> None:
-        """A wait of these threads for the last completed phase was true."""
+    def passed(self, barrier: Name, warps: Ints, lanes: Lanes, *, where: int) -> None:
+        """A wait of these threads for the last completed phase was true, in the instruction ``where``."""
 
     def issue(self, warp: int, lanes: Lanes) -> int:
         """Some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
@@ -37,8 +37,8 @@ class AsyncEvents(Protocol):
     def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
         """An agent does ``kind`` ("read" or "write") with ``width`` bytes at each offset of a block's shared memory."""
 
-    def agent_completes(self, agent: int, barrier: Name) -> None:
-        """An agent is done and releases that into the barrier's open phase."""
+    def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
+        """An agent, issued by the instruction ``where``, is done and releases that into the barrier's open phase."""
 
     def agent_joined(self, agent: int, warps: Ints, lanes: Lanes, *, reads_only: bool = False) -> None:
         """Threads have waited for an agent, or for its reads alone."""

@@ -13,8 +13,10 @@ Elsewhere another slot is added to every cell, so that nothing is forgotten.
 
 Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
 after a third. Cells then grow to ``most`` accesses of a kind that nothing orders among themselves, and forget more: a
-race may be missed there, none is invented. An atomic represents all atomics and strong writes before it in its cell: it
-observed them, so whatever comes after it comes after them.
+race may be missed there, none is invented. There a write also stands for all reads that happen before it, since
+who comes after an asynchronous write need not know what came before it, and yet comes after that too. An atomic
+represents all atomics and strong writes before it in its cell: it observed them, so whatever comes after it comes after
+them.
 """
 
 from __future__ import annotations
@@ -62,6 +64,11 @@ class _Slot:
     @classmethod
     def empty(cls, cells: int) -> _Slot:
         return cls(np.zeros(cells, np.int64), np.zeros(cells, np.uint32), np.zeros(cells, np.int32))
+
+    def forget(self, cells: Ints | slice) -> None:
+        """Empty the slots of some cells."""
+        self.keys[cells] = 0
+        self.lanes[cells] = 0
 
     def resized(self, old: tuple[int, int], new: tuple[int, int], factor: int) -> _Slot:
         return _Slot(
@@ -111,8 +118,7 @@ class Cells:
         for kind, slots in self._slots.items():
             self._settled[kind][start:stop] = False
             for slot in slots:
-                slot.keys[start:stop] = 0
-                slot.lanes[start:stop] = 0
+                slot.forget(np.s_[start:stop])
 
     def check(self, access: Access, stores: Stores | None) -> None:
         """Report the races of ``access`` with what is remembered; ``stores`` is what it stores, if it is a store."""
@@ -133,6 +139,8 @@ class Cells:
                     second = second.take(bad)
                     unchanging = np.zeros(bad.size, np.bool_) if stores is None else stores.unchanging(second)
                     self._reports.remembered(keys[bad], unordered[bad], marks, kind, second, unchanging=unchanging)
+                if self._ordered and access.kind == WRITE != kind:
+                    slot.forget(access.cells[held[unordered == 0]])
 
     def check_together(self, access: Access, stores: Stores | None) -> None:
         """Report that entries of one plain write meet in a cell.
@@ -173,8 +181,7 @@ class Cells:
         slots[0].lanes[cells] = moment.bits()
         slots[0].marks[cells] = mark_of(access.where, access.kind)
         for slot in slots[1:]:
-            slot.keys[cells] = 0
-            slot.lanes[cells] = 0
+            slot.forget(cells)
 
     def _insert_some(self, kind: str, access: Access) -> NDArray[np.bool_]:
         """Insert one entry per cell or more; returns the flags of those still to come."""
@@ -189,7 +196,10 @@ class Cells:
         for number, slot in enumerate(slots):
             gone = self._clocks.unordered(held[number], slot.lanes[cells], access.moment) == 0
             target[gone & (target < 0)] = number
-            same = np.flatnonzero((held[number] == keys) & (slot.marks[cells] == mark))
+            equal = (held[number] == keys) & (slot.marks[cells] == mark)
+            if self._ordered:
+                slot.forget(cells[gone & ~equal & (held[number] != 0)])
+            same = np.flatnonzero(equal)
             np.bitwise_or.at(slot.lanes, cells[same], bits[same])
             left[same] = False
         full = np.flatnonzero(left & (target < 0))

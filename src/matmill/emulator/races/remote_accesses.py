@@ -23,7 +23,7 @@ class RemoteAccesses:
     def __init__(self, clocks: ThreadClocks, reports: Reports) -> None:
         self._clocks = clocks
         self._reports = reports
-        # By block, instruction and actor (its place in vectors): its clock, an address and who it was.
+        # By block, instruction and actor (its column in vectors): its clock, an address and who it was.
         self._last: dict[int, dict[tuple[int, int], tuple[int, int, Party]]] = {}
         self._gone: dict[int, Party] = {}
 
@@ -39,7 +39,7 @@ class RemoteAccesses:
             self.note_agent(int(owners[row]), self._clocks.column_of(thread), now, int(addresses[row, lane]), party)
 
     def note_agent(self, owner: int, column: int, clock: int, address: int, party: Party) -> None:
-        """Record an access of one actor, by its place in vectors and its clock."""
+        """Record an access of one actor, by its column in vectors and its clock."""
         end = self._gone.get(owner)
         if end is not None:
             self._reports.keep(CLUSTER, "shared", address, party, end)

@@ -16,7 +16,7 @@ STRONG_READ, STRONG_WRITE = "strong read", "strong write"
 KEPT_AS = {COPY: WRITE, STRONG_WRITE: ATOMIC}
 _GUESTS = {kept: kind for kind, kept in KEPT_AS.items()}
 RACE, SAME_VALUE, MISSING_WAIT = "race", "same-value", "missing-wait"
-MISSING_PROXY_FENCE, CLUSTER = "missing-proxy-fence", "cluster"
+MISSING_PROXY_FENCE, CLUSTER, MBARRIER = "missing-proxy-fence", "cluster", "mbarrier"
 _WRITES = (WRITE, STRONG_WRITE)
 LIMIT = 1000
 
@@ -30,11 +30,12 @@ class Race:
     ``space`` is "shared" (``address``: a byte offset in the block's window) or "global" (a 64-bit virtual address);
     ``block`` is the second access's block. ``kind`` is "race", "same-value" where two stores leave the same bytes
     whichever comes first, "missing-wait" where a thread touches bytes that its own ``cp.async`` may still be
-    writing, "missing-proxy-fence" where the second access comes after the first, but in another proxy, or "cluster"
-    where the first is an access to the memory of a block of whose threads the last may have ended (``second_kind`` is
-    "exit"). ``first_where`` and ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and
-    ``second_kind`` "read", "write", "atomic", "copy" (``cp.async``), "strong read", "strong write", or "asynchronous
-    read" or "write" by an operation that the thread has issued; threads are (block, thread in block).
+    writing, "missing-proxy-fence" where the second access comes after the first, but in another proxy, "cluster" where
+    the first is an access to the memory of a block of whose threads the last may have ended (``second_kind`` is
+    "exit"), or "mbarrier" where the first initialises the mbarrier that the second uses. ``first_where`` and
+    ``second_where`` are instruction indices in the order of emulation, ``first_kind`` and ``second_kind`` "read",
+    "write", "atomic", "copy" (``cp.async``), "strong read", "strong write", "asynchronous read" or "asynchronous write"
+    by an operation that the thread has issued, or in words; threads are (block, thread in block).
     """
 
     space: str

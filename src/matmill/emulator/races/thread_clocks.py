@@ -33,6 +33,15 @@ Vectors = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
 
+def joined(one: Vectors, two: Vectors) -> Vectors:
+    """The maximum of vectors of which one may be older, from when there were fewer agents."""
+    wide, other = (one, two) if one.shape[1] >= two.shape[1] else (two, one)
+    result = wide.copy()
+    head = result[:, : other.shape[1]]
+    np.maximum(head, other, out=head)
+    return result
+
+
 class ThreadClocks:
     """The clocks of all clusters of a launch; ``clusters`` (int64[n, size]) are their blocks in the order of ranks.
 
@@ -79,11 +88,9 @@ class ThreadClocks:
         """Those of the ``lanes`` that ``moment`` must come after, as conflicting accesses of ``kind``, and does not."""
         unseen = (kind in (WRITE, ATOMIC)) & (moment.warp >= self.warps) & ((keys >> CLOCK_BITS) <= self.warps)
         left = self._left(keys, lanes, moment, unseen.astype(np.int64))
-        ask = np.flatnonzero((left != 0) & ((keys >> CLOCK_BITS) <= self.warps))
+        ask = np.flatnonzero((left != 0) & (moment.warp < self.warps) & ((keys >> CLOCK_BITS) <= self.warps))
         if ask.size:
-            keys, moment = keys[ask], moment.take(ask)
-            unknown = self._left(keys, left[ask], moment, np.zeros(ask.size, np.int64))
-            left[ask] = left[ask] & ~unknown | self._by_releases(keys, unknown, moment, unseen[ask])
+            left[ask] = self.clocks.unordered(keys[ask], left[ask], moment.take(ask))
         return left
 
     def _left(self, keys: Ints, lanes: Lanes, moment: Moment, plane: Ints) -> Lanes:
@@ -93,35 +100,21 @@ class ThreadClocks:
         if not held.size:
             return left
         # Neighbouring cells mostly have one history and one visitor.
-        entries = [each[held] for each in (keys, lanes, moment.warp, moment.lane, moment.clock, plane)]
+        entries = [each[held] for each in (keys, moment.warp, moment.lane, moment.clock, plane)]
+        bits = lanes[held]
         new = np.ones(held.size, np.bool_)
-        new[1:] = np.any([each[1:] != each[:-1] for each in entries], axis=0)
-        keys, bits, warp, lane, now, plane = (each[new] for each in entries)
+        new[1:] = np.any([bits[1:] != bits[:-1], *(each[1:] != each[:-1] for each in entries)], axis=0)
+        keys, warp, lane, now, plane = (each[new] for each in entries)
         first = (keys >> CLOCK_BITS) - 1
-        slot, member = self._places(warp)
-        _, column = self._places(first)
+        slot, member = self._members(warp)
+        _, column = self._members(first)
         clock = keys & CLOCK_MASK
         told = self._table[plane, slot, member * LANES + lane, column] >= clock[:, None]
-        late = bits.astype(np.uint32) & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
+        late = bits[new] & ~np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
         own = (first == warp) & ((warp < self.warps) | (clock == now))
         late[own] &= ~LANE_BITS[lane[own]]
         left[held] = late[np.cumsum(new) - 1]
         return left
-
-    def _by_releases(self, keys: Ints, lanes: Lanes, moment: Moment, unseen: Flags) -> Lanes:
-        """The threads' ``lanes`` that releases and acquires do not order before the moment, or before its issuer."""
-        warp, lane = moment.warp.copy(), moment.lane.copy()
-        agents = np.flatnonzero(warp >= self.warps)
-        for agent in np.unique(warp[agents] * LANES + lane[agents]).tolist():
-            those = agents[(warp[agents] == agent // LANES) & (lane[agents] == agent % LANES)]
-            warp[those], lane[those] = divmod(self.issuer(agent, int(moment.clock[those[0]])), LANES)
-        left = self.clocks.unordered(keys, lanes, Moment(warp, lane, moment.clock, self.floor[warp]))
-        slot, member = self._places((keys >> CLOCK_BITS) - 1)
-        rows = member[:, None] * LANES + np.arange(LANES)
-        fenced = self._table[VISIBLE, slot[:, None], rows, member[:, None], np.arange(LANES)]
-        told = fenced >= (keys & CLOCK_MASK)[:, None]
-        seen = np.packbits(told, axis=1, bitorder="little").view(np.uint32)[:, 0]
-        return np.where(unseen, left | (lanes & ~seen), left)
 
     # Synchronization
 
@@ -140,7 +133,7 @@ class ThreadClocks:
 
     def meet(self, warps: Ints) -> None:
         """Let all lanes of each group of warps (int64[groups, n]) know what all of the group do."""
-        slot, member = self._places(warps)
+        slot, member = self._members(warps)
         rows = (member[:, :, None] * LANES + np.arange(LANES)).reshape(len(warps), -1)
         flat = self._flat()
         vectors = flat[:, slot[:, :1], rows].max(axis=2)
@@ -152,6 +145,14 @@ class ThreadClocks:
         """What these threads have written in the generic proxy becomes visible to the asynchronous units."""
         slot, rows, now = self._rows(warps, lanes)
         self._flat()[VISIBLE, slot, rows, rows] = now
+
+    def strangers(self, thread: int, clock: int, warps: Ints, lanes: Flags) -> int | None:
+        """One of some lanes of warps of one cluster that does not come after what a thread did at a clock."""
+        row, lane = np.nonzero(lanes)
+        slot, rows, _ = self._rows(warps, lanes)
+        own = self.column_of(thread)
+        late = np.flatnonzero((self._flat()[KNOWN, slot, rows, own] < clock) & (rows != own))
+        return int(warps[row[late[0]]]) * LANES + int(lane[late[0]]) if late.size else None
 
     # Agents
 
@@ -165,12 +166,13 @@ class ThreadClocks:
             self._add_agents()
         actor = free.popleft()
         slot = int(self._slot[cluster])
-        clock = self._agent_clock[slot, actor] = self._agent_clock[slot, actor] + 1
+        self._agent_clock[slot, actor] += 1
+        clock = int(self._agent_clock[slot, actor])
         row = self._flat()[:, slot, actor]
         row.fill(NEVER)
         row[:, : vectors.shape[1]] = vectors
         pseudo = self.warps + (actor // LANES - self._own_warps) * len(self.clusters) + cluster
-        agent = (pseudo * LANES + actor % LANES) << CLOCK_BITS | int(clock)
+        agent: int = (pseudo * LANES + actor % LANES) << CLOCK_BITS | clock
         self._busy.add(agent)
         self._issuers[cluster][agent] = warp * LANES + int(lanes.argmax())
         return agent
@@ -181,6 +183,18 @@ class ThreadClocks:
         thread: int = self._issuers[cluster][actor << CLOCK_BITS | clock]
         return thread
 
+    def issuer_of(self, agent: int) -> int:
+        """The thread, numbered through the launch, that started an operation."""
+        return self.issuer(agent >> CLOCK_BITS, agent & CLOCK_MASK)
+
+    def agent_knows(self, agent: int, thread: int, clock: int) -> bool:
+        """Whether an agent, as long as it has begun nothing else, comes after what a thread did at a clock."""
+        column, began = self.column(agent)
+        slot = int(self._slot[self._cluster[thread // LANES]])
+        if self._agent_clock[slot, column] != began:
+            return True
+        return bool(self._flat()[KNOWN, slot, column, self.column_of(thread)] >= clock)
+
     def moment(self, agent: int, count: int) -> Moment:
         """``count`` accesses of an agent."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
@@ -190,7 +204,7 @@ class ThreadClocks:
     def column(self, agent: int) -> tuple[int, int]:
         """Where vectors have an agent, and its clock."""
         actor, clock = agent >> CLOCK_BITS, agent & CLOCK_MASK
-        _, member = self._places(np.array([actor // LANES]))
+        _, member = self._members(np.array([actor // LANES]))
         return int(member[0]) * LANES + actor % LANES, clock
 
     def finished(self, agent: int) -> Vectors:
@@ -232,10 +246,10 @@ class ThreadClocks:
         """The slots and rows of some lanes of warps, and their clocks."""
         row, lane = np.nonzero(lanes)
         warps = np.asarray(warps, np.int64)[row]
-        slot, member = self._places(warps)
+        slot, member = self._members(warps)
         return slot, member * LANES + lane, self.clocks.now[warps]
 
-    def _places(self, warps: Ints) -> tuple[Ints, Ints]:
+    def _members(self, warps: Ints) -> tuple[Ints, Ints]:
         """The slot of each warp's cluster, and the warp's number in it."""
         agents = warps >= self.warps
         if agents.any():

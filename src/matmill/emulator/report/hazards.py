@@ -72,12 +72,21 @@ class Hazard:
 
 
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
-    """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before."""
+    """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before.
+
+    The earlier hazards are notes of the exception too: a race may be why no thread can run.
+    """
 
     def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
         self.hazard = hazard
         self.earlier: tuple[Hazard, ...] = ()
         super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
+
+    def after(self, hazards: tuple[Hazard, ...]) -> None:
+        """Keep hazards that were found before the kernel ended."""
+        self.earlier += hazards
+        for hazard in hazards:
+            self.add_note(f"found before: {hazard}")
 
 
 _WANTED = {
