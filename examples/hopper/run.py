@@ -48,8 +48,8 @@ MOST_SHARED, SMS = 232448, 132
 class Trial:
     """One kernel on its operands, all of one type, and D of ``result``; ``launch`` makes the launch from pointers.
 
-    ``wanted`` is D in float64, from which an element may differ by ``limit``. The kernel's file is in ``folder``, and the
-    kernel writes to what is ``written``.
+    ``wanted`` is D in float64, from which an element may differ by ``limit``. The kernel's file is in ``folder``, and
+    the kernel writes to what is ``written``.
     """
 
     kernel: str

@@ -71,7 +71,7 @@ BODIES = {
         'cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" :: "l"(x), "r"(from) : "memory");'
     ),
     "cluster": (
-        "extern __shared__ float s[]; const unsigned to = __cvta_generic_to_shared(s + t); unsigned there; asm volatile("
+        "extern __shared__ float s[]; const unsigned to = __cvta_generic_to_shared(s + t); unsigned there; asm("
         '"mapa.shared::cluster.u32 %0, %1, 1; st.shared::cluster.f32 [%0], %2;" : "=&r"(there) : "r"(to), "f"(x[t]));'
     ),
     "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',

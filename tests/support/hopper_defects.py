@@ -171,7 +171,7 @@ DEFECTS = (
         "too few bytes expected",
         persistent,
         (PERSISTENT, _EXPECT, _EXPECT.replace("BYTES", "BYTES - 16")),
-        ("deadlock",),
+        ("mbarrier",),
         "mbarrier",
     ),
     _one(

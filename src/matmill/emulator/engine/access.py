@@ -299,7 +299,7 @@ class Access:
             return None
         shared = (absolute < 2 * MAPPED) | (absolute >= SHARED_WINDOW)
         named = np.where(shared, absolute, 0)
-        return self.machine.shared_places(named, self.addresses.lanes.columns)[0] if shared.any() else None
+        return self.machine.shared_targets(named, self.addresses.lanes.columns)[0] if shared.any() else None
 
     def _forget_swizzles(self) -> None:
         """What is stored to shared memory is no longer as TMA has put it there."""
@@ -318,7 +318,7 @@ class Access:
             return
         lanes = np.flatnonzero(addresses.active_lanes())
         absolute = addresses.absolute(self.offset).reshape(-1)[lanes]
-        blocks, offsets = machine.shared_places(absolute, addresses.lanes.columns[lanes])
+        blocks, offsets = machine.shared_targets(absolute, addresses.lanes.columns[lanes])
         for lane, block, offset in zip(lanes.tolist(), blocks.tolist(), offsets.tolist(), strict=True):
             key = machine.mbarriers.hit(block, offset, self.width)
             if key is not None:

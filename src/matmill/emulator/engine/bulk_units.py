@@ -1,4 +1,4 @@
-"""What bulk copies of all forms share: places in shared memory, checks, events for the race detector, completion.
+"""What bulk copies of all forms share: spans in shared memory, checks, events for the race detector, completion.
 
 A copy belongs to the thread that issues it. Copies issued by one execution of an instruction act together.
 """
@@ -27,15 +27,15 @@ _GRAIN = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class Spans:
     """Spans of shared memory: of each its block in the batch and the offset of its first byte (int64[n])."""
 
     block: Ints
     offset: Ints
 
-    def take(self, chosen: Ints) -> Places:
+    def take(self, chosen: Ints) -> Spans:
         """Some of the spans."""
-        return Places(self.block[chosen], self.offset[chosen])
+        return Spans(self.block[chosen], self.offset[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Landing:
     ``swizzle`` is the span of bytes within which 16-byte chunks are exchanged there.
     """
 
-    to: Places
+    to: Spans
     spans: Ints
     copies: Ints
     barriers: list[list[Key]]
@@ -60,10 +60,10 @@ class BulkUnit:
         self.i = i
         self.where = machine.program.index_of(i)
 
-    def places(self, addresses: Ints, columns: Ints, nbytes: Ints, align: int) -> Places:
+    def spans(self, addresses: Ints, columns: Ints, nbytes: Ints, align: int) -> Spans:
         """Where shared addresses are; raises ``KernelFault`` outside the cluster's shared memory and off ``align``."""
         machine, shared = self.machine, self.machine.shared
-        block, offset = machine.shared_places(addresses, columns)
+        block, offset = machine.shared_targets(addresses, columns)
         outside = (block < 0) | (offset < shared.start) | (offset + nbytes > shared.end)
         for kind, wrong in (("out-of-bounds", outside), ("misaligned", offset % align != 0)):
             if wrong.any():
@@ -71,7 +71,7 @@ class BulkUnit:
                 where = machine.describe("shared", int(offset[at]))
                 what = f"{int(nbytes[at])} bytes at {where}" + (f", no multiple of {align}" if not outside[at] else "")
                 self.stop(kind, int(columns[at]), f"copies {what}")
-        return Places(block, offset)
+        return Spans(block, offset)
 
     def stop(self, kind: str, column: int, problem: str) -> NoReturn:
         """Raise ``KernelFault`` for what a thread asks for."""
@@ -98,13 +98,13 @@ class BulkUnit:
             if unmet is not None:
                 dependency.add(self.where, self.machine.geometry.thread_name(unmet), did, self.i)
 
-    def index(self, places: Places) -> Ints:
+    def index(self, spans: Spans) -> Ints:
         """Spans as indices of the bytes of shared memory."""
-        return places.block * self.machine.geometry.shared_stride + places.offset - self.machine.shared.start
+        return spans.block * self.machine.geometry.shared_stride + spans.offset - self.machine.shared.start
 
-    def origin(self, places: Places) -> Ints:
+    def origin(self, spans: Spans) -> Ints:
         """Where byte 0 of each span's block would be among the bytes of shared memory."""
-        return self.index(places) - places.offset
+        return self.index(spans) - spans.offset
 
     # Loads
 
@@ -137,7 +137,7 @@ class BulkUnit:
                 machine.shared.data[first : first + length] = _POISON
         machine.queue.issue(Operation(land, frozenset(key for keys in barriers for key in keys)))
 
-    def _meets_mbarrier(self, to: Places, nbytes: Ints) -> None:
+    def _meets_mbarrier(self, to: Spans, nbytes: Ints) -> None:
         """Report a copy over a live mbarrier."""
         barriers = self.machine.mbarriers
         for block, offset, count in zip(to.block.tolist(), to.offset.tolist(), nbytes.tolist(), strict=True):
@@ -147,19 +147,19 @@ class BulkUnit:
 
     # Stores
 
-    def store(self, column: int, place: tuple[int, int], nbytes: int, read: Callable[[], Callable[[], None]]) -> None:
-        """Start a thread's copy of ``nbytes`` out of the shared memory at ``place``, a block and an offset."""
+    def store(self, column: int, span: tuple[int, int], nbytes: int, read: Callable[[], Callable[[], None]]) -> None:
+        """Start a thread's copy of ``nbytes`` out of the shared memory at ``span``, a block and an offset."""
         machine = self.machine
-        first = int(self.index(Places(np.array(place[:1]), np.array(place[1:])))[0])
+        first = int(self.index(Spans(np.array(span[:1]), np.array(span[1:])))[0])
         if not machine.written[first : first + nbytes].all():
-            offset = place[1] + int(np.flatnonzero(machine.written[first : first + nbytes] == 0)[0])
+            offset = span[1] + int(np.flatnonzero(machine.written[first : first + nbytes] == 0)[0])
             thread, where = machine.geometry.thread_name(column), machine.describe("shared", offset)
             message = (
                 f"{machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in {self.i.text!r}"
             )
             machine.hazards.add("uninitialised-shared", self.where, message, self.i)
         agent = self.agent(column)
-        self.touch(agent, "read", *place, nbytes)
+        self.touch(agent, "read", *span, nbytes)
         machine.bulk.issue(BulkStore(column, self.i, read, agent))
         machine.progress += 1
 

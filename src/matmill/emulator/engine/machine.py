@@ -31,7 +31,7 @@ from matmill.emulator.memory.address_space import (
     SHARED_BASE,
     SHARED_WINDOW,
     Allocation,
-    shared_places,
+    shared_targets,
     window_of,
     words,
 )
@@ -167,14 +167,14 @@ class Machine:
         """Shared addresses of the own block, generic or not, as offsets in its window."""
         return addresses & (SHARED_WINDOW - 1)
 
-    def shared_places(
+    def shared_targets(
         self, addresses: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The block of the batch and the offset in its window that threads name by shared addresses.
 
         ``addresses`` may be generic or not, and of another block of the cluster. The block is -1 where there is none.
         """
-        return shared_places(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
+        return shared_targets(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
 
     def warp_ids(self, warps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Warps of the batch by their numbers in the launch."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.barrier_places import grouped
+from matmill.emulator.engine.barrier_operand import grouped
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.mbarriers import Key
 from matmill.emulator.engine.stuck import blame_end
@@ -81,10 +81,10 @@ class Polls:
         if not isinstance(end.detail, PhaseWait):
             events.cluster_wait(ids, lanes)
             return
-        places = np.argwhere(lanes)
+        chosen = np.argwhere(lanes)
         for key, group, _ in self.barriers(end, warps, lanes):
             some = np.zeros(lanes.shape, np.bool_)
-            some[tuple(places[group].T)] = True
+            some[tuple(chosen[group].T)] = True
             events.passed(machine.in_grid(key), ids, some, where=machine.program.index_of(blame_end(end)))
 
     def describe(self, end: Terminator, warps: Ints, lanes: Flags) -> str:

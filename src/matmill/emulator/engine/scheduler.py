@@ -443,7 +443,7 @@ class Scheduler:
     # Waits of single lanes
 
     def _polling(self) -> list[tuple[Terminator, Ints, Flags]]:
-        """The places at which lanes wait alone, with the warps that have lanes there, and these lanes."""
+        """Where lanes wait alone, with the warps that have lanes there, and these lanes."""
         points = np.unique(self.counter[(self.counter >= POLL) & (self.counter < HOLD)])
         found = []
         for point in points.tolist():

@@ -24,7 +24,7 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
     own = np.uint64(1) << lane
     block = np.repeat(geometry.block_ids[geometry.block_of_warp], LANES)
     cluster = launch.cluster
-    place = [c % side for c, side in zip(coordinates(block, launch.grid), cluster, strict=True)]
+    within = [c % side for c, side in zip(coordinates(block, launch.grid), cluster, strict=True)]
     total = -(-(launch.dynamic_shared + static_shared) // _SHARED_UNIT) * _SHARED_UNIT
     values: dict[str, Row | int] = {
         **CONSTANTS,
@@ -41,8 +41,8 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
         "%lanemask_ge": ~below,
         "%clusterid": coordinates(block, launch.grid)[n] // cluster[n],
         "%nclusterid": launch.grid[n] // cluster[n],
-        "%cluster_ctaid": place[n],
-        "%cluster_ctarank": place[0] + cluster[0] * (place[1] + cluster[1] * place[2]),
+        "%cluster_ctaid": within[n],
+        "%cluster_ctarank": within[0] + cluster[0] * (within[1] + cluster[1] * within[2]),
         "%cluster_nctaid": cluster[n],
         "%cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
         "%is_explicit_cluster": int(cluster != (1, 1, 1)),

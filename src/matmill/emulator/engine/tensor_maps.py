@@ -64,7 +64,7 @@ def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDA
     """
     size = TensorMap.NBYTES
     if address < SHARED_WINDOW + (1 << 32) and (address >= SHARED_WINDOW or address < FIRST_ADDRESS):
-        block, offset = (int(x[0]) for x in machine.shared_places(np.array([address]), np.array([column])))
+        block, offset = (int(x[0]) for x in machine.shared_targets(np.array([address]), np.array([column])))
         region: Region | None = machine.shared
         start, base = offset, block * machine.geometry.shared_stride
     else:

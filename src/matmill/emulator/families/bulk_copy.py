@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Places
+from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Spans
 from matmill.emulator.engine.mbarriers import SIZE, Key
 from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.tensor_maps import read_map
@@ -237,9 +237,9 @@ class _Copy:
         """Start copies."""
         raise NotImplementedError
 
-    def landing(self, issue: _Issue, to: Places, spans: Ints, *, swizzle: int = 0) -> Landing:
+    def landing(self, issue: _Issue, to: Spans, spans: Ints, *, swizzle: int = 0) -> Landing:
         """Where copies land whose destinations are ``to``, of so many bytes, in all blocks that a multicast names."""
-        barrier = self.unit.places(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
+        barrier = self.unit.spans(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
         if self.form.mask is None:
             keys = list(zip(barrier.block.tolist(), barrier.offset.tolist(), strict=True))
             return Landing(to, spans, np.arange(len(keys)), [[key] for key in keys], swizzle)
@@ -249,7 +249,7 @@ class _Copy:
             barriers.append([(own - own % size + rank, offset) for rank in multicast_ranks(mask, size)])
         copies = np.repeat(np.arange(len(barriers)), [len(keys) for keys in barriers])
         blocks = np.array([block for keys in barriers for block, _ in keys])
-        return Landing(Places(blocks, to.offset[copies]), spans[copies], copies, barriers, swizzle)
+        return Landing(Spans(blocks, to.offset[copies]), spans[copies], copies, barriers, swizzle)
 
     def count(self, copies: int, sectors: int, wavefronts: int, nbytes: int) -> None:
         """Add to the counts of bulk traffic."""
@@ -280,20 +280,20 @@ class TensorCopy(_Copy):
             return
         self._note_outside(boxes, issue, coordinates)
         spans = np.full(len(issue.columns), boxes.shared_bytes)
-        inner = self.unit.places(issue.inner, issue.columns, spans, SHARED_ALIGN)
+        inner = self.unit.spans(issue.inner, issue.columns, spans, SHARED_ALIGN)
         copies = len(issue.columns)
         self.count(copies, int(boxes.sectors().sum()), copies * boxes.wavefronts, int(boxes.global_bytes().sum()))
         if self.form.loads:
             self._load(issue, boxes, inner, memory)
             return
         for n, column in enumerate(issue.columns.tolist()):
-            place = int(inner.block[n]), int(inner.offset[n])
+            span = int(inner.block[n]), int(inner.offset[n])
             only = np.array([n])
             read = partial(self._read, boxes.take(only), inner.take(only), memory)
-            self.unit.store(column, place, boxes.shared_bytes, read)
+            self.unit.store(column, span, boxes.shared_bytes, read)
 
     def _note_outside(self, boxes: Boxes, issue: _Issue, coordinates: Ints) -> None:
-        """Keep a note of a load of which nothing is inside the tensor: coordinates may be swapped. Stores may be cut off."""
+        """Keep a note of a load of which nothing is inside the tensor; of a store that is the usual end of a tile."""
         outside = np.flatnonzero(~boxes.inside.any(axis=1))
         if self.form.loads and len(outside):
             machine, n = self.machine, int(outside[0])
@@ -313,7 +313,7 @@ class TensorCopy(_Copy):
             self.unit.watch_global(column, *boxes.ranges(n), "write" if writes else "read")
         return found
 
-    def _load(self, issue: _Issue, boxes: Boxes, inner: Places, memory: Allocation) -> None:
+    def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> None:
         spans = np.full(len(issue.columns), boxes.shared_bytes)
         landing = self.landing(issue, inner, spans, swizzle=boxes.tensor.swizzle)
         to, spread = landing.to, boxes.take(landing.copies)
@@ -324,9 +324,9 @@ class TensorCopy(_Copy):
 
         self.unit.load(issue.columns, np.full(len(issue.columns), boxes.nbytes), landing, act)
 
-    def _read(self, box: Boxes, place: Places, memory: Allocation) -> Callable[[], None]:
+    def _read(self, box: Boxes, span: Spans, memory: Allocation) -> Callable[[], None]:
         """Take a box out of shared memory; returns what stores it."""
-        contents = read_shared(self.machine.shared.data, self.unit.origin(place), box, place.offset)
+        contents = read_shared(self.machine.shared.data, self.unit.origin(span), box, span.offset)
         if self.form.operation:
             return partial(reduce_global, memory.data, memory.start, box, contents, self.form.operation)
         return partial(write_global, memory.data, memory.start, box, contents)
@@ -349,7 +349,7 @@ class BulkCopy(_Copy):
             for n, column in enumerate(issue.columns.tolist()):
                 unit.allocation(int(issue.outer[n]), int(issue.outer[n] + size[n]), column, writes=False)
             return
-        inner = unit.places(issue.inner, issue.columns, size, ALIGN)
+        inner = unit.spans(issue.inner, issue.columns, size, ALIGN)
         if form.loads:
             self._load(issue, copies, inner)
             return
@@ -361,14 +361,14 @@ class BulkCopy(_Copy):
             unit.store(column, (int(inner.block[n]), int(inner.offset[n])), nbytes, read)
         self._count(issue.outer, size)
 
-    def _load(self, issue: _Issue, copies: BulkCopies, inner: Places) -> None:
+    def _load(self, issue: _Issue, copies: BulkCopies, inner: Spans) -> None:
         unit = self.unit
         landing = self.landing(issue, inner, copies.size)
         starts, ends = copies.read()
         sources = []
         for n, column in enumerate(issue.columns.tolist()):
             if self.form.between:
-                own = unit.places(issue.outer[n : n + 1], issue.columns[n : n + 1], copies.size[n : n + 1], ALIGN)
+                own = unit.spans(issue.outer[n : n + 1], issue.columns[n : n + 1], copies.size[n : n + 1], ALIGN)
                 sources.append((self.machine.shared.data, int(unit.index(own)[0]) - int(copies.source[n])))
                 continue
             memory = unit.allocation(int(starts[n]), int(ends[n]), column, writes=False)

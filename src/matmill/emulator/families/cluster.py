@@ -75,7 +75,7 @@ def rank_of_address(i: Instruction) -> Action:
 
         def call(a: Row, out: Row) -> None:
             addresses = np.broadcast_to(a, lanes.count).astype(np.int64)
-            out[...] = machine.shared_places(addresses, lanes.columns)[0] % machine.cluster.size
+            out[...] = machine.shared_targets(addresses, lanes.columns)[0] % machine.cluster.size
 
         return call
 

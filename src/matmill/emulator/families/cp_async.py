@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.access import Access
 from matmill.emulator.engine.async_queue import Operation
-from matmill.emulator.engine.barrier_places import BarrierPlaces
+from matmill.emulator.engine.barrier_operand import BarrierOperand
 from matmill.emulator.engine.initialised import check_copied, mark_written
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.mbarriers import Key
@@ -61,10 +61,10 @@ def _arrive(i: Instruction) -> Action:
     address = address_of(i, i.operands[0])
 
     def bind(site: Site) -> Call:
-        places, machine, columns = BarrierPlaces(site, i, address), site.machine, site.lanes.columns
+        operand, machine, columns = BarrierOperand(site, i, address), site.machine, site.lanes.columns
 
         def call() -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 if awaited:
                     machine.mbarriers.add_pending(key, len(lanes), i)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.barrier_places import BarrierPlaces, of_lane
+from matmill.emulator.engine.barrier_operand import BarrierOperand, of_lane
 from matmill.emulator.engine.mbarriers import MOST_ARRIVALS
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers
@@ -54,13 +54,13 @@ def _init(i: Instruction, m: Modifiers) -> Action:
     address = address_of(i, target)
 
     def bind(site: Site) -> Call:
-        places, barriers = BarrierPlaces(site, i, address), site.machine.mbarriers
+        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call(counts: Row) -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 for lane in lanes:
                     barriers.init(key, of_lane(counts, lane), i)
-                places.began(key, lanes)
+                operand.began(key, lanes)
             site.machine.progress += 1
 
         return call
@@ -74,10 +74,10 @@ def _inval(i: Instruction, m: Modifiers) -> Action:
     address = address_of(i, i.operands[0])
 
     def bind(site: Site) -> Call:
-        places, barriers = BarrierPlaces(site, i, address), site.machine.mbarriers
+        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call() -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 for _ in lanes:
                     barriers.inval(key, i)
 
@@ -100,18 +100,18 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
     results = () if state is None or isinstance(state, Sink) else (Value(state, "u8"),)
 
     def bind(site: Site) -> Call:
-        places, machine = BarrierPlaces(site, i, address), site.machine
+        operand, machine = BarrierOperand(site, i, address), site.machine
         barriers = machine.mbarriers
 
         def call(amounts: Row, *outs: Row) -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 told = 0
                 for number, lane in enumerate(lanes, 1):
                     value = of_lane(amounts, lane)
                     count = 1 if expects else value
                     if number == len(lanes) or barriers.closes(key, count):
                         # What lanes release belongs to the phase in which they arrive.
-                        places.release(key, lanes[told:number])
+                        operand.release(key, lanes[told:number])
                         told = number
                     if expects:
                         barriers.expect(key, value, i)
@@ -133,10 +133,10 @@ def _transactions(i: Instruction, m: Modifiers, *, sign: int) -> Action:
     address = address_of(i, target)
 
     def bind(site: Site) -> Call:
-        places, machine = BarrierPlaces(site, i, address), site.machine
+        operand, machine = BarrierOperand(site, i, address), site.machine
 
         def call(amounts: Row) -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 for lane in lanes:
                     machine.mbarriers.expect(key, sign * of_lane(amounts, lane), i)
             machine.progress += 1
@@ -154,13 +154,13 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
     address = address_of(i, source)
 
     def bind(site: Site) -> Call:
-        places, barriers = BarrierPlaces(site, i, address), site.machine.mbarriers
+        operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call(phases: Row, out: Row) -> None:
-            for key, lanes in places.by_barrier():
+            for key, lanes in operand.by_barrier():
                 for lane in lanes:
                     out[lane] = barriers.past(key, of_lane(phases, lane), i, parity=parity)
-                places.acquire(key, lanes[out[lanes]])
+                operand.acquire(key, lanes[out[lanes]])
 
         return call
 

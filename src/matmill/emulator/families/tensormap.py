@@ -65,8 +65,8 @@ def _copy(i: Instruction) -> Action:
                 whole()
             # All lanes of a warp name one map.
             for lane in np.flatnonzero(participants())[::32]:
-                places = [int(np.broadcast_to(row, lanes.count)[lane]) + offset for row, offset in rows]
-                copy_map(site.machine, int(lanes.columns[lane]), places[0], places[1], i)
+                maps = [int(np.broadcast_to(row, lanes.count)[lane]) + offset for row, offset in rows]
+                copy_map(site.machine, int(lanes.columns[lane]), maps[0], maps[1], i)
 
         return call
 

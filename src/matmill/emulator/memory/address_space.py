@@ -44,7 +44,7 @@ def window_of(address: int) -> tuple[str, int]:
     return ("local", LOCAL_WINDOW) if address >= LOCAL_WINDOW else ("shared", SHARED_WINDOW)
 
 
-def shared_places(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
+def shared_targets(addresses: Ints, owner: Ints, cluster: int) -> tuple[Ints, Ints]:
     """The block of a batch and the offset in its window that each shared address names, with or without a rank.
 
     ``addresses`` may be generic or of shared memory, ``owner`` is the block whose thread uses each, and ``cluster`` the

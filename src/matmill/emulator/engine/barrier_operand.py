@@ -22,7 +22,7 @@ def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) ->
 
     Raises ``KernelFault`` for an address outside the shared memory of the cluster's blocks, or no multiple of 8.
     """
-    blocks, offsets = machine.shared_places(addresses, columns)
+    blocks, offsets = machine.shared_targets(addresses, columns)
     shared = machine.shared
     outside = (blocks < 0) | (offsets < shared.start) | (offsets > shared.end - SIZE)
     bad = np.flatnonzero(outside | (offsets % SIZE != 0))
@@ -42,7 +42,7 @@ def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) ->
         yield (int(blocks[group[0]]), int(offsets[group[0]])), group
 
 
-class BarrierPlaces:
+class BarrierOperand:
     """The address operand of an mbarrier instruction, bound to a site."""
 
     def __init__(self, site: Site, i: Instruction, address: Address) -> None:
