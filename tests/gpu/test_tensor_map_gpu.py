@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +20,12 @@ SETTINGS = settings(max_examples=1000, deadline=None, suppress_health_check=[Hea
 
 
 @pytest.fixture(autouse=True)
-def hopper(device: GPU) -> None:
+def hopper(device: GPU) -> Iterator[None]:
     if device.arch.capability < HOPPER:
         pytest.skip("tensor maps need compute capability 9.0")
+    # The driver encodes within a context alone.
+    with device.within():
+        yield
 
 
 def by_driver(tensor: TensorMap) -> bytes | None:
@@ -50,6 +54,7 @@ def by_driver(tensor: TensorMap) -> bytes | None:
         if tensor.nan_fill
         else fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
+    assert int(status) in {0, 1}, status
     return None if int(status) else b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)[:64]
 
 
