@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from matmill.errors import ArgumentError
@@ -87,6 +87,8 @@ def spoilt_maps(draw: st.DrawFn) -> TensorMap:
 @SETTINGS
 @given(spoilt_maps())
 def test_the_driver_refuses_what_we_refuse(tensor: TensorMap) -> None:
+    # The driver's rules for interleaved tensors, which are not emulated, are not all documented.
+    assume(not tensor.interleave)
     try:
         encoded = encode(tensor, tensor.pointer.address)[:64]
     except ArgumentError:
