@@ -158,6 +158,8 @@ MISUSE = {
     "writes 4 bytes at b + 4 B": "init(at, 1); ((volatile unsigned*)&b)[1] = 0;",
     "reads 8 bytes at b + 0 B": "init(at, 1); o[0] = (unsigned)*(volatile unsigned long long*)&b;",
     "arrives 2 times": "init(at, 1); arrive_state(at, 2);",
+    "which .noComplete rules out": """init(at, 1);
+      asm volatile("mbarrier.arrive.noComplete.shared::cta.b64 _, [%0], 1;" :: "r"(at));""",
 }
 
 

@@ -95,7 +95,7 @@ class Mbarriers:
         barrier = self.find(key, i)
         if barrier is None:
             return 0
-        token = barrier.token
+        token, phase = barrier.token, barrier.phase
         if not 1 <= count <= barrier.pending:
             self.report(i, f"arrives {count} times at an mbarrier in {barrier}")
             return token
@@ -103,7 +103,7 @@ class Mbarriers:
         if drop:
             barrier.expected -= count
         self._advance(key, barrier, i)
-        if not completes and not barrier.pending:
+        if not completes and barrier.phase != phase:
             self.report(i, f"completes the phase of an mbarrier, which .noComplete rules out: {barrier}")
         return token
 
