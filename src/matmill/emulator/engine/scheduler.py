@@ -212,6 +212,7 @@ class Scheduler:
             warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
             passes = bool(self.polls.past(end, warps, lanes).all())
             if passes:
+                self.polls.count(end, len(warps))
                 self.polls.finish(end, warps, lanes, succeeds=True)
             return passes
         barrier: Barrier = end.detail
@@ -296,6 +297,7 @@ class Scheduler:
     def _wait(self, block: int, end: Terminator, warps: Ints) -> None:
         """Lanes have come to a wait; those that need not wait go on."""
         if isinstance(end.detail, Poll):
+            self.polls.count(end, len(warps))
             self._poll(end, warps, self.counter[warps] == POLL + end.next)
         else:
             self._converge(block, end, warps)
@@ -486,6 +488,7 @@ class Scheduler:
         self.timed_out = self.machine.progress
         waiting = [where for where in self._polling() if isinstance(where[0].detail, PhaseWait)]
         for end, warps, lanes in waiting:
+            self.polls.count(end, -len(warps))
             self._go_on(end, warps, lanes, succeeds=False)
         return bool(waiting)
 
