@@ -116,24 +116,30 @@ def copy(rows: int, columns: int, *, box: tuple[int, int] = (32, 64), blocks: in
 
 
 def _operands(
-    m: int, n: int, k: int, *, dtype: DType, config: Config, seed: int
+    m: int, n: int, k: int, *, dtype: DType, config: Config, seed: int | None
 ) -> tuple[dict[str, Array], Array, Array]:
     """A and B as the kernel takes them, their product in float64, and the limit of errors of float32 sums.
+
+    Without a seed nothing is drawn and multiplied: then only the shapes mean anything.
 
     Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23:
     less than 16 times 2^-23 of the sum of all terms' sizes.
     """
     rng = np.random.default_rng(seed)
-    a = rng.uniform(-1, 1, (m, k)).astype(dtype.numpy)
-    b = rng.uniform(-1, 1, (n, k)).astype(dtype.numpy)
-    wide = a.astype(np.float64), b.T.astype(np.float64)
-    limit = np.abs(wide[0]) @ np.abs(wide[1]) * max(k, 16) * 2.0**-23
+    if seed is None:
+        a, b = (np.empty((rows, k), dtype.numpy) for rows in (m, n))
+        product = limit = np.broadcast_to(np.float64(0), (m, n))
+    else:
+        a, b = (rng.uniform(-1, 1, (rows, k)).astype(dtype.numpy) for rows in (m, n))
+        wide = a.astype(np.float64), b.T.astype(np.float64)
+        product = wide[0] @ wide[1]
+        limit = np.abs(wide[0]) @ np.abs(wide[1]) * max(k, 16) * 2.0**-23
     constants = dict(config.constants)
     stored = {
         "A": np.ascontiguousarray(a.T) if constants.get("A_TRANSPOSED") else a,
         "B": np.ascontiguousarray(b.T) if constants.get("B_TRANSPOSED") else b,
     }
-    return stored, wide[0] @ wide[1], limit
+    return stored, product, limit
 
 
 def _maps(pointers: Pointers, operands: dict[str, Array], config: Config, rows: dict[str, int]) -> list[TensorMap]:
@@ -195,7 +201,7 @@ def stages(bn: int) -> int:
 
 
 def persistent_product(
-    m: int, n: int, k: int, *, dtype: DType = BF16, blocks: int = SMS, seed: int = 0, **constants: int
+    m: int, n: int, k: int, *, dtype: DType = BF16, blocks: int = SMS, seed: int | None = 0, **constants: int
 ) -> Trial:
     """``persistent_product``. Constants: BN, STAGES, GROUP_M, B_TRANSPOSED; stored rows are multiples of 8."""
     bn = constants.get("BN", 256)
@@ -206,7 +212,7 @@ def persistent_product(
     return trial({"A": 128, "B": bn}, (min(blocks, tiles), 1, 1), (1, 1, 1))
 
 
-def multicast_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int = 0, **constants: int) -> Trial:
+def multicast_product(m: int, n: int, k: int, *, dtype: DType = BF16, seed: int | None = 0, **constants: int) -> Trial:
     """``multicast_product``. Constants: BN, STAGES, SHARES_B; stored rows are multiples of 8."""
     bn = constants.get("BN", 128)
     config = Config.of(**{"BN": bn, "STAGES": stages(bn), "B_TRANSPOSED": 0, "SHARES_B": 1, **constants})
