@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from matmill.launch import Pointer, TensorMap
 from matmill.tensor_map import ELEMENTS, decode, encode
 from support.bulk_ptx import (
+    BETWEEN,
     CLUSTER_SYNC,
     COMMIT,
     FENCE,
@@ -250,7 +251,7 @@ def test_reductions_of_bytes_into_global_memory(operation: str, kind: str, *, la
      ("and", "b32"), ("or", "b32"), ("xor", "b32")],
 )  # fmt: skip
 def test_blocks_reduce_into_the_shared_memory_of_their_neighbours(operation: str, kind: str, *, late: bool) -> None:
-    form = f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{operation}.{kind}"
+    form = f"cp.reduce.async.bulk.{BETWEEN}.{operation}.{kind}"
     body = f"""
 .reg .b32 rank, other; mov.u32 rank, %cluster_ctarank; xor.b32 rank, rank, 1;
 mov.u32 r5, %ctaid.x; shl.b32 r5, r5, 8; cvt.u64.u32 a1, r5; add.u64 x, x, a1; add.u64 o, o, a1;
@@ -277,7 +278,7 @@ def test_blocks_copy_to_the_shared_memory_of_their_neighbours(schedule: int, *, 
 mov.u32 r5, %ctaid.x; shl.b32 r5, r5, 8; cvt.u64.u32 a1, r5; add.u64 x, x, a1; add.u64 o, o, a1;
 {fill(nbytes=256)} {expect(256)} {CLUSTER_SYNC}
 add.u32 r5, tile, 256; mapa.shared::cluster.u32 r6, r5, rank; mapa.shared::cluster.u32 r7, full, rank;
-{bulk("shared::cluster.shared::cta.mbarrier::complete_tx::bytes", "[r6], [tile], 256, [r7]")}
+{bulk(BETWEEN, "[r6], [tile], 256, [r7]")}
 {wait()} add.u32 tile, tile, 256; {dump(nbytes=256)} {CLUSTER_SYNC}
 """
     x, o = noise(1024).reshape(4, 256), np.zeros((4, 256), np.uint8)

@@ -84,6 +84,7 @@ def bulk(form: str, operands: str) -> str:
 
 
 TO_SHARED = "shared::cluster.global.mbarrier::complete_tx::bytes"
+BETWEEN = "shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
 TO_GLOBAL = "global.shared::cta.bulk_group"
 
 

@@ -75,15 +75,16 @@ class BulkUnit:
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
                 where = machine.describe("shared", int(offset[at]))
-                what = f"{int(nbytes[at])} bytes at {where}" + (f", no multiple of {align}" if not outside[at] else "")
-                self.stop(kind, int(columns[at]), f"copies {what}")
+                why = "not all of them in the block's shared memory" if outside[at] else f"no multiple of {align}"
+                self.stop(kind, int(columns[at]), f"copies {int(nbytes[at])} bytes at {where}, {why}")
         return Spans(block, offset)
 
-    def stop(self, kind: str, column: int, problem: str) -> NoReturn:
+    def stop(self, kind: str, column: int, problem: str, why: str = "") -> NoReturn:
         """Raise ``KernelFault`` for what a thread asks for."""
         machine = self.machine
         thread = machine.geometry.thread_name(column)
-        raise fault(kind, f"{machine.launch.kernel}: {thread} {problem}, in {self.i.text!r}", self.i)
+        message = f"{machine.launch.kernel}: {thread} {problem}, in {self.i.text!r}" + (f": {why}" if why else "")
+        raise fault(kind, message, self.i)
 
     def use_global(self, column: int, span: tuple[int, int], kind: str) -> Allocation:
         """The global memory that holds a span of addresses of which a thread's copy reads, writes or updates something.
@@ -141,7 +142,7 @@ class BulkUnit:
                 for key in keys:
                     if events is not None:
                         events.agent_completes(agent, machine.in_grid(key), where=self.where)
-                    machine.mbarriers.expect(key, -count, self.i)
+                    machine.mbarriers.bring(key, count, self.i)
             machine.progress += 1
 
         if machine.queue.late and not landing.combines:

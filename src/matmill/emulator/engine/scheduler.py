@@ -434,6 +434,12 @@ class Scheduler:
         """The batch has ended: what is in flight acts, and what nobody waited for is reported."""
         machine = self.machine
         machine.queue.finish()
+        for (block, offset), i in machine.mbarriers.unwaited():
+            message = (
+                f"{machine.launch.kernel}: block {self.geometry.block_ids[block]} ends without a wait at the mbarrier "
+                f"at byte {offset} of its shared memory for {i.text!r}, which may still write there"
+            )
+            machine.hazards.add("unwaited", i, message, i)
         for store in machine.bulk.finish():
             thread = machine.geometry.thread_name(store.column)
             message = (

@@ -249,7 +249,7 @@ class _Copy:
         try:
             self.start(issue)
         except ArgumentError as problem:
-            self.unit.stop("bulk-copy", int(issue.columns[0]), f"starts a copy that TMA does not take: {problem}")
+            self.unit.stop("bulk-copy", int(issue.columns[0]), "starts a copy that TMA does not take", str(problem))
 
     def start(self, issue: _Issue) -> None:
         """Start copies."""
@@ -303,7 +303,7 @@ class TensorCopy(_Copy):
         if self.form.operation:
             check_box_reduction(tensor, self.form.operation)
         memory = self._global(boxes, issue.columns)
-        self.unit.check_dependency(issue.columns, f"copies a box of {tensor.pointer.name}")
+        self.unit.check_dependency(issue.columns, f"copies a box of the {tensor.pointer.name}")
         if self.form.inner is None:
             return
         self._note_outside(boxes, issue, coordinates)
@@ -383,14 +383,19 @@ class BulkCopy(_Copy):
         name = f"{self.i.name}.{'.'.join(self.i.modifiers[:2])}"
         ends = (issue.outer, issue.inner) if form.loads else (issue.inner, issue.outer)
         copies = BulkCopies(*ends, size, *ignored)
+        inner = unit.spans(issue.inner, issue.columns, size, ALIGN) if form.inner is not None else None
+        off = np.flatnonzero(issue.outer % ALIGN)
+        if len(off):
+            where = self.machine.describe("generic", int(issue.outer[off[0]]))
+            problem = f"copies {int(size[off[0]])} bytes at {where}, no multiple of {ALIGN}"
+            unit.stop("misaligned", int(issue.columns[off[0]]), problem)
         copies.check(name)
         if not form.between:
             unit.check_dependency(issue.columns, f"copies {int(size[0])} bytes of global memory")
-        if form.inner is None:
+        if inner is None:
             for n, column in enumerate(issue.columns.tolist()):
                 unit.use_global(column, (int(issue.outer[n]), int(issue.outer[n] + size[n])), "read")
             return
-        inner = unit.spans(issue.inner, issue.columns, size, ALIGN)
         if form.loads:
             self._load(issue, copies, inner)
             return
