@@ -26,6 +26,12 @@ def finish_batch(machine: Machine) -> None:
     """All threads of the batch have ended: what is in flight acts, and what nobody waited for is reported."""
     machine.copies.finish()
     machine.queue.finish()
+    for (block, offset), i in machine.mbarriers.unwaited():
+        message = (
+            f"{machine.launch.kernel}: block {machine.geometry.block_ids[block]} ends without a wait at the mbarrier at "
+            f"byte {offset} of its shared memory for {i.text!r}, which may still write there"
+        )
+        machine.hazards.add("unwaited", i, message, i)
     for store in machine.bulk.finish():
         thread = machine.geometry.thread_name(store.column)
         message = (

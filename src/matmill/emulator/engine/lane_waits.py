@@ -38,11 +38,13 @@ class LaneWaits:
         warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
         passes = bool(self._polls.past(end, warps, lanes).all())
         if passes:
+            self._polls.count(end, len(warps))
             self._polls.finish(end, warps, lanes, succeeds=True)
         return passes
 
     def look(self, end: Terminator, warps: Ints) -> None:
-        """Let those lanes of ``warps`` that wait at ``end`` go on for which what they wait for holds."""
+        """Lanes of ``warps`` have come to wait at ``end``: let those go on for which what they wait for holds."""
+        self._polls.count(end, len(warps))
         self._look(end, warps, self._counters.counter[warps] == POLL + end.next)
 
     def look_again(self) -> None:
@@ -86,6 +88,7 @@ class LaneWaits:
         self._timed_out = self._machine.progress
         waiting = [where for where in self._waiting() if isinstance(where[0].detail, PhaseWait)]
         for end, warps, lanes in waiting:
+            self._polls.count(end, -len(warps))
             self._go_on(end, warps, lanes, succeeds=False)
         return bool(waiting)
 

@@ -63,6 +63,11 @@ class Polls:
         for key, group in grouped(self._machine, addresses, columns_of(warps, lanes), blame_end(end)):
             yield key, group, phases[group].astype(np.int64)
 
+    def count(self, end: Terminator, warps: int) -> None:
+        """Count warps that execute the wait; fewer than none for those that will do so again."""
+        if isinstance(end.detail, PhaseWait) and self._machine.counting:
+            self._machine.tally.requests(self._machine.program.index_of(blame_end(end)), "mbarrier wait", warps)
+
     def finish(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
         """The wait of some lanes is over: its predicate says whether it has succeeded."""
         if end.action is not None and end.action.results:
