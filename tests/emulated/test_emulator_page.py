@@ -10,7 +10,7 @@ import pytest
 
 from hopper.run import in_emulator
 from matmill.emulator import KernelFault, Memory, run
-from matmill.emulator.engine import scheduler
+from matmill.emulator.engine import stuck
 from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
@@ -132,7 +132,7 @@ def found(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_shows_what_the_emulator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "STEP_LIMIT", 20_000)
+    monkeypatch.setattr(stuck, "STEP_LIMIT", 20_000)
     start = f"{SEVERITIES[kind]}: {kind} at "
     messages = [m.replace("20,000 steps", "2,000,000 steps") for m in found(kind) if m.startswith(start)]
     assert messages

@@ -12,6 +12,7 @@ from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.mbarriers import SIZE, Key
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Address, Instruction
+from matmill.emulator.memory.banks import LANES
 from matmill.emulator.report.hazards import fault
 
 Ints = NDArray[np.int64]
@@ -57,6 +58,15 @@ class BarrierOperand:
         addresses = np.broadcast_to(self._row, self._lanes.count)[lanes].astype(np.int64) + self._offset
         for key, group in grouped(self._machine, addresses, self._lanes.columns[lanes], self._i):
             yield key, lanes[group]
+
+    def warps(self) -> int:
+        """The warps of the site that take part."""
+        return int(self._participants().reshape(-1, LANES).any(axis=1).sum())
+
+    def count(self, kind: str, count: int) -> None:
+        """Add to the counts of the instruction."""
+        if self._machine.counting:
+            self._machine.tally.requests(self._where, kind, count)
 
     def began(self, key: Key, lanes: Ints) -> None:
         """Tell the race detector of a new barrier, which some lanes of the site initialise."""

@@ -6,7 +6,7 @@ A copy belongs to the thread that issues it. Copies issued by one execution of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
@@ -19,11 +19,13 @@ from matmill.emulator.engine.mbarriers import Key
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import Allocation
 from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.report.hazards import fault
 
 Ints = NDArray[np.int64]
-_POISON = 0xFF
-_GRAIN = 16
+_CHUNK = 16
+_POISON = np.frombuffer(b"\xff" * _CHUNK, "V16")
+_WRITTEN = np.frombuffer(b"\x01" * _CHUNK, "V16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +42,20 @@ class Spans:
 
 @dataclass(frozen=True, eq=False)
 class Landing:
-    """What copies into shared memory write: spans of so many bytes, which copy writes each, and its mbarriers.
+    """What copies into shared memory write: spans, which copy writes each, and the mbarriers of each copy.
 
-    ``swizzle`` is the span of bytes within which 16-byte chunks are exchanged there.
+    ``chunks`` are the 16-byte chunks of each span, numbered through the batch's shared memory. ``swizzle`` is the span
+    of bytes within which they are exchanged. A copy that ``combines`` reads them too. ``sources`` are the blocks and
+    the chunks that copies from shared memory read.
     """
 
     to: Spans
-    spans: Ints
+    chunks: list[Ints]
     copies: Ints
     barriers: list[list[Key]]
     swizzle: int = 0
+    combines: bool = False
+    sources: list[tuple[int, Ints]] = field(default_factory=list)
 
 
 class BulkUnit:
@@ -69,24 +75,29 @@ class BulkUnit:
             if wrong.any():
                 at = int(np.flatnonzero(wrong)[0])
                 where = machine.describe("shared", int(offset[at]))
-                what = f"{int(nbytes[at])} bytes at {where}" + (f", no multiple of {align}" if not outside[at] else "")
-                self.stop(kind, int(columns[at]), f"copies {what}")
+                why = "not all of them in the block's shared memory" if outside[at] else f"no multiple of {align}"
+                self.stop(kind, int(columns[at]), f"copies {int(nbytes[at])} bytes at {where}, {why}")
         return Spans(block, offset)
 
-    def stop(self, kind: str, column: int, problem: str) -> NoReturn:
+    def stop(self, kind: str, column: int, problem: str, why: str = "") -> NoReturn:
         """Raise ``KernelFault`` for what a thread asks for."""
         machine = self.machine
         thread = machine.geometry.thread_name(column)
-        raise fault(kind, f"{machine.launch.kernel}: {thread} {problem}, in {self.i.text!r}", self.i)
+        message = f"{machine.launch.kernel}: {thread} {problem}, in {self.i.text!r}" + (f": {why}" if why else "")
+        raise fault(kind, message, self.i)
 
-    def allocation(self, low: int, high: int, column: int, *, writes: bool) -> Allocation:
-        """The global memory that holds a span; raises ``KernelFault`` where none does, or it is read-only."""
+    def use_global(self, column: int, span: tuple[int, int], kind: str) -> Allocation:
+        """The global memory that holds a span of addresses of which a thread's copy reads, writes or updates something.
+
+        Raises ``KernelFault`` where none holds it, or it is read-only.
+        """
+        low, high = span
         found = self.machine.space.find(low)
         if found is None or high > found.end:
             at = low if found is None else found.end
             where = self.machine.space.describe(at)
             self.stop("out-of-bounds", column, f"copies {high - low} bytes, to {where}")
-        if writes and not found.writable:
+        if kind != "read" and not found.writable:
             self.stop("read-only", column, f"writes to {found.name}, which is read-only")
         return found
 
@@ -111,57 +122,70 @@ class BulkUnit:
     def load(self, columns: Ints, nbytes: Ints, landing: Landing, act: Callable[[], None]) -> None:
         """Start copies of threads into shared memory, ``nbytes`` each."""
         machine, events = self.machine, self.machine.events
-        to, copies, barriers = landing.to, landing.copies, landing.barriers
-        self._meets_mbarrier(to, landing.spans)
+        copies, barriers = landing.copies, landing.barriers
         agents = [self.agent(int(column)) for column in columns]
-        if events is not None:
-            where = zip(to.block.tolist(), to.offset.tolist(), landing.spans.tolist(), copies.tolist(), strict=True)
-            for block, offset, span, copy in where:
-                self.touch(agents[copy], "write", block, offset, span)
-        spans = list(zip(self.index(to).tolist(), landing.spans.tolist(), strict=True))
+        for n, (block, chunks) in enumerate(landing.sources):
+            self.check_written(int(columns[n]), block, chunks)
+            self.touch(agents[n], "read", block, chunks)
+        for block, chunks, copy in zip(landing.to.block.tolist(), landing.chunks, copies.tolist(), strict=True):
+            self._meets_mbarrier(block, chunks, int(nbytes[copy]))
+            if landing.combines:
+                self.check_written(int(columns[copy]), block, chunks)
+            self.touch(agents[copy], "write", block, chunks)
+        everything = np.concatenate([np.zeros(0, np.int64), *landing.chunks])
 
         def land() -> None:
             act()
-            for first, length in spans:
-                machine.written[first : first + length] = 1
-                machine.swizzles.mark(first, length, landing.swizzle, self.i)
+            machine.written.view("V16")[everything] = _WRITTEN
+            machine.swizzles.mark(everything, landing.swizzle, self.i)
             for agent, keys, count in zip(agents, barriers, nbytes.tolist(), strict=True):
                 for key in keys:
                     if events is not None:
                         events.agent_completes(agent, machine.in_grid(key), where=self.where)
-                    machine.mbarriers.expect(key, -count, self.i)
+                    machine.mbarriers.bring(key, count, self.i)
             machine.progress += 1
 
-        if machine.queue.late:
-            for first, length in spans:
-                machine.shared.data[first : first + length] = _POISON
+        if machine.queue.late and not landing.combines:
+            machine.shared.data.view("V16")[everything] = _POISON
         machine.queue.issue(Operation(land, frozenset(key for keys in barriers for key in keys)))
 
-    def _meets_mbarrier(self, to: Spans, nbytes: Ints) -> None:
+    def _meets_mbarrier(self, block: int, chunks: Ints, nbytes: int) -> None:
         """Report a copy over a live mbarrier."""
         barriers = self.machine.mbarriers
-        for block, offset, count in zip(to.block.tolist(), to.offset.tolist(), nbytes.tolist(), strict=True):
-            if barriers.near(offset, offset + count) and barriers.hit(block, offset, count) is not None:
-                where = self.machine.describe("shared", offset)
-                barriers.report(self.i, f"copies {count} bytes to {where}, over a live mbarrier")
+        offsets = self._offsets(block, chunks)
+        if not len(offsets) or not barriers.near(int(offsets.min()), int(offsets.max()) + _CHUNK):
+            return
+        hit = next((o for o in offsets.tolist() if barriers.hit(block, o, _CHUNK) is not None), None)
+        if hit is not None:
+            where = self.machine.describe("shared", hit)
+            barriers.report(self.i, f"copies {nbytes} bytes, over a live mbarrier at {where}")
+
+    def _offsets(self, block: int, chunks: Ints) -> Ints:
+        """Chunks of a block as offsets in its window."""
+        return chunks * _CHUNK - int(self.origin(Spans(np.array([block]), np.zeros(1, np.int64)))[0])
 
     # Stores
 
-    def store(self, column: int, span: tuple[int, int], nbytes: int, read: Callable[[], Callable[[], None]]) -> None:
-        """Start a thread's copy of ``nbytes`` out of the shared memory at ``span``, a block and an offset."""
+    def store(self, column: int, block: int, chunks: Ints, read: Callable[[], Callable[[], None]]) -> None:
+        """Start a thread's copy out of some 16-byte chunks of a block's shared memory."""
+        self.check_written(column, block, chunks)
+        agent = self.agent(column)
+        self.touch(agent, "read", block, chunks)
+        self.machine.bulk.issue(BulkStore(column, self.i, read, agent))
+        self.machine.progress += 1
+
+    def check_written(self, column: int, block: int, chunks: Ints) -> None:
+        """Report a thread that copies from bytes of shared memory that nothing was stored to."""
         machine = self.machine
-        first = int(self.index(Spans(np.array(span[:1]), np.array(span[1:])))[0])
-        if not machine.written[first : first + nbytes].all():
-            offset = span[1] + int(np.flatnonzero(machine.written[first : first + nbytes] == 0)[0])
-            thread, where = machine.geometry.thread_name(column), machine.describe("shared", offset)
+        unset = np.flatnonzero(machine.written.reshape(-1, _CHUNK)[chunks] == 0)
+        if len(unset):
+            chunk, byte = divmod(int(unset[0]), _CHUNK)
+            where = machine.describe("shared", int(self._offsets(block, chunks[chunk : chunk + 1])[0]) + byte)
+            thread = machine.geometry.thread_name(column)
             message = (
                 f"{machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in {self.i.text!r}"
             )
             machine.hazards.add("uninitialised-shared", self.where, message, self.i)
-        agent = self.agent(column)
-        self.touch(agent, "read", *span, nbytes)
-        machine.bulk.issue(BulkStore(column, self.i, read, agent))
-        machine.progress += 1
 
     # Events
 
@@ -173,27 +197,34 @@ class BulkUnit:
         warps, lanes = self.machine.threads(np.array([column]))
         return events.issue(int(warps[0]), lanes[0])
 
-    def touch(self, agent: int, kind: str, block: int, offset: int, nbytes: int) -> None:
-        """Tell the race detector what a copy does to shared memory."""
+    def touch(self, agent: int, kind: str, block: int, chunks: Ints) -> None:
+        """Tell the race detector what a copy does to 16-byte chunks of a block's shared memory."""
         events = self.machine.events
         if events is not None:
-            width = _GRAIN if not (offset | nbytes) % _GRAIN else 4
             events.agent_access(
                 agent,
                 kind,
                 block=int(self.machine.geometry.block_ids[block]),
-                offsets=np.arange(offset, offset + nbytes, width),
-                width=width,
+                offsets=self._offsets(block, chunks),
+                width=_CHUNK,
                 where=self.where,
             )
 
-    def watch_global(self, column: int, starts: Ints, ends: Ints, kind: str) -> None:
-        """Tell the race detector what global memory a copy reads or writes, as done by its thread when it issues it."""
-        detector = self.machine.detector
-        if detector is None or not len(starts):
+    # Global memory
+
+    def watch_global(self, column: int, memory: Allocation, ranges: tuple[Ints, Ints], kind: str, width: int) -> None:
+        """What a copy does to ranges of global memory, as done by its thread when it issues it.
+
+        ``kind`` is "read", "write" or "atomic", by elements of ``width`` bytes.
+        """
+        if kind != "write":
+            self._check_global(column, memory, ranges)
+        detector, (starts, ends) = self.machine.detector, ranges
+        if detector is None or not memory.writable or not len(starts):
             return
         # The widest accesses of which all ranges are made.
-        width = int(np.gcd.reduce(np.concatenate([starts, ends, [_GRAIN]])))
+        if kind != "atomic":
+            width = int(np.gcd.reduce(np.concatenate([starts, ends, [_CHUNK]])))
         addresses = np.concatenate(
             [np.arange(*span, width) for span in zip(starts.tolist(), ends.tolist(), strict=True)]
         )
@@ -207,4 +238,28 @@ class BulkUnit:
             width=width,
             kind=kind,
             where=self.where,
+            ordering=Ordering() if kind == "atomic" else None,
         )
+
+    def _check_global(self, column: int, memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
+        """Report global memory that a copy reads and nothing was stored to."""
+        if memory.written is None:
+            return
+        for start, end in zip(*(x.tolist() for x in ranges), strict=True):
+            unset = np.flatnonzero(memory.written[1][start - memory.start : end - memory.start] == 0)
+            if len(unset):
+                where = self.machine.space.describe(start + int(unset[0]))
+                thread = self.machine.geometry.thread_name(column)
+                message = (
+                    f"{self.machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in "
+                    f"{self.i.text!r}"
+                )
+                self.machine.hazards.add("uninitialised-global", self.where, message, self.i)
+                return
+
+
+def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
+    """Ranges of global memory have been stored to."""
+    if memory.written is not None:
+        for start, end in zip(*(x.tolist() for x in ranges), strict=True):
+            memory.written[1][start - memory.start : end - memory.start] = 1

@@ -7,7 +7,7 @@ nobody observed before the next one completed is reported, since a wait for it w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -27,7 +27,11 @@ _PHASE_SHIFT = 32
 
 @dataclass(slots=True)
 class Mbarrier:
-    """The state of one barrier; ``observed`` is the last phase that a wait has seen completed."""
+    """The state of one barrier.
+
+    ``observed`` is the last phase that a wait has seen completed, ``brought`` the last phase to which a copy brought
+    bytes, and the copy.
+    """
 
     expected: int
     pending: int
@@ -35,6 +39,7 @@ class Mbarrier:
     transactions: int = 0
     phase: int = 0
     observed: int = -1
+    brought: tuple[int, Instruction] | None = None
 
     @property
     def token(self) -> int:
@@ -129,6 +134,18 @@ class Mbarriers:
         if abs(barrier.transactions) > MOST_BYTES:
             self.report(i, f"takes the transaction count of an mbarrier out of its range: {barrier}")
         self._advance(key, barrier, i)
+
+    def bring(self, key: Key, nbytes: int, i: Instruction) -> None:
+        """A copy has written ``nbytes``."""
+        if key in self.live:
+            self.live[key].brought = self.live[key].phase, i
+        self.expect(key, -nbytes, i)
+
+    def unwaited(self) -> Iterator[tuple[Key, Instruction]]:
+        """Barriers whose last copy no thread has waited for, and that copy."""
+        for key, barrier in self.live.items():
+            if barrier.brought is not None and barrier.observed < barrier.brought[0]:
+                yield key, barrier.brought[1]
 
     def past(self, key: Key, phase: int, i: Instruction, *, parity: bool) -> bool:
         """Whether a phase has completed; if so, it counts as observed."""

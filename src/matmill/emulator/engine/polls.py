@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.barrier_operand import grouped
+from matmill.emulator.engine.blame import blame_end
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.mbarriers import Key
-from matmill.emulator.engine.stuck import blame_end
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Register
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
@@ -62,6 +62,11 @@ class Polls:
         phases = self._interpreter.operand_row(Value(wait.phase, "u4" if wait.parity else "u8"), warps)[lanes]
         for key, group in grouped(self._machine, addresses, columns_of(warps, lanes), blame_end(end)):
             yield key, group, phases[group].astype(np.int64)
+
+    def count(self, end: Terminator, warps: int) -> None:
+        """Count warps that execute the wait; fewer than none for those that will do so again."""
+        if isinstance(end.detail, PhaseWait) and self._machine.counting:
+            self._machine.tally.requests(self._machine.program.index_of(blame_end(end)), "mbarrier wait", warps)
 
     def finish(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
         """The wait of some lanes is over: its predicate says whether it has succeeded."""

@@ -32,14 +32,14 @@ class SwizzleMarks:
         if self._marks is not None:
             self._marks.fill(0)
 
-    def mark(self, first: int, nbytes: int, swizzle: int, i: Instruction) -> None:
-        """A load has written ``nbytes`` from byte ``first`` on."""
+    def mark(self, chunks: Ints, swizzle: int, i: Instruction) -> None:
+        """A load has written these 16-byte chunks."""
         if self._marks is None:
             self._marks = np.zeros(self._nbytes // _CHUNK, np.uint16)
         load = (i, swizzle)
         if load not in self._loads:
             self._loads.append(load)
-        self._marks[first // _CHUNK : -(-(first + nbytes) // _CHUNK)] = self._loads.index(load)
+        self._marks[chunks] = self._loads.index(load)
 
     def overwrite(self, index: Ints) -> None:
         """Threads have stored at these bytes."""

@@ -34,6 +34,8 @@ _NAMES = {
         "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
     ),
     ("shared", "wgmma"): (None, None, None, "wgmma_shared_bytes"),
+    ("shared", "mbarrier wait"): ("mbarrier_waits", None, None, None),
+    ("shared", "mbarrier arrival"): ("mbarrier_arrivals", None, None, None),
 }  # fmt: skip
 
 
@@ -59,6 +61,10 @@ class Tally:
     def traffic(self, where: int, space: str, kind: str) -> list[int]:
         """The totals of one instruction: requests, sectors or wavefronts, ideal wavefronts, bytes; to be added to."""
         return self._traffic.setdefault((where, space, kind), [0, 0, 0, 0])
+
+    def requests(self, where: int, kind: str, count: int) -> None:
+        """Count what an instruction does to shared memory that has no width."""
+        self.traffic(where, "shared", kind)[0] += count
 
     def atomics(self, where: int, threads: int) -> None:
         """Count the atomic operations of an instruction."""

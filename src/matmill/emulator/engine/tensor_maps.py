@@ -28,14 +28,14 @@ def read_map(machine: Machine, column: int, address: int, i: Instruction) -> Ten
     changed = machine.maps.changed(address, data)
     if changed is not None:
         message = (
-            f"{machine.launch.kernel}: {i.text!r} uses the tensor map at {machine.describe('generic', address)}, which "
-            f"{changed} has changed, without fence.proxy.tensormap::generic.acquire on it since"
+            f"{_who(machine, column)} uses the tensor map at {machine.describe('generic', address)}, which {changed} "
+            f"has changed, without fence.proxy.tensormap::generic.acquire on it since, in {i.text!r}"
         )
         machine.hazards.add("tensor-map", i, message, i)
     try:
         return decode(data, f"tensor map at {machine.describe('generic', address)}")
     except ArgumentError as problem:
-        raise fault("tensor-map", f"{machine.launch.kernel}: {i.text!r}: {problem}", i) from problem
+        raise fault("tensor-map", f"{_who(machine, column)}, in {i.text!r}: {problem}", i) from problem
 
 
 def change_map(machine: Machine, column: int, address: int, change: tuple[str, int, int], i: Instruction) -> None:
@@ -45,7 +45,7 @@ def change_map(machine: Machine, column: int, address: int, change: tuple[str, i
     try:
         data[:] = np.frombuffer(replace(data.tobytes(), field, value, ordinal), np.uint8)
     except ArgumentError as problem:
-        raise fault("tensor-map", f"{machine.launch.kernel}: {i.text!r}: {problem}", i) from problem
+        raise fault("tensor-map", f"{_who(machine, column)}, in {i.text!r}: {problem}", i) from problem
     machine.maps.change(address, repr(i.text))
     machine.progress += 1
 
@@ -73,8 +73,13 @@ def map_data(machine: Machine, column: int, address: int, i: Instruction) -> NDA
         base = 0
     outside = region is None or start < region.start or start + size > region.end
     if region is None or outside or address % TensorMap.ALIGN:
+        why = "not all of it in one buffer" if outside else f"no multiple of {TensorMap.ALIGN}"
         where = machine.describe("generic", address)
-        message = f"{machine.launch.kernel}: {i.text!r} names a tensor map at {where}"
+        message = f"{_who(machine, column)} names a tensor map at {where}, {why}, in {i.text!r}"
         raise fault("out-of-bounds" if outside else "misaligned", message, i)
     first = base + start - region.start
     return region.data[first : first + size]
+
+
+def _who(machine: Machine, column: int) -> str:
+    return f"{machine.launch.kernel}: {machine.geometry.thread_name(column)}"

@@ -6,15 +6,16 @@ a copy of its own. What is copied where is in ``memory.boxes`` and ``memory.bulk
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.arith.atomic import REDUCED, check_reduction
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Spans
+from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Spans, mark_global
 from matmill.emulator.engine.mbarriers import SIZE, Key
 from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.tensor_maps import read_map
@@ -25,16 +26,19 @@ from matmill.emulator.memory.banks import PASS_BYTES, SECTOR_BYTES
 from matmill.emulator.memory.boxes import (
     SHARED_ALIGN,
     Boxes,
+    check_box_reduction,
     check_store,
     read_global,
     read_shared,
     reduce_global,
+    shared_chunks,
     write_global,
     write_shared,
 )
 from matmill.emulator.memory.bulk import ALIGN, BulkCopies, copy_bulk, multicast_ranks, reduce_bulk
 from matmill.emulator.program.table import Action, Call, Modifiers, Value
 from matmill.errors import ArgumentError
+from matmill.tensor_map import ELEMENTS
 
 Ints = NDArray[np.int64]
 
@@ -104,6 +108,11 @@ class _Form:
     kind: str = ""
     between: bool = False
 
+    @property
+    def element_bytes(self) -> int:
+        """The size of the elements that a reduction combines; 1 for copies."""
+        return np.dtype(REDUCED[self.kind]).itemsize if self.kind else 1
+
     def sources(self) -> tuple[Value, ...]:
         """The operands besides addresses: coordinates, size, ignored bytes and mask."""
         found = [Value(c, "i4") for c in self.coordinates]
@@ -132,6 +141,8 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
     waits = m.pick(("mbarrier::complete_tx::bytes", "bulk_group"))
     m.done()
     between = loads and spaces[-1] in _TO_SHARED
+    if kind:
+        _check_type(i, operation, kind, shared=loads)
     if (waits == "bulk_group") != (not loads and not prefetches) or (loads and not waits.startswith("mbarrier")):
         raise i.unsupported("its completion mechanism")
     barrier = _address(i, operands.pop()) if loads else None
@@ -165,6 +176,13 @@ def _decode(i: Instruction, m: Modifiers) -> Action:
         masks_itself=True,
         uses=base_registers(*named),
     )
+
+
+def _check_type(i: Instruction, operation: str, kind: str, *, shared: bool) -> None:
+    try:
+        check_reduction(operation, kind, shared=shared)
+    except ArgumentError as problem:
+        raise i.unsupported(f"{kind} with .{operation}") from problem
 
 
 def _address(i: Instruction, operand: Operand) -> Address:
@@ -231,25 +249,33 @@ class _Copy:
         try:
             self.start(issue)
         except ArgumentError as problem:
-            self.unit.stop("bulk-copy", int(issue.columns[0]), f"starts a copy that TMA does not take: {problem}")
+            self.unit.stop("bulk-copy", int(issue.columns[0]), "starts a copy that TMA does not take", str(problem))
 
     def start(self, issue: _Issue) -> None:
         """Start copies."""
         raise NotImplementedError
 
-    def landing(self, issue: _Issue, to: Spans, spans: Ints, *, swizzle: int = 0) -> Landing:
-        """Where copies land whose destinations are ``to``, of so many bytes, in all blocks that a multicast names."""
+    def land_in(self, issue: _Issue, to: Spans) -> tuple[Spans, Ints, list[list[Key]]]:
+        """Where copies land whose destinations are ``to``, in all blocks that a multicast names.
+
+        Also which copy lands in each, and the mbarriers of each copy.
+        """
         barrier = self.unit.spans(issue.barrier, issue.columns, np.full(len(issue.columns), SIZE), SIZE)
+        apart = np.flatnonzero(barrier.block != to.block)
+        if len(apart):
+            self.unit.stop(
+                "bulk-copy", int(issue.columns[apart[0]]), "copies to one block and names an mbarrier of another"
+            )
         if self.form.mask is None:
             keys = list(zip(barrier.block.tolist(), barrier.offset.tolist(), strict=True))
-            return Landing(to, spans, np.arange(len(keys)), [[key] for key in keys], swizzle)
+            return to, np.arange(len(keys)), [[key] for key in keys]
         size = self.machine.cluster.size
         barriers: list[list[Key]] = []
         for own, offset, mask in zip(to.block.tolist(), barrier.offset.tolist(), issue.mask.tolist(), strict=True):
             barriers.append([(own - own % size + rank, offset) for rank in multicast_ranks(mask, size)])
         copies = np.repeat(np.arange(len(barriers)), [len(keys) for keys in barriers])
         blocks = np.array([block for keys in barriers for block, _ in keys])
-        return Landing(Spans(blocks, to.offset[copies]), spans[copies], copies, barriers, swizzle)
+        return Spans(blocks, to.offset[copies]), copies, barriers
 
     def count(self, copies: int, sectors: int, wavefronts: int, nbytes: int) -> None:
         """Add to the counts of bulk traffic."""
@@ -274,23 +300,18 @@ class TensorCopy(_Copy):
         if not self.form.loads and self.form.inner is not None:
             check_store(tensor, coordinates)
         boxes = Boxes.of(tensor, coordinates)
+        if self.form.operation:
+            check_box_reduction(tensor, self.form.operation)
         memory = self._global(boxes, issue.columns)
-        self.unit.check_dependency(issue.columns, f"copies a box of {tensor.pointer.name}")
+        self.unit.check_dependency(issue.columns, f"copies a box of the {tensor.pointer.name}")
         if self.form.inner is None:
             return
         self._note_outside(boxes, issue, coordinates)
         spans = np.full(len(issue.columns), boxes.shared_bytes)
         inner = self.unit.spans(issue.inner, issue.columns, spans, SHARED_ALIGN)
-        copies = len(issue.columns)
-        self.count(copies, int(boxes.sectors().sum()), copies * boxes.wavefronts, int(boxes.global_bytes().sum()))
-        if self.form.loads:
-            self._load(issue, boxes, inner, memory)
-            return
-        for n, column in enumerate(issue.columns.tolist()):
-            span = int(inner.block[n]), int(inner.offset[n])
-            only = np.array([n])
-            read = partial(self._read, boxes.take(only), inner.take(only), memory)
-            self.unit.store(column, span, boxes.shared_bytes, read)
+        into = self._load(issue, boxes, inner, memory) if self.form.loads else self._store(issue, boxes, inner, memory)
+        sectors, nbytes = int(boxes.sectors().sum()), int(boxes.global_bytes().sum())
+        self.count(len(issue.columns), sectors, into * boxes.wavefronts, nbytes)
 
     def _note_outside(self, boxes: Boxes, issue: _Issue, coordinates: Ints) -> None:
         """Keep a note of a load of which nothing is inside the tensor; of a store that is the usual end of a tile."""
@@ -306,30 +327,50 @@ class TensorCopy(_Copy):
 
     def _global(self, boxes: Boxes, columns: Ints) -> Allocation:
         """The allocation that the boxes are in, each of them checked and told to the race detector."""
-        writes = not self.form.loads and self.form.inner is not None
-        low, high = boxes.hull()
-        found = self.unit.allocation(int(low.min()), int(high.max()), int(columns[0]), writes=writes)
-        for n, column in enumerate(columns.tolist() if self.form.inner is not None and found.writable else ()):
-            self.unit.watch_global(column, *boxes.ranges(n), "write" if writes else "read")
+        kind = "read" if self.form.loads or self.form.inner is None else "atomic" if self.form.operation else "write"
+        for n, (column, low, high) in enumerate(
+            zip(columns.tolist(), *(x.tolist() for x in boxes.hull()), strict=True)
+        ):
+            found = self.unit.use_global(column, (low, high), kind)
+            if self.form.inner is not None and (found.writable or found.written is not None):
+                self.unit.watch_global(column, found, boxes.ranges(n), kind, ELEMENTS[boxes.tensor.element].itemsize)
         return found
 
-    def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> None:
-        spans = np.full(len(issue.columns), boxes.shared_bytes)
-        landing = self.landing(issue, inner, spans, swizzle=boxes.tensor.swizzle)
-        to, spread = landing.to, boxes.take(landing.copies)
+    def _load(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
+        """Start loads; returns into how many blocks each of them lands, summed."""
+        to, copies, barriers = self.land_in(issue, inner)
+        spread, origin = boxes.take(copies), self.unit.origin(to)
+        chunks = list(shared_chunks(origin, spread, to.offset))
 
         def act() -> None:
-            contents = read_global(memory.data, memory.start, boxes)[landing.copies]
-            write_shared(self.machine.shared.data, self.unit.origin(to), spread, to.offset, contents)
+            contents = read_global(memory.data, memory.start, boxes)[copies]
+            write_shared(self.machine.shared.data, origin, spread, to.offset, contents)
 
+        landing = Landing(to, chunks, copies, barriers, boxes.tensor.swizzle)
         self.unit.load(issue.columns, np.full(len(issue.columns), boxes.nbytes), landing, act)
+        return len(copies)
+
+    def _store(self, issue: _Issue, boxes: Boxes, inner: Spans, memory: Allocation) -> int:
+        """Start stores or reductions; returns how many."""
+        chunks = shared_chunks(self.unit.origin(inner), boxes, inner.offset)
+        for n, column in enumerate(issue.columns.tolist()):
+            only = np.array([n])
+            read = partial(self._read, boxes.take(only), inner.take(only), memory)
+            self.unit.store(column, int(inner.block[n]), chunks[n], read)
+        return len(chunks)
 
     def _read(self, box: Boxes, span: Spans, memory: Allocation) -> Callable[[], None]:
         """Take a box out of shared memory; returns what stores it."""
         contents = read_shared(self.machine.shared.data, self.unit.origin(span), box, span.offset)
-        if self.form.operation:
-            return partial(reduce_global, memory.data, memory.start, box, contents, self.form.operation)
-        return partial(write_global, memory.data, memory.start, box, contents)
+
+        def write() -> None:
+            if self.form.operation:
+                reduce_global(memory.data, memory.start, box, contents, self.form.operation)
+            else:
+                write_global(memory.data, memory.start, box, contents)
+            mark_global(memory, box.ranges(0))
+
+        return write
 
 
 class BulkCopy(_Copy):
@@ -342,65 +383,91 @@ class BulkCopy(_Copy):
         name = f"{self.i.name}.{'.'.join(self.i.modifiers[:2])}"
         ends = (issue.outer, issue.inner) if form.loads else (issue.inner, issue.outer)
         copies = BulkCopies(*ends, size, *ignored)
+        inner = unit.spans(issue.inner, issue.columns, size, ALIGN) if form.inner is not None else None
+        off = np.flatnonzero(issue.outer % ALIGN)
+        if len(off):
+            where = self.machine.describe("generic", int(issue.outer[off[0]]))
+            problem = f"copies {int(size[off[0]])} bytes at {where}, no multiple of {ALIGN}"
+            unit.stop("misaligned", int(issue.columns[off[0]]), problem)
         copies.check(name)
         if not form.between:
             unit.check_dependency(issue.columns, f"copies {int(size[0])} bytes of global memory")
-        if form.inner is None:
+        if inner is None:
             for n, column in enumerate(issue.columns.tolist()):
-                unit.allocation(int(issue.outer[n]), int(issue.outer[n] + size[n]), column, writes=False)
+                unit.use_global(column, (int(issue.outer[n]), int(issue.outer[n] + size[n])), "read")
             return
-        inner = unit.spans(issue.inner, issue.columns, size, ALIGN)
         if form.loads:
             self._load(issue, copies, inner)
             return
+        kind = "atomic" if form.operation else "write"
+        first = unit.index(inner).tolist()
         for n, column in enumerate(issue.columns.tolist()):
             to, nbytes = int(issue.outer[n]), int(size[n])
-            memory = unit.allocation(to, to + nbytes, column, writes=True)
-            unit.watch_global(column, np.array([to]), np.array([to + nbytes]), "write")
-            read = partial(self._read, int(unit.index(inner)[n]), to - memory.start, nbytes, memory)
-            unit.store(column, (int(inner.block[n]), int(inner.offset[n])), nbytes, read)
-        self._count(issue.outer, size)
+            memory = unit.use_global(column, (to, to + nbytes), kind)
+            unit.watch_global(column, memory, (np.array([to]), np.array([to + nbytes])), kind, form.element_bytes)
+            read = partial(self._read, first[n], to, nbytes, memory)
+            unit.store(column, int(inner.block[n]), _chunks(first[n], nbytes), read)
+        self._count(issue.outer, size, size)
 
     def _load(self, issue: _Issue, copies: BulkCopies, inner: Spans) -> None:
-        unit = self.unit
-        landing = self.landing(issue, inner, copies.size)
-        starts, ends = copies.read()
-        sources = []
-        for n, column in enumerate(issue.columns.tolist()):
-            if self.form.between:
-                own = unit.spans(issue.outer[n : n + 1], issue.columns[n : n + 1], copies.size[n : n + 1], ALIGN)
-                sources.append((self.machine.shared.data, int(unit.index(own)[0]) - int(copies.source[n])))
-                continue
-            memory = unit.allocation(int(starts[n]), int(ends[n]), column, writes=False)
-            if memory.writable:
-                unit.watch_global(column, starts[n : n + 1], ends[n : n + 1], "read")
-            sources.append((memory.data, -memory.start))
-        target = unit.index(landing.to)
+        form, unit, shared = self.form, self.unit, self.machine.shared.data
+        to, of, barriers = self.land_in(issue, inner)
+        target, sizes = unit.index(to), copies.size[of].tolist()
+        chunks = [_chunks(first, nbytes) for first, nbytes in zip(target.tolist(), sizes, strict=True)]
+        landing = Landing(to, chunks, of, barriers, combines=bool(form.operation))
+        if form.between:
+            own = unit.spans(issue.outer, issue.columns, copies.size, ALIGN)
+            first = unit.index(own)
+            spans = zip(own.block.tolist(), first.tolist(), copies.size.tolist(), strict=True)
+            landing.sources.extend((block, _chunks(at, nbytes)) for block, at, nbytes in spans)
+            data = [(shared, at) for at in first.tolist()]
+        else:
+            data = [(memory.data, at) for memory, at in self._global(issue, copies)]
 
         def act() -> None:
-            for span, n in enumerate(landing.copies.tolist()):
-                data, shift = sources[n]
+            for span, n in enumerate(of.tolist()):
+                source, at = data[n]
                 ignored = [x[n : n + 1] for x in (copies.left, copies.right) if x is not None]
-                one = BulkCopies(
-                    copies.source[n : n + 1] + shift, target[span : span + 1], copies.size[n : n + 1], *ignored
-                )
-                if self.form.operation:
-                    reduce_bulk(data, self.machine.shared.data, one, self.form.operation, self.form.kind, shared=True)
+                one = BulkCopies(np.array([at]), target[span : span + 1], copies.size[n : n + 1], *ignored)
+                if form.operation:
+                    reduce_bulk(source, shared, one, form.operation, form.kind, shared=True)
                 else:
-                    copy_bulk(data, self.machine.shared.data, one)
+                    copy_bulk(source, shared, one)
 
         unit.load(issue.columns, copies.size, landing, act)
-        if not self.form.between:
-            self._count(issue.outer, copies.size)
+        if not form.between:
+            starts, ends = copies.read()
+            self._count(starts, ends - starts, copies.size[of])
+
+    def _global(self, issue: _Issue, copies: BulkCopies) -> Iterator[tuple[Allocation, int]]:
+        """Where each copy reads: the allocation and the index of its first byte, that of ignored ones too."""
+        starts, ends = copies.read()
+        for n, column in enumerate(issue.columns.tolist()):
+            memory = self.unit.use_global(column, (int(starts[n]), int(ends[n])), "read")
+            self.unit.watch_global(column, memory, (starts[n : n + 1], ends[n : n + 1]), "read", 1)
+            yield memory, int(copies.source[n]) - memory.start
 
     def _read(self, first: int, to: int, nbytes: int, memory: Allocation) -> Callable[[], None]:
-        """Take bytes out of shared memory; returns what stores them."""
+        """Take bytes out of shared memory; returns what stores them at the address ``to``."""
         data = self.machine.shared.data[first : first + nbytes].copy()
-        copy = BulkCopies(np.array([0]), np.array([to]), np.array([nbytes]))
-        if self.form.operation:
-            return partial(reduce_bulk, data, memory.data, copy, self.form.operation, self.form.kind)
-        return partial(copy_bulk, data, memory.data, copy)
+        copy = BulkCopies(np.array([0]), np.array([to - memory.start]), np.array([nbytes]))
 
-    def _count(self, outer: Ints, size: Ints) -> None:
-        sectors = (outer + size - 1) // SECTOR_BYTES - outer // SECTOR_BYTES + 1
-        self.count(len(size), int(sectors.sum()), int((-(-size // PASS_BYTES)).sum()), int(size.sum()))
+        def write() -> None:
+            if self.form.operation:
+                reduce_bulk(data, memory.data, copy, self.form.operation, self.form.kind)
+            else:
+                copy_bulk(data, memory.data, copy)
+            mark_global(memory, (np.array([to]), np.array([to + nbytes])))
+
+        return write
+
+    def _count(self, starts: Ints, size: Ints, landed: Ints) -> None:
+        """Count copies of ``size`` bytes from or to these addresses; ``landed`` are those in each block's memory."""
+        sectors = (starts + size - 1) // SECTOR_BYTES - starts // SECTOR_BYTES + 1
+        wavefronts = int((-(-landed // PASS_BYTES)).sum())
+        self.count(len(size), int(sectors[size > 0].sum()), wavefronts, int(size.sum()))
+
+
+def _chunks(first: int, nbytes: int) -> Ints:
+    """The 16-byte chunks from a byte of shared memory on, counted in chunks."""
+    return np.arange(first // ALIGN, (first + nbytes) // ALIGN)

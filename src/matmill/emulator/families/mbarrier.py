@@ -118,6 +118,7 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
                     token = barriers.arrive(key, count, i, drop=drop, completes=completes)
                     for out in outs:
                         out[lane] = token
+                operand.count("mbarrier arrival", len(lanes))
             machine.progress += 1
 
         return call
@@ -157,6 +158,7 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
         operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call(phases: Row, out: Row) -> None:
+            operand.count("mbarrier wait", operand.warps())
             for key, lanes in operand.by_barrier():
                 for lane in lanes:
                     out[lane] = barriers.past(key, of_lane(phases, lane), i, parity=parity)

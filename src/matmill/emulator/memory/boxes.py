@@ -223,6 +223,15 @@ def check_store(tensor: TensorMap, coordinates: NDArray[np.signedinteger]) -> No
         )
 
 
+def check_box_reduction(tensor: TensorMap, operation: str) -> None:
+    """Raise ``ArgumentError`` for a reduction that PTX does not have for the tensor's elements."""
+    check_reduction(operation, _reduced_as(tensor))
+
+
+def _reduced_as(tensor: TensorMap) -> str:
+    return _REDUCED_AS.get(tensor.element, tensor.element)
+
+
 def read_global(memory: Bytes, start: int, boxes: Boxes) -> Bytes:
     """What a load brings: uint8[n, nbytes], rows in their order, before the swizzle.
 
@@ -258,7 +267,7 @@ def reduce_global(memory: Bytes, start: int, boxes: Boxes, contents: Bytes, oper
 
     Raises :class:`~matmill.errors.ArgumentError` for an operation that PTX does not have for the elements.
     """
-    kind = _REDUCED_AS.get(boxes.tensor.element, boxes.tensor.element)
+    kind = _reduced_as(boxes.tensor)
     check_reduction(operation, kind)
     word = np.dtype(REDUCED[kind])
     target = memory[: len(memory) - len(memory) % word.itemsize].view(word)
@@ -281,16 +290,16 @@ def write_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets, c
     in ``shared`` of address 0 of each block. The bytes written are among those from ``address`` to ``address +
     shared_bytes``, whatever the swizzle. For a multicast, repeat the boxes and the contents for each receiver.
     """
-    shared.view("V16")[_chunks(base, boxes, address)] = contents.view("V16")
+    shared.view("V16")[shared_chunks(base, boxes, address)] = contents.view("V16")
 
 
 def read_shared(shared: Bytes, base: Offsets, boxes: Boxes, address: Offsets) -> Bytes:
     """What a store or a reduction takes from shared memory: uint8[n, nbytes], as :func:`write_shared` put it."""
-    return shared.view("V16")[_chunks(base, boxes, address)].view(np.uint8)
+    return shared.view("V16")[shared_chunks(base, boxes, address)].view(np.uint8)
 
 
-def _chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
-    """Where each 16-byte chunk is, as an index of chunks: int64[n, chunks]."""
+def shared_chunks(base: Offsets, boxes: Boxes, address: Offsets) -> Offsets:
+    """Where each 16-byte chunk of boxes is in ``shared`` (see :func:`write_shared`), counted in chunks: int64[n, c]."""
     if (address % SHARED_ALIGN).any():
         raise ArgumentError(
             argument=boxes.tensor.pointer.name,

@@ -31,7 +31,11 @@ class LineCounts:
     ``wgmma_shared_bytes`` are the operands that ``wgmma`` reads from shared memory, once per warpgroup.
 
     ``bulk_loads`` and ``bulk_stores`` are copies of TMA, of boxes or of bytes: with the sectors and bytes of global
-    memory that they touch, and their wavefronts in shared memory. Reductions count as stores.
+    memory that they touch, and their wavefronts in shared memory, of a multicast in each block that it reaches.
+    Reductions count as stores. Copies between blocks of a cluster are not counted.
+
+    ``mbarrier_waits`` counts the warps that execute a ``test_wait`` or a ``try_wait``; one that ends at its time limit
+    and is tried again counts once. ``mbarrier_arrivals`` are threads.
     """
 
     instructions: int = 0
@@ -66,6 +70,8 @@ class LineCounts:
     bulk_store_wavefronts: int = 0
     bulk_store_bytes: int = 0
     wgmma_shared_bytes: int = 0
+    mbarrier_waits: int = 0
+    mbarrier_arrivals: int = 0
 
     @property
     def bank_conflicts(self) -> int:
