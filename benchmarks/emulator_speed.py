@@ -1,8 +1,13 @@
-"""Time the emulator on an SGEMM with 8x8 outputs per thread: tiles of 128x128x16 in shared memory, 256 threads.
+"""Time the emulator on three products, with counters alone and with the search for races.
 
-    python benchmarks/emulator_speed.py --size 512 --repeats 5 --out emulator_speed.json
+    python benchmarks/emulator_speed.py --repeats 5 --out benchmarks/results/emulator_speed.json
 
-Counters are on. The first run, which also parses and translates, is not counted.
+``sgemm``       512 x 512 x 512 in float32: 8 x 8 outputs per thread, tiles of 128 x 128 x 16, 256 threads
+``hgemm``       512 x 512 x 512 in float16 with float32 sums: the ladder's multistage rung (mma.sync, cp.async)
+``persistent``  256 x 256 x 512 in bfloat16: examples/hopper/persistent_product.cuh (wgmma, TMA, mbarriers)
+
+A product runs on one thread. The first run of each, which also translates, is not counted. The fastest of the others
+counts: what makes a run longer are other programs.
 """
 
 from __future__ import annotations
@@ -11,18 +16,30 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from matmill.emulator import Memory, Report, parse, run
+from matmill import emulator, reference
+from matmill.arch import get
+from matmill.bench.problems.hgemm import half_product
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
-from matmill.launch import Launch
+from matmill.jit.steps import ptx
+from matmill.kernel import GemmOperands
+from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm.common import in_float32
+from matmill.launch import Argument, Launch, Pointer
 
+Array: TypeAlias = NDArray[Any]
+EXAMPLES = Path(__file__).parents[1] / "examples"
 TILE = 128
 SOURCE = """
 constexpr int BM = 128, BN = 128, BK = 16;
@@ -55,43 +72,104 @@ extern "C" __global__ void __launch_bounds__(256) sgemm(const float* a, const fl
 """
 
 
-def timed(size: int, repeats: int, *, races: bool) -> tuple[list[float], Report]:
-    """Seconds of each run, and the last report; raises where the product is wrong."""
+@dataclass(frozen=True)
+class Product:
+    """A product A B = D of ``shape`` (m, n, k), ready to launch; ``excess`` is the largest error over its bound."""
+
+    name: str
+    shape: tuple[int, int, int]
+    arrays: dict[str, Array]
+    launch: Callable[[Mapping[str, Pointer]], tuple[str, Launch]]
+    excess: Callable[[Array], float]
+
+    def seconds(self, repeats: int, *, races: bool) -> list[float]:
+        """Of each run but the first; raises where the product is wrong or a hazard is found."""
+        found: list[float] = []
+        for _ in range(repeats + 1):
+            d = self.arrays["D"]
+            d.view(np.uint8)[...] = 0xFF
+            memory = emulator.Memory()
+            pointers = {n: memory.bind(n, x, access="rw" if n == "D" else "r") for n, x in self.arrays.items()}
+            text, launch = self.launch(pointers)
+            start = time.perf_counter()
+            report = emulator.run(text, launch, memory, races=races)
+            found.append(time.perf_counter() - start)
+            if not self.excess(d) <= 1 or report.hazards:
+                raise SystemExit(f"{self.name}: {self.excess(d):.3g} of the error allowed, {report.hazards}")
+        return found[1:]
+
+
+def matrices(size: int, dtype: type[np.generic]) -> dict[str, Array]:
+    """Random A and B, and D."""
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((size, size), dtype=np.float32) for _ in range(2))
-    module = parse(compile_ptx(Source("sgemm", "sgemm", SOURCE), "sm_90"))
-    seconds: list[float] = []
-    for _ in range(repeats + 1):
-        c = np.full((size, size), np.nan, np.float32)
-        memory = Memory()
-        pointers = [memory.bind("a", a, access="r"), memory.bind("b", b, access="r"), memory.bind("c", c, access="w")]
-        grid = (size // TILE, size // TILE, 1)
-        launch = Launch("sgemm", "sgemm", grid, (256, 1, 1), (*pointers, np.int32(size)))
-        start = time.perf_counter()
-        report = run(module, launch, memory, races=races)
-        seconds.append(time.perf_counter() - start)
-        error = np.abs(c - a.astype(np.float64) @ b).max()
-        if not error < 1e-6 * size or report.counters.ffma != size**3:
-            raise SystemExit(f"wrong result: error {error}, {report.counters.ffma} FMAs")
-    return seconds[1:], report
+    return {name: rng.uniform(-1, 1, (size, size)).astype(dtype) for name in "ABD"}
+
+
+def checked(arrays: dict[str, Array]) -> Callable[[Array], float]:
+    """``excess`` of a product of A and B."""
+    answer, bound = (of(arrays["A"], arrays["B"]) for of in (reference.answer, reference.bound))
+    return lambda d: reference.excess(d, answer, bound)
+
+
+def sgemm(size: int = 512) -> Product:
+    """The kernel above."""
+    arrays = matrices(size, np.float32)
+    text = compile_ptx(Source("sgemm", "sgemm", SOURCE), "sm_90")
+
+    def launch(pointers: Mapping[str, Pointer]) -> tuple[str, Launch]:
+        args: tuple[Argument, ...] = (*(pointers[name] for name in "ABD"), np.int32(size))
+        return text, Launch("sgemm", "sgemm", (size // TILE, size // TILE, 1), (256, 1, 1), args)
+
+    return Product("sgemm", (size, size, size), arrays, launch, checked(arrays))
+
+
+def hgemm(size: int = 512) -> Product:
+    """A rung of the ladder."""
+    arrays, arch = matrices(size, np.float16), get("h200")
+    problem = half_product(size, size, size)
+    rung = next(rung for rung in HGEMM if rung.name == "multistage")
+    kernel = in_float32(rung).kernel_for(problem, arch)
+
+    def launch(pointers: Mapping[str, Pointer]) -> tuple[str, Launch]:
+        a, b, d = (pointers[name] for name in "ABD")
+        (step,) = ptx(kernel, problem, GemmOperands(a, b, d, d), arch.target)
+        return step
+
+    return Product("hgemm", (size, size, size), arrays, launch, checked(arrays))
+
+
+def persistent() -> Product:
+    """An example for Hopper."""
+    sys.path.append(str(EXAMPLES))
+    from hopper import run as hopper  # noqa: PLC0415 — examples are no package
+
+    shape = (256, 256, 512)
+    trial = hopper.persistent_product(*shape)
+    text = compile_ptx(trial.source(), hopper.TARGET)
+    return Product("persistent", shape, trial.arrays(), lambda pointers: (text, trial.launch(pointers)), trial.excess)
 
 
 def main() -> None:
     """Measure, print, and write JSON where asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=512, help="rows and columns, a multiple of 128")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write the times to this JSON file")
     arguments = parser.parse_args()
     result: dict[str, Any] = {
-        "size": arguments.size, "python": platform.python_version(), "numpy": np.__version__, "cores": os.cpu_count(),
+        "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), "numpy": np.__version__,
+        "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2),
     }  # fmt: skip
-    for races in (False, True):
-        seconds, _ = timed(arguments.size, arguments.repeats, races=races)
-        name = "with races" if races else "counters only"
-        nanoseconds = median(seconds) / arguments.size**3 * 1e9
-        print(f"{name}: median {median(seconds):.3f} s of {len(seconds)} runs, {nanoseconds:.2f} ns per FMA")
-        result[name.replace(" ", "_")] = {"median_s": median(seconds), "runs_s": seconds}
+    for product in (sgemm(), hgemm(), persistent()):
+        result[product.name] = {"shape": product.shape}
+        for races in (False, True):
+            seconds = product.seconds(arguments.repeats, races=races)
+            name = "with races" if races else "counters only"
+            nanoseconds = min(seconds) / np.prod(product.shape) * 1e9
+            print(
+                f"{product.name}, {name}: {min(seconds):.3f} s, the fastest of {len(seconds)} runs, "
+                f"{nanoseconds:.2f} ns per product of two numbers"
+            )
+            result[product.name][name.replace(" ", "_")] = {"fastest_s": min(seconds), "runs_s": seconds}
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -225,7 +225,8 @@ def numbers(kind: str, seed: int) -> NDArray[Any]:
     """256 bytes of a type's numbers."""
     dtype = np.dtype(TYPES[kind])
     drawn = np.random.default_rng(seed).integers(0, 200, 256 // dtype.itemsize)
-    return (drawn - 100 * (kind[0] in "sfb" and kind[1] != "3" and kind != "b64")).astype(dtype)
+    signed = kind[0] in "sf" or kind == "bf16"
+    return np.asarray(drawn - 100 * signed, dtype)
 
 
 @BOTH

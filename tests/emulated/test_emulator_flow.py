@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.emulator import KernelFault
-from matmill.emulator.engine import scheduler
+from matmill.emulator.engine import stuck
 from matmill.errors import EmulationError
 from support.ptx_tools import Options, compile_ptx, entry, launch
 
@@ -238,7 +238,7 @@ def test_endless_arithmetic_is_noticed() -> None:
 
 
 def test_a_kernel_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "STEP_LIMIT", 3000)
+    monkeypatch.setattr(stuck, "STEP_LIMIT", 3000)
     body = ".reg .b32 v; LOOP: mov.u32 v, %clock; bra LOOP;"
     with pytest.raises(KernelFault, match="3,000 steps without a store") as caught:
         launch(entry(body), {})

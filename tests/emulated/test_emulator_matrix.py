@@ -480,10 +480,6 @@ REGISTERS = ".reg .b32 r<9>; .reg .f32 f<9>; .reg .f64 d<9>; .reg .b64 p; .reg .
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {r0}, [r2];", "its vector"),
         ("movmatrix.sync.aligned.m8n8.b16 r0, r1;", "its shape"),
         ("wmma.mma.sync.aligned.row.col.m16n16k16.f16.f16 {r0}, {r1}, {r2}, {r3};", "mma.sync"),
-        ("mbarrier.init.shared.b64 [p], 1;", "mbarrier"),
-        ("cp.async.mbarrier.arrive.noinc.shared.b64 [p];", "mbarrier"),
-        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r0], [p], r1, [r2];", "TMA"),
-        ("cp.async.bulk.commit_group;", "TMA"),
         ("tcgen05.wait::ld.sync.aligned;", "sm_100"),
     ],
 )

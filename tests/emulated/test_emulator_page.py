@@ -1,4 +1,4 @@
-"""docs/emulator.md shows a message for every kind of hazard: each is what the emulator says of the kernel here."""
+"""The emulator's pages show a message for every kind of hazard: each is what the emulator says of the kernel here."""
 
 from __future__ import annotations
 
@@ -8,30 +8,51 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopper.run import in_emulator
 from matmill.emulator import KernelFault, Memory, run
-from matmill.emulator.engine import scheduler
+from matmill.emulator.engine import stuck
 from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
-from matmill.launch import Launch
+from matmill.launch import Launch, TensorMap
+from support.hopper_defects import DEFECTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "emulator.md"
-PRODUCT = (
-    'float d[4]; extern __shared__ float s[]; s[t % 64] = 0; __syncthreads(); asm volatile("FENCE wgmma.mma_async.sync'
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / name for name in ("emulator.md", "emulator-hopper.md")]
+DYNAMIC = "extern __shared__ __align__(128) float s[]; "
+PRODUCT = DYNAMIC + (
+    'float d[4]; FILL asm volatile("FENCE wgmma.mma_async.sync'
     '.aligned.m64n8k8.f32.tf32.tf32 {%0, %1, %2, %3}, %4, %4, 0, 1, 1; wgmma.commit_group.sync.aligned; WAIT" '
     ': "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) : "l"(__cvta_generic_to_shared(s) >> 4 | DESCRIPTOR)); '
     "x[t % 64] = d[0];"
 )
 
 
-def product(fence: str = "wgmma.fence.sync.aligned;", wait: str = "", descriptor: str = "0") -> str:
+LOAD = (
+    "__shared__ unsigned long long b; const unsigned to = __cvta_generic_to_shared(s), full = "
+    '__cvta_generic_to_shared(&b); if (t == 0) asm volatile("mbarrier.init.shared::cta.b64 [%1], 1; '
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], 256; cp.async.bulk.tensor.2d.shared::cluster.global"
+    '.mbarrier::complete_tx::bytes [%0], [%2, {0, ROW}], [%1];" :: "r"(to), "r"(full), "l"(MAP)); __syncthreads(); '
+    'asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra L; }" :: "r"(full));'
+)
+
+
+def product(
+    fence: str = "wgmma.fence.sync.aligned;", wait: str = "", descriptor: str = "0", fill: str = "s[t % 64] = 0;"
+) -> str:
     """The body of a kernel of one warpgroup that makes a product."""
-    return PRODUCT.replace("FENCE", fence).replace("WAIT", wait).replace("DESCRIPTOR", descriptor)
+    fill += " __syncthreads();"
+    return PRODUCT.replace("FENCE", fence).replace("WAIT", wait).replace("DESCRIPTOR", descriptor).replace("FILL", fill)
+
+
+def load(row: int = 0, tensor_map: str = "&map") -> str:
+    """Code that copies a box from ``row`` on to ``s`` and waits for it."""
+    return LOAD.replace("ROW", str(row)).replace("MAP", tensor_map)
 
 
 WAIT = "wgmma.wait_group.sync.aligned 0;"
-#: The body of a kernel of 64 or 128 threads on ``float* x`` (64 elements, read-only where the kind says so), by hazard
-#: kind.
+#: The body of a kernel of 64 or 128 threads, by hazard kind. It has ``float* x`` (64 elements, read-only where the kind
+#: says so), and a tensor map of x as 8 x 8 elements, whose box is the whole of it.
 BODIES = {
     "out-of-bounds": "x[t + 1] = 0;",
     "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
@@ -71,25 +92,37 @@ BODIES = {
         'cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" :: "l"(x), "r"(from) : "memory");'
     ),
     "cluster": (
-        "extern __shared__ float s[]; const unsigned to = __cvta_generic_to_shared(s + t); unsigned there; asm("
-        '"mapa.shared::cluster.u32 %0, %1, 1; st.shared::cluster.f32 [%0], %2;" : "=&r"(there) : "r"(to), "f"(x[t]));'
+        "extern __shared__ float s[]; const unsigned to = __cvta_generic_to_shared(s + t); unsigned there; "
+        'asm volatile("mapa.shared::cluster.u32 %0, %1, 1; st.shared::cluster.f32 [%0], %2;" '
+        ': "=&r"(there) : "r"(to), "f"(x[t]));'
     ),
+    "tensor-map": DYNAMIC + load(tensor_map="x"),
+    "bulk-copy": (
+        "extern __shared__ float s[]; const unsigned from = __cvta_generic_to_shared(s); "
+        'if (t == 0) asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 24;" :: "l"(x), "r"(from));'
+    ),
+    "box-outside": DYNAMIC + load(row=8),
+    "swizzle": product(wait=WAIT, fill=load()),
     "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',
 }
-WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool"}
+WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool", "swizzle"}
+SOURCE = """struct alignas(64) Map { char bytes[128]; };
+extern "C" __global__ void k(float* x, const __grid_constant__ Map map) { const int t = threadIdx.x;
+BODY
+}
+"""
 
 
 def found(kind: str) -> list[str]:
     """What the emulator says of the kernel of a kind."""
-    text = f'extern "C" __global__ void k(float* x) {{\n  const int t = threadIdx.x;\n  {BODIES[kind]}\n}}\n'
+    text = SOURCE.replace("BODY", BODIES[kind])
     memory, x = Memory(), np.ones(64, np.float32)
     access, initialised = "r" if kind == "read-only" else "rw", kind != "uninitialised-global"
     pointer = memory.bind("x", x, access=access, initialised=initialised)
     block = (128 if kind in WARPGROUP else 64, 1, 1)
     blocks = (2 if kind == "cluster" else 1, 1, 1)
-    launch = Launch(
-        "demo", "k", blocks, block, (pointer,), dynamic_shared=256, pdl=kind == "dependent-launch", cluster=blocks
-    )
+    args = pointer, TensorMap(pointer, "float32", sizes=(8, 8), strides=(32,), box=(8, 8), swizzle=32)
+    launch = Launch("demo", "k", blocks, block, args, 256, pdl=kind == "dependent-launch", cluster=blocks)
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)
     except KernelFault as fault:
@@ -99,12 +132,22 @@ def found(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_shows_what_the_emulator_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "STEP_LIMIT", 20_000)
+    monkeypatch.setattr(stuck, "STEP_LIMIT", 20_000)
     start = f"{SEVERITIES[kind]}: {kind} at "
     messages = [m.replace("20,000 steps", "2,000,000 steps") for m in found(kind) if m.startswith(start)]
     assert messages
-    shown = without_numbers(PAGE.read_text(encoding="utf-8"))
-    assert any(without_numbers(message) in shown for message in messages), messages
+    assert any(without_numbers(message) in shown() for message in messages), messages
+
+
+def test_the_page_shows_what_is_said_of_a_planted_mistake() -> None:
+    (defect,) = (one for one in DEFECTS if one.name == "a stage released one step early")
+    _, report = in_emulator(defect.trial(), defect.changes)
+    assert without_numbers(str(report.hazards[0])) in shown()
+
+
+def shown() -> str:
+    """The text of the pages, without the numbers of registers."""
+    return without_numbers("".join(page.read_text(encoding="utf-8") for page in PAGES))
 
 
 def without_numbers(text: str) -> str:

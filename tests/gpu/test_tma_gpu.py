@@ -1,4 +1,4 @@
-"""What TMA does on a GPU where no document says it, as the emulator has it (docs/emulator.md, "Tensor maps")."""
+"""What TMA does on a GPU where no document says it, as the emulator has it (docs/emulator-hopper.md)."""
 
 from __future__ import annotations
 

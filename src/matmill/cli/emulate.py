@@ -64,7 +64,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--include", metavar="DIR", type=Path, action="append", default=[], help="where else headers of .cu files are"
     )
-    parser.add_argument("--late-copies", action="store_true", help="let cp.async land no earlier than waits demand")
+    parser.add_argument(
+        "--late-copies", action="store_true", help="let asynchronous copies and wgmma act no earlier than waits demand"
+    )
     parser.add_argument("--schedule", metavar="SEED", type=_bytes, default=0, help="another order of warps (default 0)")
     parser.add_argument(
         "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"

@@ -58,11 +58,12 @@ def run(
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
-    ``races`` looks for unordered accesses. ``late_copies`` lets cp.async land as late as its waits allow instead of at
-    once. ``schedule`` chooses the order of warps between barriers: 0 keeps them together, other numbers are seeds of
-    orders in which some run far ahead. ``threads`` is the number of Python threads, one by default: NumPy lets go
-    of the interpreter only inside its loops, and two threads measured no faster. With races or atomics it is always
-    one, so that results never depend on it. Without ``counters`` the counts of memory traffic stay 0.
+    ``races`` looks for unordered accesses. ``late_copies`` lets asynchronous copies and wgmma act as late as their
+    waits allow instead of at once. ``schedule`` chooses the order of warps between barriers: 0 keeps them together,
+    other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python threads, one by
+    default: NumPy lets go of the interpreter only inside its loops, and two threads measured no faster. With races or
+    atomics it is always one, so that results never depend on it. Without ``counters`` the counts of memory traffic
+    stay 0.
 
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.

@@ -76,9 +76,6 @@ class Machine:
         self.underflow = [False]
         self.progress = 0
         self.ticks = 0
-        # Barriers of the batch, by (block, barrier number): warps that arrived without waiting, threads wanted.
-        self.arrived: dict[tuple[int, int], list[int]] = {}
-        self.expected: dict[tuple[int, int], int] = {}
         self.events: AsyncEvents | None = context.detector if isinstance(context.detector, AsyncDetector) else None
         self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
         self.queue = AsyncQueue(late=context.late_copies)
@@ -121,8 +118,6 @@ class Machine:
         for name, row in self.program.layout.specials.items():
             values = special_row(name, self.geometry, self.launch, self.program.static_shared)
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
-        self.arrived.clear()
-        self.expected.clear()
         self.mbarriers.begin()
         self.cluster.begin()
         self.bulk.begin()

@@ -204,7 +204,7 @@ class Together:
         self.machine.hazards.add("shuffle-source", i, message, i)
 
     def _report_others(self, masks: Masks, others: Masks, deserted: Flags) -> None:
-        """Report lanes that are here too, but name another mask. Of others that never came the scheduler tells."""
+        """Report lanes that are here too, but name another mask. Of others that never came ``WarpMeetings`` tells."""
         found = np.flatnonzero(deserted & (others != 0))
         if not len(found):
             return

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.engine.barrier_operand import grouped
+from matmill.emulator.engine.blame import blame_end
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.mbarriers import Key
-from matmill.emulator.engine.stuck import blame_end
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Register
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator

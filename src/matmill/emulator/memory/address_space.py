@@ -26,7 +26,7 @@ PARAM_WINDOW = 1 << 54
 # sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
 SHARED_BASE = 1024
 # An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
-# block's own addresses have neither. Where the hardware keeps the rank is not documented.
+# block's own addresses have neither. An H200 keeps the rank in these bits, in own addresses too (measured).
 MAPPED = 1 << 30
 RANK_SHIFT = 24
 RANKS = 0x3F

@@ -1,0 +1,34 @@
+"""Names of warps and instructions for messages about warps that are stuck."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.basic_blocks import Block, Terminator
+
+
+def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
+    """The chosen warps of a batch: "warps 0-3 of block 5 (and 2 other blocks)"."""
+    chosen = np.flatnonzero(warps)
+    block = int(geometry.block_of_warp[chosen[0]])
+    roles = sorted(int(geometry.warp_in_block[w]) for w in chosen if geometry.block_of_warp[w] == block)
+    together = len(roles) > 1 and roles[-1] - roles[0] == len(roles) - 1
+    span = f"{roles[0]}-{roles[-1]}" if together else ", ".join(map(str, roles))
+    others = len(np.unique(geometry.block_of_warp[chosen])) - 1
+    more = f" (and {others} other block{'s' if others > 1 else ''})" if others else ""
+    return f"warp{'s' if len(roles) > 1 else ''} {span} of block {int(geometry.block_ids[block])}{more}"
+
+
+def blame(block: Block) -> Instruction:
+    """An instruction to name for what happens in a block of code: the wait at its end, or its first."""
+    if block.end.kind != "wait" and block.actions:
+        return block.actions[0].instruction
+    return blame_end(block.end)
+
+
+def blame_end(end: Terminator) -> Instruction:
+    """The instruction at the end of a block of code."""
+    return end.instruction or Instruction("ret", (), (), None, negated=False, line=0, where="", text="ret;")

@@ -1,0 +1,73 @@
+"""The program counters of a batch's lanes.
+
+A lane's program counter is a block number, plus ``POLL`` while it waits alone (for a phase of an mbarrier, or for its
+cluster), ``HOLD`` while it waits for lanes of its warp, ``BARRIER`` while it waits at a barrier of its thread block, or
+``DONE``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.memory.banks import LANES
+
+POLL = 1 << 25
+HOLD = 1 << 26
+BARRIER = 1 << 27
+DONE = 1 << 28
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class ProgramCounters:
+    """Where each lane of a batch is (``counter``, int64[warps, 32]), and what is derived from it for each warp.
+
+    ``first`` (int64[warps]) is the lowest counter of a warp's lanes. ``whole`` (bool[warps]) says whether all of them
+    have the same one.
+    """
+
+    def __init__(self, warps: int) -> None:
+        self.counter = np.zeros((warps, LANES), np.int64)
+        self.first = np.zeros(warps, np.int64)
+        self.whole = np.ones(warps, np.bool_)
+
+    def begin(self, live: Flags) -> None:
+        """The ``live`` lanes (bool[warps, 32]) are at the first block of code, the others have exited."""
+        self.put(np.arange(len(live)), np.where(live, 0, DONE))
+
+    def put(self, warps: Ints, counter: Ints) -> None:
+        """Give all lanes of some warps new counters (int64[n, 32])."""
+        self.counter[warps] = counter
+        self.first[warps] = counter.min(axis=1)
+        self.whole[warps] = (counter == counter[:, :1]).all(axis=1)
+
+    def put_slice(self, first: int, last: int, block: int) -> None:
+        """Whole warps from ``first`` to ``last`` (not included) are at a block of code together."""
+        self.counter[first:last] = block
+        self.first[first:last] = block
+
+    def send(self, warps: Ints, lanes: Flags, counter: int) -> None:
+        """Give some ``lanes`` (bool[n, 32]) of ``warps`` one new counter."""
+        counters = self.counter[warps]
+        counters[lanes] = counter
+        self.put(warps, counters)
+
+    def release(self, warps: Ints, lanes: Flags, wait: int) -> None:
+        """Some ``lanes`` (bool[n, 32]) of ``warps`` wait no longer as ``wait`` says: ``HOLD`` or ``BARRIER``."""
+        counters = self.counter[warps]
+        counters[lanes] -= wait
+        self.put(warps, counters)
+
+    def can_run(self) -> Flags:
+        """The warps of which some lanes are neither waiting nor done: bool[warps]."""
+        return self.first < POLL
+
+    def alone(self, first: int, last: int) -> bool:
+        """Whether no warps but those from ``first`` to ``last`` (not included) can run."""
+        return bool((self.first[:first] >= POLL).all() and (self.first[last:] >= POLL).all())
+
+    def held(self) -> Ints:
+        """The warps of which all lanes wait, and some for lanes of their warp."""
+        return np.flatnonzero((self.first >= HOLD) & (self.first < BARRIER))
