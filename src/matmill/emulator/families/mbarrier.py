@@ -156,6 +156,7 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
 
     def bind(site: Site) -> Call:
         operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
+        queue = site.machine.queue
 
         def call(phases: Row, out: Row) -> None:
             operand.count("mbarrier wait", operand.warps())
@@ -163,6 +164,8 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
                 for lane in lanes:
                     out[lane] = barriers.past(key, of_lane(phases, lane), i, parity=parity)
                 operand.acquire(key, lanes[out[lanes]])
+                if not out[lanes].all():
+                    queue.tested(key)
 
         return call
 
