@@ -28,6 +28,26 @@ def test_right_kernels_are_right_and_silent(name: str, schedule: int, *, late: b
     assert not report.hazards
 
 
+def test_each_step_of_k_costs_the_same() -> None:
+    few, more, most = (
+        run.in_emulator(run.persistent_product(128, 128, 128 * n, BN=128, STAGES=2))[1].counters.as_dict()
+        for n in (2, 3, 4)
+    )
+    step = {name: more[name] - few[name] for name in few}
+    assert step == {name: most[name] - more[name] for name in few}
+    # 128 of k are two stages: of each A and B, 128 rows of 128 bytes; and 4 instructions for each of 2 consumers.
+    assert (step["bulk_loads"], step["bulk_load_bytes"]) == (4, 4 * 128 * 128)
+    assert step["gmma"] == 2 * 4 * 2 * 4
+    assert step["bulk_stores"] == 0
+
+
+def test_tiles_stages_and_orders_change_no_bit() -> None:
+    constants = ({"BN": 128, "STAGES": 2}, {"BN": 64, "STAGES": 3}, {"GROUP_M": 1})
+    first, *others = (run.in_emulator(run.persistent_product(136, 72, 200, blocks=2, **each))[0] for each in constants)
+    for other in others:
+        assert first.tobytes() == other.tobytes()
+
+
 def found(defect: Defect) -> list[Hazard]:
     """The hazards of a planted mistake in both schedules of asynchronous units."""
     hazards: list[Hazard] = []
