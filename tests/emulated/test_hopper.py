@@ -8,6 +8,7 @@ import pytest
 
 from hopper import run
 from hopper.run import Trial
+from matmill.dtypes import BF16
 from matmill.emulator import Hazard, KernelFault
 from support import hopper_defects
 from support.hopper_defects import DEFECTS, Defect
@@ -26,6 +27,29 @@ def test_right_kernels_are_right_and_silent(name: str, schedule: int, *, late: b
     d, report = run.in_emulator(trial, late_copies=late, schedule=schedule)
     assert trial.excess(d) <= 1
     assert not report.hazards
+
+
+def test_each_step_of_k_costs_the_same() -> None:
+    few, more, most = (
+        run.in_emulator(run.persistent_product(128, 128, 128 * n, BN=128, STAGES=2))[1].counters.as_dict()
+        for n in (2, 3, 4)
+    )
+    step = {name: more[name] - few[name] for name in few}
+    assert step == {name: most[name] - more[name] for name in few}
+    # 128 of k are two stages: of each A and B, 128 rows of 128 bytes; and 4 instructions for each of 2 consumers.
+    assert (step["bulk_loads"], step["bulk_load_bytes"]) == (4, 4 * 128 * 128)
+    assert step["gmma"] == 2 * 4 * 2 * 4
+    assert step["bulk_stores"] == 0
+
+
+def test_tiles_stages_and_orders_change_no_bit() -> None:
+    constants = ({"BN": 128, "STAGES": 2}, {"BN": 64, "STAGES": 3}, {"GROUP_M": 1})
+    first, *others = (
+        run.in_emulator(run.persistent_product(136, 72, 200, dtype=BF16, blocks=2, seed=0, **each))[0]
+        for each in constants
+    )
+    for other in others:
+        assert first.tobytes() == other.tobytes()
 
 
 def found(defect: Defect) -> list[Hazard]:

@@ -95,7 +95,7 @@ def test_products_of_the_probe_in_the_emulator(*, late: bool, registers: bool) -
 
 def box_of(record: dict[str, Any]) -> TensorMap:
     """The map of a record, of a tensor at address 0."""
-    named = {
+    named: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in record.items() if key in TensorMap.__annotations__
     }
     return TensorMap(Pointer("X", 0), **named)

@@ -244,3 +244,16 @@ def test_copies_of_threads_arrive_when_they_have_landed(count: int, noinc: str, 
     report = run(source, a, out, block=(128, 1, 1), options={"late_copies": late})
     np.testing.assert_array_equal(out, a[::-1])
     assert report.ok, report.hazards
+
+
+def test_waits_and_arrivals_are_counted() -> None:
+    # Two warps: 7 rounds, in each of which both wait and all 32 threads of both arrive.
+    counters = ring(RIGHT, {})[0].counters
+    assert (counters.mbarrier_waits, counters.mbarrier_arrivals) == (2 * 7, 2 * 7 * 32)
+    # A wait that times out and is tried again counts once.
+    body = SPIN.replace("ELSE", "").replace("tries == 3", "tries == 1").replace("break", "arrive(at)")
+    counters = run(body, np.zeros(32, np.int32), block=(1, 1, 1)).counters
+    assert (counters.mbarrier_waits, counters.mbarrier_arrivals) == (1, 1)
+    # Every test counts.
+    counters = run(PHASES, np.zeros(10, np.uint32)).counters
+    assert (counters.mbarrier_waits, counters.mbarrier_arrivals) == (9, 8)

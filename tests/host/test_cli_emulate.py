@@ -270,6 +270,53 @@ def test_dynamic_shared_memory(folder: Path, capsys: pytest.CaptureFixture[str])
     assert asked(*command, code=cli.FAILED, capsys=capsys)["hazards"][0]["kind"] == "out-of-bounds"
 
 
+BULK = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 o) {
+  .reg .b64 x, o; .reg .pred done; .shared .align 128 .b8 tile[256]; .shared .align 8 .b64 full;
+  ld.param.u64 x, [x]; ld.param.u64 o, [o];
+  mbarrier.init.shared::cta.b64 [full], 1;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [full], 256;
+  cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [tile], [x], 256, [full];
+WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 done, [full], 0;
+  @!done bra WAIT;
+  cp.async.bulk.global.shared::cta.bulk_group [o], [tile], 128;
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+  ret;
+}
+"""
+
+
+def test_bulk_copies_and_their_barriers_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bulk.ptx").write_text(BULK)
+    arguments = [
+        "emulate",
+        "bulk.ptx",
+        "--grid",
+        "1",
+        "--block",
+        "1",
+        "--arg",
+        "random:f32:64",
+        "--arg",
+        "zeros:f32:32",
+    ]
+    assert main(arguments) == cli.OK
+    said = capsys.readouterr().out
+    for count in ("bulk_loads", "bulk_load_sectors", "bulk_store_bytes", "mbarrier_waits", "mbarrier_arrivals"):
+        assert count in said
+    assert re.search(r"PTX line 9 +1 : 8 +cp\.async\.bulk\.shared", said)
+    assert re.search(r"PTX line 13 +1 : 4 +cp\.async\.bulk\.global", said)
+    assert "global, cp.async, bulk: requests : 32-byte sectors" in said
+    lines = asked(*arguments, capsys=capsys)["by_line"]
+    assert lines["PTX line 9"]["bulk_load_bytes"] == 256
+    assert lines["PTX line 8"]["mbarrier_arrivals"] == 1
+    assert lines["PTX line 11"]["mbarrier_waits"] == 1
+
+
 def test_headers_of_other_folders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "elsewhere").mkdir()
     (folder / "scale.cuh").rename(folder / "elsewhere" / "scale.cuh")

@@ -36,6 +36,8 @@ _TRAFFIC = (
     ("shared loads", "shared_load_wavefronts_ideal", "shared_load_wavefronts"),
     ("stores", "shared_store_wavefronts_ideal", "shared_store_wavefronts"),
 )
+# Columns for kernels that have bulk copies.
+_BULK = (("bulk loads", "bulk_loads", "bulk_load_sectors"), ("stores", "bulk_stores", "bulk_store_sectors"))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -326,19 +328,21 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
     counts = _counted(report.counters.as_dict())
     yield Text()
     yield table("Counts", [("what", "left"), ("count", "right")], [[n, f"{count:,}"] for n, count in counts.items()])
-    rows = []
+    bulk = [column for column in _BULK if column[1] in counts]
+    rows, columns = [], (*_TRAFFIC, *bulk)
     for location, line in sorted(report.by_line.items(), key=lambda item: _by_number(item[0])):
-        pairs = [(getattr(line, first), getattr(line, second)) for _, first, second in _TRAFFIC]
-        if any(second for _, second in pairs) or line.atomics:
-            cells = [f"{first:,} : {second:,}" if second else "" for first, second in pairs]
+        pairs = [(getattr(line, first), getattr(line, second)) for _, first, second in columns]
+        if any(first or second for first, second in pairs) or line.atomics:
+            cells = [f"{first:,} : {second:,}" if first or second else "" for first, second in pairs]
             rows.append(
                 [location, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(location, ""))]
             )
     if rows:
         yield Text()
-        headings = [("line", "left"), *((name, "right") for name, *_ in _TRAFFIC), ("atomics", "right"), ("", "left")]
+        headings = [("line", "left"), *((name, "right") for name, *_ in columns), ("atomics", "right"), ("", "left")]
         yield table("Memory traffic by line", headings, rows)
-        yield Text("global, cp.async: requests : 32-byte sectors; shared: fewest wavefronts possible : wavefronts")
+        copies = "cp.async, bulk" if bulk else "cp.async"
+        yield Text(f"global, {copies}: requests : 32-byte sectors; shared: fewest wavefronts possible : wavefronts")
 
 
 def _lines(file: Path) -> dict[str, str]:

@@ -162,7 +162,7 @@ class BulkUnit:
 
     def _offsets(self, block: int, chunks: Ints) -> Ints:
         """Chunks of a block as offsets in its window."""
-        return chunks * _CHUNK - int(self.origin(Spans(np.array([block]), np.zeros(1, np.int64)))[0])
+        return chunks * _CHUNK - (block * self.machine.geometry.shared_stride - self.machine.shared.start)
 
     # Stores
 
@@ -177,8 +177,8 @@ class BulkUnit:
     def check_written(self, column: int, block: int, chunks: Ints) -> None:
         """Report a thread that copies from bytes of shared memory that nothing was stored to."""
         machine = self.machine
-        unset = np.flatnonzero(machine.written.reshape(-1, _CHUNK)[chunks] == 0)
-        if len(unset):
+        if not (machine.written.view("c16")[chunks] == _WRITTEN.view("c16")).all():
+            unset = np.flatnonzero(machine.written.reshape(-1, _CHUNK)[chunks] == 0)
             chunk, byte = divmod(int(unset[0]), _CHUNK)
             where = machine.describe("shared", int(self._offsets(block, chunks[chunk : chunk + 1])[0]) + byte)
             thread = machine.geometry.thread_name(column)
