@@ -181,11 +181,14 @@ class BulkUnit:
             unset = np.flatnonzero(machine.written.reshape(-1, _CHUNK)[chunks] == 0)
             chunk, byte = divmod(int(unset[0]), _CHUNK)
             where = machine.describe("shared", int(self._offsets(block, chunks[chunk : chunk + 1])[0]) + byte)
-            thread = machine.geometry.thread_name(column)
-            message = (
-                f"{machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in {self.i.text!r}"
-            )
-            machine.hazards.add("uninitialised-shared", self.where, message, self.i)
+            self._report_unset("uninitialised-shared", column, where)
+
+    def _report_unset(self, kind: str, column: int, where: str) -> None:
+        """Report a thread that copies from memory that nothing was stored to."""
+        machine = self.machine
+        thread = machine.geometry.thread_name(column)
+        message = f"{machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in {self.i.text!r}"
+        machine.hazards.add(kind, self.where, message, self.i)
 
     # Events
 
@@ -249,12 +252,7 @@ class BulkUnit:
             unset = np.flatnonzero(memory.written[1][start - memory.start : end - memory.start] == 0)
             if len(unset):
                 where = self.machine.space.describe(start + int(unset[0]))
-                thread = self.machine.geometry.thread_name(column)
-                message = (
-                    f"{self.machine.launch.kernel}: {thread} copies from {where}, where nothing was stored, in "
-                    f"{self.i.text!r}"
-                )
-                self.machine.hazards.add("uninitialised-global", self.where, message, self.i)
+                self._report_unset("uninitialised-global", column, where)
                 return
 
 
