@@ -82,7 +82,7 @@ def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
         machine.progress += 1
         if events is not None:
             for store in done:
-                events.agent_joined(store.agent, *machine.threads(np.array([store.column])), reads_only=reads_only)
+                events.agent_joined(store.agent, *machine.threads(np.array([store.column])))
 
     return call
 

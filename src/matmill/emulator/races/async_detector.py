@@ -282,9 +282,8 @@ class AsyncDetector(RaceDetector):
             self._reports.keep(MBARRIER, "shared", barrier[1], phases.start[0], user)
         phases.opened = joined(phases.opened, self._threads.finished(agent))
 
-    def agent_joined(self, agent: int, warps: Ints, lanes: Flags, *, reads_only: bool = False) -> None:
+    def agent_joined(self, agent: int, warps: Ints, lanes: Flags) -> None:
         """Threads have waited for an agent, or for its reads alone: those of shared memory are all it has then."""
-        del reads_only
         self._threads.acquire(self._threads.finished(agent), warps, lanes)
 
     def exited(self, block: int, where: int) -> None:

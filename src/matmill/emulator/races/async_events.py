@@ -40,7 +40,7 @@ class AsyncEvents(Protocol):
     def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
         """An agent, issued by the instruction ``where``, is done and releases that into the barrier's open phase."""
 
-    def agent_joined(self, agent: int, warps: Ints, lanes: Lanes, *, reads_only: bool = False) -> None:
+    def agent_joined(self, agent: int, warps: Ints, lanes: Lanes) -> None:
         """Threads have waited for an agent, or for its reads alone."""
 
     def proxy_fence(self, warps: Ints, lanes: Lanes) -> None:
