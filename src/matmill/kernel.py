@@ -21,12 +21,12 @@ _MOST_IN_CLUSTER = 8
 
 @dataclass(frozen=True)
 class GemmOperands:
-    """Pointers and scalars of one product. ``c`` and ``d`` may be the same matrix.
+    """Pointers and scalars of one product. ``c`` and ``d`` may be the same matrix; ``bias`` is that of the epilogue.
 
     ``workspace`` is memory for kernels that need it (see :meth:`Kernel.workspace`), aligned to 16 bytes, with arbitrary
     contents. ``counter`` is a 32-bit word for kernels that count their blocks (see :meth:`Kernel.counts`), 0 before and
     after the launch; None means there is none. A starts ``a_first`` elements after ``a``, B ``b_first`` after ``b``: a
-    plan binds pointers by their six names, so no pointer may point into the middle of one.
+    plan binds pointers by their names, so no pointer may point into the middle of one.
     """
 
     a: Pointer
@@ -39,6 +39,7 @@ class GemmOperands:
     counter: Pointer | None = None
     a_first: int = 0
     b_first: int = 0
+    bias: Pointer | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class AuxLaunch(Generic[P]):
     """A launch that a kernel needs before or after its own; a program by itself.
 
     ``geometry`` and ``arguments`` get the problem and the constants of the main kernel. ``needed`` says whether that
-    problem and those constants need the launch; None means always. ``pdl`` is that of its ``Launch``.
+    problem and those constants need the launch; None means always. ``pdl`` is that of its ``Launch``. ``constants``
+    gives those that depend on the problem, in addition to ``config``.
     """
 
     entry: str
@@ -88,6 +90,13 @@ class AuxLaunch(Generic[P]):
     arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     needed: Callable[[P, Config], bool] | None = None
     pdl: bool = False
+    constants: Callable[[P], dict[str, int]] | None = None
+
+    def of_problem(self, problem: P) -> AuxLaunch[P]:
+        """The launch with the constants that depend on the problem."""
+        if self.constants is None:
+            return self
+        return replace(self, config=self.config.replace(**self.constants(problem)), constants=None)
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,7 @@ class Kernel(Generic[P]):
 
     def _needed(self, aux: tuple[AuxLaunch[P], ...], problem: P) -> tuple[AuxLaunch[P], ...]:
         """Those of ``aux`` that ``problem`` needs."""
-        return tuple(one for one in aux if one.needed is None or one.needed(problem, self.config))
+        return tuple(one.of_problem(problem) for one in aux if one.needed is None or one.needed(problem, self.config))
 
     def with_config(self, config: Config) -> Kernel[P]:
         """The same kernel with other constants."""

@@ -34,7 +34,8 @@ class TensorMap:
     the 16-byte chunks of the box are exchanged in shared memory. Of each ``element_strides`` elements of a dimension
     one is copied (none given: every element; the first dimension's counts with ``interleave`` alone). ``interleave``
     is 0, or 16 or 32 bytes of channels that are neighbours. ``promotion`` is 0, or the 64, 128 or 256 bytes that L2
-    reads at once. With ``nan_fill`` what is loaded from outside the tensor is NaN, else zeros.
+    reads at once. With ``nan_fill`` what is loaded from outside the tensor is NaN, else zeros. The tensor starts
+    ``first`` bytes after the pointer's address.
 
     The 128 bytes that the device reads hold the tensor's address, so an executor encodes them for each launch
     (:func:`matmill.tensor_map.encode`).
@@ -53,6 +54,7 @@ class TensorMap:
     interleave: int = 0
     promotion: int = 256
     nan_fill: bool = False
+    first: int = 0
 
     def __post_init__(self) -> None:
         if not self.element_strides:

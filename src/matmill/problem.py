@@ -8,6 +8,42 @@ from matmill.dtypes import F32, DType
 
 Strides = tuple[int, int]
 
+#: What an epilogue may apply to each output, in the order of ``include/matmill/dtype/activation.cuh``, from 1 on.
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+#: How a product is summed: in the type's own way; with each 128 of k promoted to a separate float32 sum; or with
+#: float32 elements rounded to tf32, which tensor cores multiply.
+PRECISIONS = ("default", "high", "tf32")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of alpha * A @ B + beta * C before it is rounded: a bias is added, then an activation applied.
+
+    ``bias`` is ``"row"`` for a vector of n elements, of which each column gets one, ``"column"`` for one of m elements,
+    of which each row gets one, or None; ``bias_stride`` is its stride in elements. Its type is that of A.
+    ``activation`` is one of :data:`ACTIVATIONS`, or None.
+    """
+
+    bias: str | None = None
+    bias_stride: int = 1
+    activation: str | None = None
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants by which device code knows the epilogue.
+
+        >>> Epilogue("row", activation="gelu").constants
+        {'BIAS': 1, 'ACTIVATION': 2}
+        """
+        return {
+            "BIAS": 0 if self.bias is None else 1 + ("row", "column").index(self.bias),
+            "ACTIVATION": 0 if self.activation is None else 1 + ACTIVATIONS.index(self.activation),
+        }
+
+
+#: D is just rounded.
+NO_EPILOGUE = Epilogue()
+
 
 @dataclass(frozen=True)
 class Gemm:
@@ -20,6 +56,7 @@ class Gemm:
     start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is that of the first element, where it is
     known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says that B is
     the transpose of A in the same memory: B's strides are A's, swapped. Scalars are arguments, not part of the problem.
+    ``out_dtype`` is the type of C and D where it is not that of A and B. ``precision`` is one of :data:`PRECISIONS`.
 
     >>> Gemm(m=2, n=3, k=4).flops
     48
@@ -45,6 +82,19 @@ class Gemm:
     gram: bool = False
     a_start_align: int | None = None
     b_start_align: int | None = None
+    epilogue: Epilogue = NO_EPILOGUE
+    out_dtype: DType | None = None
+    precision: str = "default"
+
+    @property
+    def d_dtype(self) -> DType:
+        """The type of C and D."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def plain(self) -> bool:
+        """Whether D is rounded to the type of A and B, in the type's own precision, and nothing else is done to it."""
+        return self.epilogue == NO_EPILOGUE and self.d_dtype is self.dtype and self.precision == "default"
 
     @property
     def flops(self) -> int:
@@ -60,7 +110,8 @@ class Gemm:
         counts = [1 if stride == 0 else self.batch for stride in self.batch_strides]
         b = 0 if self.gram else self.k * self.n
         sizes = (self.m * self.k, b, self.m * self.n if self.has_c else 0, self.m * self.n)
-        return sum(count * size for count, size in zip(counts, sizes, strict=True)) * self.dtype.itemsize
+        nbytes = (self.dtype.itemsize, self.dtype.itemsize, self.d_dtype.itemsize, self.d_dtype.itemsize)
+        return sum(count * size * each for count, size, each in zip(counts, sizes, nbytes, strict=True))
 
     @property
     def a_row_col(self) -> Strides:

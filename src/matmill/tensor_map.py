@@ -104,11 +104,12 @@ _TILED = (0, 2)
 
 
 def encode(tensor: TensorMap, address: int) -> bytes:
-    """The 128 bytes of ``tensor`` at ``address``, whatever address its pointer has.
+    """The 128 bytes of ``tensor`` where its pointer has ``address``, whatever address that is in the record.
 
     Raises :class:`~matmill.errors.ArgumentError` for what the driver refuses, and
     :class:`~matmill.errors.UnknownNameError` for another element type.
     """
+    address += tensor.first
     _check_address(f"{_LABEL} of {tensor.pointer.name}", address, tensor.interleave)
     return (_shape_bits(tensor) | address).to_bytes(TensorMap.NBYTES, "little")
 

@@ -32,6 +32,13 @@ def bits_set(at: int, width: int, value: int) -> bytes:
     return (number & ~((1 << width) - 1 << at) | value << at).to_bytes(128, "little")
 
 
+def test_a_tensor_may_start_behind_its_pointer() -> None:
+    behind = changed(TENSOR, first=256)
+    assert decode(encode(behind, ADDRESS)).pointer.address == ADDRESS + 256
+    with pytest.raises(ArgumentError, match="multiple of 16"):
+        encode(changed(TENSOR, first=8), ADDRESS)
+
+
 @pytest.mark.parametrize("record", GOLDEN, ids=lambda record: f"{record['element']} {len(record['sizes'])}d")
 def test_maps_have_the_bytes_that_the_driver_writes(record: dict[str, Any]) -> None:
     record = dict(record)
