@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.gemm import tiles
+from lab.gemm import tiles, wgmma_tiles
 from lab.inner.search import read as read_inner
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
 from matmill.bench.problems.inner import layout_of
-from matmill.cost import hgemm, inner, transpose_add
+from matmill.cost import hgemm, inner, transpose_add, wgmma
 from matmill.problem import Geam
 
 
@@ -77,5 +77,25 @@ MODELS: dict[str, Fitted] = {
         ),
         read_transpose_add,
         alignment_of,
+    ),
+    "wgmma": Fitted(
+        Model(
+            wgmma.DEFAULT,
+            wgmma.demand,
+            wgmma.times,
+            Path(wgmma.__file__),
+            {
+                "read_share": (0.5, 1.0),
+                "copy_share": (0.5, 1.0),
+                "mma_share": (0.5, 1.1),
+                "exposed": (0.01, 1.0),
+                "shared_bytes": (100.0, 256.0),
+                "line_cycles": (0.25, 8.0),
+                "pace_overlap": (1.0, 32.0),
+                "overlap": (1.0, 16.0),
+            },
+        ),
+        wgmma_tiles.read,
+        tiles.alignment_of,
     ),
 }

@@ -105,8 +105,9 @@ class Kernel(Generic[P]):
 
     ``package`` is the Python package whose folder holds ``kernel.cuh``. ``why_not_config`` is the one place that
     knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into
-    a grid, ``arguments`` gives the entry point's arguments. ``parameters`` declares the parameters that are generated;
-    None where the entry point spells them out, as rungs do: they show ``__restrict__``.
+    a grid, ``arguments`` gives the entry point's arguments for problem, constants and operands. ``parameters``
+    declares the parameters that are generated; None where the entry point spells them out, as rungs do: they show
+    ``__restrict__``.
 
     ``before`` and ``after`` are the launches around the kernel's own; ``workspace_bytes`` is the size of the workspace
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the
@@ -118,7 +119,7 @@ class Kernel(Generic[P]):
     package: str
     config: Config
     geometry: Callable[[P, Config], Geometry]
-    arguments: Callable[[P, GemmOperands], tuple[Argument, ...]]
+    arguments: Callable[[P, Config, GemmOperands], tuple[Argument, ...]]
     why_not_config: Callable[[P, Config, Arch], str | None]
     before: tuple[AuxLaunch[P], ...] = ()
     after: tuple[AuxLaunch[P], ...] = ()
@@ -188,8 +189,8 @@ class Kernel(Generic[P]):
         if not self.counts(problem):
             operands = replace(operands, counter=None)
         config = self.config
-        rewritten = (problem, operands) if self.rewrite is None else self.rewrite(problem, config, operands)
-        own = self, _launch(self, self.geometry(problem, config), self.arguments(*rewritten), pdl=self.pdl)
+        given, bound = (problem, operands) if self.rewrite is None else self.rewrite(problem, config, operands)
+        own = self, _launch(self, self.geometry(problem, config), self.arguments(given, config, bound), pdl=self.pdl)
 
         def around(aux: tuple[AuxLaunch[P], ...]) -> list[tuple[Program, Launch]]:
             return [

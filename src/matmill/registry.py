@@ -15,6 +15,7 @@ from matmill.cost import gemm as gemm_cost
 from matmill.cost import hgemm as hgemm_cost
 from matmill.cost import inner as inner_cost
 from matmill.cost import transpose_add as transpose_add_cost
+from matmill.cost import wgmma as wgmma_cost
 from matmill.kernel import Kernel, P
 from matmill.kernels.gemm import GEMM, space_where_wide
 from matmill.kernels.hgemm import HGEMM
@@ -26,6 +27,8 @@ from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
 from matmill.kernels.transpose_small import space as small_space
+from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma import space as wgmma_space
 from matmill.problem import Geam, Gemm
 from matmill.tiling.transpose import space as transpose_space
 
@@ -67,6 +70,7 @@ class Production(Generic[P]):
 PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, space_where_wide, gemm_cost.explain),
     Production(HGEMM, hgemm_space, hgemm_cost.explain),
+    Production(WGMMA, wgmma_space, wgmma_cost.explain),
     Production(INNER, space_where_long, inner_cost.explain),
 )
 

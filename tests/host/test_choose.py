@@ -24,7 +24,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry((-(-problem.m // config["BM"]), 1, 1), (32, 1, 1), config["SHARED"])
 
 
-def _arguments(_problem: Gemm, _operands: GemmOperands) -> tuple[()]:
+def _arguments(_problem: Gemm, _config: Config, _operands: GemmOperands) -> tuple[()]:
     return ()
 
 

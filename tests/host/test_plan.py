@@ -59,7 +59,7 @@ class Recorder:
         return launched
 
 
-def _first(_problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def _first(_problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, np.int32(5), operands.b, operands.workspace or Pointer("workspace", 0))
 
 

@@ -167,7 +167,7 @@ def test_why_not_refuses_what_the_parameters_cannot_say(label: str) -> None:
 @each_rung
 def test_arguments_follow_the_parameters(rung: Rung[Gemm]) -> None:
     a, b, c, d = (Pointer(name, 256 * i) for i, name in enumerate("ABCD", start=1))
-    args = rung.kernel.arguments(Gemm(256, 512, 768), GemmOperands(a, b, c, d, alpha=2.0, beta=3.0))
+    args = rung.kernel.arguments(Gemm(256, 512, 768), rung.kernel.config, GemmOperands(a, b, c, d, alpha=2.0, beta=3.0))
     scalars = (np.int32(256), np.int32(512), np.int32(768), np.float32(2), np.float32(3))
     assert args == (a, b, d, *scalars)
     assert [type(x) for x in args[3:]] == [type(x) for x in scalars]

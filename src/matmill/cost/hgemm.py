@@ -266,8 +266,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         stored_bytes=float(outputs * (ELEMENT_BYTES if whole else problem.dtype.accumulator.itemsize)),
         bytes=float(problem.least_bytes),
         repacked=float(bool(copies)),
-        repacked_bytes=float(sum(_repacked_bytes(one) for one in copies)),
-        repacked_lines=float(sum(_repacked_lines(one) for one in copies)),
+        repacked_bytes=float(sum(repacked_bytes(one) for one in copies)),
+        repacked_lines=float(sum(repacked_lines(one) for one in copies)),
         split=float(not whole),
         partial_bytes=float(
             0 if whole else slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
@@ -315,13 +315,13 @@ def _repacked(problem: Gemm, config: Config) -> tuple[str, ...]:
     return names[:1] if problem.gram and len(names) == 2 else names
 
 
-def _repacked_bytes(made: RepackedMatrix) -> float:
+def repacked_bytes(made: RepackedMatrix) -> float:
     """Bytes that repacking reads (whole sectors where elements are apart) and writes."""
     read = min(_SECTOR, ELEMENT_BYTES * max(1, abs(made.stride)))
     return float(made.count * made.runs * (made.length * read + made.pitch * ELEMENT_BYTES))
 
 
-def _repacked_lines(made: RepackedMatrix) -> float:
+def repacked_lines(made: RepackedMatrix) -> float:
     """Cache lines that repacking looks up: from lane to lane a load's elements are 8 elements apart."""
     apart = min(1.0, max(1, abs(made.stride)) * _VECTOR * ELEMENT_BYTES / _LINE)
     return made.count * made.runs * made.length * apart / made.width

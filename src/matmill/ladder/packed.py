@@ -19,7 +19,7 @@ from matmill.launch import Argument
 from matmill.problem import Gemm
 
 
-def packed_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def packed_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of every rung, in order."""
     return (
         operands.a,

@@ -281,7 +281,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
     )
 
 
-def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     views = {"x": problem.x, "y": problem.y or View((0, 0)), "d": problem.d}
     strides: dict[str, int] = {}
     for name, view in views.items():

@@ -51,7 +51,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     )
 
 
-def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return STRIDED.pack(problem.dtype, **strided_values(problem, operands))
 
 

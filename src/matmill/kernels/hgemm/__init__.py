@@ -72,7 +72,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     )
 
 
-def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     firsts = {"a_first": operands.a_first, "b_first": operands.b_first}
     return _PARAMETERS.pack(problem.dtype, **strided_values(problem, operands), **firsts)
 

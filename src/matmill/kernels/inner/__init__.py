@@ -39,7 +39,7 @@ def _geometry(problem: Gemm, config: Config) -> Geometry:
     )
 
 
-def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     a_batch, b_batch, *_ = problem.batch_strides
     (e_row, e_k), (f_k, f_column) = problem.a_row_col, problem.b_row_col
     return _PARAMETERS.pack(
@@ -141,7 +141,7 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
     """The launch after the last :func:`piece`: it makes D of the totals, which are its workspace."""
     reduce = REDUCE_TOTALS
 
-    def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+    def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
         return reduce.arguments(problem, kernel.config, operands)
 
     return Kernel(

@@ -198,7 +198,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
     return launch(config, chunks)
 
 
-def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     problem, operands = transposed_first(problem, operands)
     y = problem.y or View((0, 0))
     return _PARAMETERS.pack(

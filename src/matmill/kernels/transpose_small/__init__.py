@@ -90,7 +90,7 @@ def _geometry(problem: Geam, config: Config) -> Geometry:
     return launch(config, ceil_div(problem.batch, config["G"]))
 
 
-def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     problem, operands = transposed_first(problem, operands)
     return _PARAMETERS.pack(
         problem.dtype,

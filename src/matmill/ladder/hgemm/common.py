@@ -24,7 +24,7 @@ from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, threads, why_not_ten
 _MOST_SUMS = 128
 
 
-def arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of every rung, in order."""
     return (
         operands.a,

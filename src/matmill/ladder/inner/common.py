@@ -50,13 +50,13 @@ def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
     return tuple(np.int64(x) for x in (problem.k, *problem.a_row_col, *problem.b_row_col))
 
 
-def any_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def any_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
     sizes = (np.int32(problem.m), np.int32(problem.n))
     return (operands.a, operands.b, workspace(operands), *sizes, *lengths_and_strides(problem))
 
 
-def fixed_size_arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
+def fixed_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     """The parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
     return (operands.a, operands.b, workspace(operands), *lengths_and_strides(problem))
 
@@ -183,7 +183,7 @@ def atomic_kernel(
     entry: str,
     package: str,
     config: Config,
-    arguments: Callable[[Gemm, GemmOperands], tuple[Argument, ...]],
+    arguments: Callable[[Gemm, Config, GemmOperands], tuple[Argument, ...]],
     why_not_config: Callable[[Gemm, Config, Arch], str | None],
 ) -> Kernel[Gemm]:
     """A kernel whose blocks add atomically to one sum per output."""

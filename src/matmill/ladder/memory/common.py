@@ -76,7 +76,7 @@ def _fill_geometry(problem: Fill, _config: Config) -> Geometry:
     return Geometry(grid=(ceil_div(problem.rows * problem.columns, _THREADS), 1, 1), block=(_THREADS, 1, 1))
 
 
-def _fill_arguments(problem: Fill, operands: GemmOperands) -> tuple[Argument, ...]:
+def _fill_arguments(problem: Fill, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     # The matrix to fill is the one that is written: d.
     return (operands.d, np.int64(problem.rows * problem.columns), np.uint32(problem.seed))
 

@@ -42,7 +42,7 @@ def _geometry(columns: int) -> Callable[[Geam, Config], Geometry]:
     return geometry
 
 
-def _arguments(problem: Geam, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     wide = problem.dtype.accumulator
     y = problem.y or View((0, 0))  # why_not refuses a problem without Y
     return (

@@ -22,6 +22,18 @@ __device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&x)[4
   }
 }
 
+// The first two of them; lanes 16 to 31 give no address.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void stmatrix(unsigned address, const unsigned (&x)[2]) {
+  if constexpr (TRANSPOSED) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(x[0]), "r"(x[1])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(x[0]), "r"(x[1])
+                 : "memory");
+  }
+}
+
 // Two elements of a row for stmatrix(), rounded from float32 by one instruction.
 __device__ __forceinline__ unsigned rounded_pair(Half, float lower, float upper) {
   unsigned pair;

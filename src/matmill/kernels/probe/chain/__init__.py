@@ -26,7 +26,7 @@ def _geometry(_problem: Chain, _config: Config) -> Geometry:
     return Geometry(grid=(1, 1, 1), block=(32, 1, 1))
 
 
-def _arguments(problem: Chain, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Chain, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int32(problem.trips))
 
 

@@ -70,7 +70,7 @@ def ends_at(order: Ints, problem: Chase, config: Config, stride: int) -> int:
     return int(order[(at + problem.steps(config)) % len(order)]) * stride
 
 
-def _arguments(problem: Chase, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: Chase, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int64(problem.start), np.int32(problem.warm), np.int32(problem.trips))
 
 

@@ -11,7 +11,7 @@ def _one_warp(_problem: None, _config: Config) -> Geometry:
     return Geometry(grid=(1, 1, 1), block=(32, 1, 1))
 
 
-def _nothing(_problem: None, _operands: GemmOperands) -> tuple[Argument, ...]:
+def _nothing(_problem: None, _config: Config, _operands: GemmOperands) -> tuple[Argument, ...]:
     return ()
 
 

@@ -31,7 +31,7 @@ def _geometry(problem: MultiplyAdds, config: Config) -> Geometry:
     return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
 
 
-def _arguments(problem: MultiplyAdds, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: MultiplyAdds, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int32(problem.trips))
 
 

@@ -74,7 +74,7 @@ def _geometry(problem: MatrixProducts, config: Config) -> Geometry:
     return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
 
 
-def _arguments(problem: MatrixProducts, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: MatrixProducts, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int32(problem.trips))
 
 

@@ -30,7 +30,7 @@ def _geometry(problem: SharedReads, config: Config) -> Geometry:
     return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
 
 
-def _arguments(problem: SharedReads, operands: GemmOperands) -> tuple[Argument, ...]:
+def _arguments(problem: SharedReads, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.d, np.int32(problem.trips))
 
 

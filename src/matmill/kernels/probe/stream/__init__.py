@@ -36,15 +36,15 @@ def _geometry(problem: Stream, config: Config) -> Geometry:
     return Geometry(grid=(problem.blocks, 1, 1), block=(config["THREADS"], 1, 1))
 
 
-def _read(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+def _read(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int64(problem.vectors), np.int32(problem.passes))
 
 
-def _copy(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+def _copy(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.a, operands.d, np.int64(problem.vectors))
 
 
-def _write(problem: Stream, operands: GemmOperands) -> tuple[Argument, ...]:
+def _write(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
     return (operands.d, np.int64(problem.vectors), np.uint32(problem.value))
 
 

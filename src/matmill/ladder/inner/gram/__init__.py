@@ -74,8 +74,8 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return shares_a_block(problem, config, _outputs(problem.m, config["T"]), config["S"])
 
 
-def _arguments(problem: Gemm, operands: GemmOperands) -> tuple[Argument, ...]:
-    e, _, partial_sums, k, e_row, *_ = fixed_size_arguments(problem, operands)
+def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    e, _, partial_sums, k, e_row, *_ = fixed_size_arguments(problem, config, operands)
     return e, partial_sums, k, e_row
 
 

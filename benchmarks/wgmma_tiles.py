@@ -1,0 +1,227 @@
+"""Time every configuration of the warp-specialised kernel beside torch.mm, on one GPU of compute capability 9.0.
+
+    python benchmarks/wgmma_tiles.py --out benchmarks/results/wgmma_tiles_h200.json --seconds 480
+
+Squares and rectangles, aligned and odd ones, in float16 and bfloat16, with B's rows contiguous along n and along k. All
+kernels are compiled first, by as many processes as there are cores. Each result is compared with float64 in rows drawn
+at random, and as a whole with torch's float32. Then all configurations of a problem and torch.mm run interleaved with
+a cold L2 cache. The record is written after each problem: a run that is given an earlier one's file goes on where that
+ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.enqueue import enqueuer
+from lab.gemm.wgmma_tiles import LIBRARY, packed
+from matmill.arch import get
+from matmill.bench.environment import describe
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
+from matmill.config import Config
+from matmill.dtypes import BF16, F16, DType
+from matmill.jit.compile import compile_source
+from matmill.jit.source import Source, generate
+from matmill.jit.steps import binaries
+from matmill.kernel import GemmOperands
+from matmill.kernels.wgmma import WGMMA, space
+from matmill.launch import Pointer
+from matmill.problem import Gemm
+from matmill.runtime.gpu import GPU
+from matmill.tiling.wgmma import Shape, configured, lines, unaligned
+
+SQUARES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
+#: Products of language models, and others that fill a GPU badly.
+RECTANGLES = (
+    (1, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (128, 14336, 4096), (512, 4096, 14336), (2048, 4096, 4096),
+    (8192, 1280, 8192), (8192, 28672, 4096), (2048, 512, 512), (256, 256, 8192), (1000, 1000, 1000),
+)  # fmt: skip
+ODD = ((4097, 4097, 4097), (4096, 4095, 4096), (1023, 1023, 1023), (8191, 1000, 513))
+#: Tiles that no product is given, to see what the choice of shapes costs.
+EXTRA = (Shape(128, 256, 2), Shape(128, 160, 2, pingpong=True))
+#: SMs that are given clusters: where GPCs have odd numbers of them, not all can have one.
+FEWER_SMS = (128, 120)
+#: Raster groups to compare on large products.
+GROUPS, LARGE = (4, 8, 16, 32), 4096
+_CHECKED, _TOLERANCE = 32, 2.0**-6
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem with packed matrices: B's rows are contiguous along n (``"row"``) or along k (``"column"``)."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    layout: str
+
+    @property
+    def problem(self) -> Gemm:
+        """With the alignment that packed rows have."""
+        return packed(self.m, self.n, self.k, self.dtype, self.layout)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """How a record names it."""
+        return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name, "layout": self.layout}
+
+
+def tasks() -> Iterator[Task]:
+    """Every problem, the more telling ones first: bfloat16 in both layouts, then float16."""
+    shapes = [*((n, n, n) for n in SQUARES), *RECTANGLES, *ODD]
+    for dtype in (BF16, F16):
+        for layout in ("column", "row"):
+            yield from (Task(m, n, k, dtype, layout) for m, n, k in shapes)
+
+
+def configs_of(problem: Gemm) -> list[Config]:
+    """Every legal configuration of the kernel's space, and the extra ones of large problems."""
+    arch = get("h200")
+    found = list(space(problem, arch))
+    if min(problem.m, problem.n) >= LARGE // 2:
+        repack = unaligned(problem)
+        shapes = [shape for shape in EXTRA if lines(problem, "B").along_k or shape.bn % 64 == 0]
+        found += [configured(shape, problem, arch, repack=repack) for shape in shapes]
+        clusters = [config for config in found if config["CLUSTER_M"] * config["CLUSTER_N"] > 1]
+        found += [config.launched(SMS=sms) for config in clusters for sms in FEWER_SMS]
+    if min(problem.m, problem.n) >= LARGE:
+        found += [config.replace(GROUP_M=group) for config in found if _large(config) for group in GROUPS]
+    return [config for config in dict.fromkeys(found) if WGMMA.with_config(config).why_not(problem, arch) is None]
+
+
+def _large(config: Config) -> bool:
+    """Whether it is one of the two largest tiles, without anything special."""
+    special = config["EXCHANGED"] + config["PINGPONG"] + config["CLUSTER_M"] + config["CLUSTER_N"] - 2
+    return not special and config["BM"] * config["BN"] == 128 * 256
+
+
+def sources(problem: Gemm, configs: Sequence[Config]) -> Iterator[Source]:
+    """The translation units of all launches."""
+    a, b, d, workspace = (Pointer(name, 256) for name in ("A", "B", "D", "workspace"))
+    operands = GemmOperands(a, b, d, d, workspace=workspace)
+    for config in configs:
+        for program, _ in WGMMA.with_config(config).steps(problem, operands):
+            yield generate(program, problem.dtype)
+
+
+def _compile(source: Source) -> None:
+    compile_source(source, get("h200").target)
+
+
+def compile_all(todo: Sequence[Task]) -> int:
+    """Compiles what the tasks need into the cache, in parallel; the number of translation units."""
+    needed = {one.digest: one for task in todo for one in sources(task.problem, configs_of(task.problem))}
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for _ in pool.imap_unordered(_compile, needed.values(), chunksize=4):
+            pass
+    return len(needed)
+
+
+class Measurement:
+    """One task on the GPU: its matrices as torch's tensors, checks, and times."""
+
+    def __init__(self, gpu: GPU, clock: Clock, task: Task) -> None:
+        import torch  # noqa: PLC0415 — the usage needs no GPU
+
+        self.torch, self.gpu, self.clock, self.task = torch, gpu, clock, task
+        kind = getattr(torch, task.dtype.name)
+        self.a = torch.randn(task.m, task.k, device="cuda", dtype=kind)
+        shape = (task.k, task.n) if task.layout == "row" else (task.n, task.k)
+        b = torch.randn(*shape, device="cuda", dtype=kind)
+        self.b = b if task.layout == "row" else b.t()
+        self.d = torch.empty(task.m, task.n, device="cuda", dtype=kind)
+        self.theirs = torch.empty_like(self.d)
+        torch.mm(self.a, self.b, out=self.theirs)
+        # In float32: torch may add the partial sums of 16 bits in 16 bits.
+        self.whole = self.a.float() @ self.b.float()
+        rows = torch.randint(0, task.m, (_CHECKED,), device="cuda")
+        rows[0], rows[-1] = 0, task.m - 1
+        self.rows = rows
+        wide = self.a[rows].double(), self.b.double()
+        self.expected = wide[0] @ wide[1]
+        sums = wide[0].abs() @ wide[1].abs() * (max(task.k, 16) * 2.0**-23)
+        self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
+
+    def excess(self) -> float:
+        """The largest error over its limit in the checked rows; infinite where D as a whole is far from torch's."""
+        error = ((self.d[self.rows].double() - self.expected).abs() / self.limit).max().item()
+        size = self.whole.abs().clip(min=float(self.task.k) ** 0.5)
+        apart = ((self.d.float() - self.whole).abs() / size).max().item()
+        return error if apart <= _TOLERANCE else float("inf")
+
+    def run(self, configs: Sequence[Config]) -> dict[str, float]:
+        """Seconds of each configuration and of the library."""
+        problem, torch = self.task.problem, self.torch
+        room = max(WGMMA.with_config(config).workspace(problem) for config in configs)
+        workspace = torch.empty(room + 16, device="cuda", dtype=torch.uint8)
+        a, b, d = (Pointer(name, one.data_ptr()) for name, one in (("A", self.a), ("B", self.b), ("D", self.d)))
+        operands = GemmOperands(a, b, d, d, workspace=Pointer("workspace", workspace.data_ptr()))
+        competitors = []
+        for config in configs:
+            kernel = WGMMA.with_config(config)
+            launch = enqueuer(self.gpu, binaries(kernel, problem, operands, self.gpu.arch.target))
+            self.d.fill_(float("nan"))
+            torch.cuda.synchronize()
+            launch(self.clock.stream)
+            torch.cuda.synchronize()
+            excess = self.excess()
+            if not excess <= 1:
+                raise SystemExit(f"{self.task.key}, {config}: {excess:.3g} of the allowed error")
+            competitors.append(Competitor(str(config), launch))
+        competitors.append(Competitor(LIBRARY, self._library))
+        timings = self.clock.compare(competitors, seconds_each=0.01, most_rounds=9, settle=0.03)
+        return {one.name: timing.median for one, timing in zip(competitors, timings, strict=True)}
+
+    def _library(self, stream: StreamHandle) -> None:
+        with self.torch.cuda.stream(self.torch.cuda.ExternalStream(stream.address)):
+            self.torch.mm(self.a, self.b, out=self.theirs)
+
+
+def main() -> None:
+    """Measures what the record does not have yet, until the time is over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the record, which is gone on with where it exists")
+    parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
+    parser.add_argument("--most", type=int, default=10**6, help="of how many problems")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    known: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"records": []}
+    done = [{name: record[name] for name in ("m", "n", "k", "dtype", "layout")} for record in known["records"]]
+    todo = [task for task in tasks() if task.key not in done][: arguments.most]
+    print(f"{compile_all(todo)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    gpu = GPU.get(0)
+    known["environment"] = describe(gpu=True)
+    with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
+        for task in todo:
+            if time.monotonic() - begin > arguments.seconds:
+                print(f"the time is over: {len(todo) - todo.index(task)} problems are left", flush=True)
+                break
+            seconds = Measurement(gpu, clock, task).run(configs_of(task.problem))
+            known["records"].append({**task.key, "seconds": seconds})
+            arguments.out.write_text(json.dumps(known, indent=1) + "\n")
+            library = seconds[LIBRARY]
+            ranked = sorted(seconds.keys() - {LIBRARY}, key=seconds.__getitem__)
+            shown = "; ".join(f"{_short(name)} {library / seconds[name]:.3f}" for name in ranked[:4])
+            named = f"{task.m}x{task.n}x{task.k} {task.dtype.name} {task.layout}"
+            print(f"{named}: {library * 1e6:.1f} us, {shown}", flush=True)
+
+
+def _short(name: str) -> str:
+    """The tile of a configuration in a few characters."""
+    c = dict(word.split("=") for word in name.split())
+    tile = f"{c['BM']}x{c['BN']}" + ("p" if c["PINGPONG"] == "1" else "") + f"/{c['STAGES']}"
+    cluster = f" {c['CLUSTER_M']}x{c['CLUSTER_N']}" if c["CLUSTER_M"] + c["CLUSTER_N"] != "11" else ""
+    return f"{tile}{cluster} g{c['GROUP_M']}{' swap' if c['EXCHANGED'] == '1' else ''} k{c['SPLIT_K']}"
+
+
+if __name__ == "__main__":
+    main()

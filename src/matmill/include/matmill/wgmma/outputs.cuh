@@ -1,0 +1,52 @@
+// One output of the warp-specialised product: activation(alpha * sum + beta * C + bias).
+#pragma once
+
+#include "matmill/dtype/activation.cuh"
+#include "matmill/dtype/epilogue.cuh"
+
+namespace matmill {
+
+// The type of C and D: float32, or that of A and B.
+template <class Scalar, bool IS_FLOAT32>
+struct ResultOf {
+  using Type = Scalar;
+};
+template <class Scalar>
+struct ResultOf<Scalar, true> {
+  using Type = float;
+};
+
+// Of one product of a batch. C has D's type Out, the bias that of A and B.
+template <class Scalar, class Out, class Config>
+struct WgmmaOutputs {
+  const Out* C;
+  const Scalar* bias;
+  Index c_row, c_column, bias_stride;
+  float alpha, beta;
+  int m, n;
+
+  __device__ __forceinline__ float bias_of(int index, int extent) const {
+    return index < extent ? NumberOf<Scalar>::up(bias[index * bias_stride]) : 0.0f;
+  }
+
+  // What column biases add to a row.
+  __device__ __forceinline__ float of_row(int row) const {
+    return Config::BIAS == COLUMN_BIAS ? bias_of(row, m) : 0.0f;
+  }
+
+  // What row biases add to a column.
+  __device__ __forceinline__ float of_column(int column) const {
+    return Config::BIAS == ROW_BIAS ? bias_of(column, n) : 0.0f;
+  }
+
+  __device__ __forceinline__ float operator()(float sum, int row, int column, float added) const {
+    float x = alpha * sum;
+    if constexpr (Config::HAS_C) {  // otherwise beta is 0, and C may hold NaN, or not exist
+      if (row < m && column < n) x = blend(alpha, sum, beta, NumberOf<Out>::up(C[row * c_row + column * c_column]));
+    }
+    if constexpr (Config::BIAS != NO_BIAS) x += added;
+    return activated<Config::ACTIVATION>(x);
+  }
+};
+
+}  // namespace matmill

@@ -1,0 +1,185 @@
+"""D = activation(alpha * A @ B + beta * C + bias) on Hopper's tensor cores, by a persistent, warp-specialised kernel.
+
+For float16 and bfloat16 of any layout, and for float32 rounded to tf32 where the caller allows it. Sums are float32 and
+rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a launch before the
+product. Where D has too few tiles to occupy the GPU, split-K gives each tile to several blocks, and a second launch
+adds their partial sums in fixed order. D's transpose may be what is computed (``tiling/wgmma.py``, ``exchanged``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from matmill.arch import Arch, get
+from matmill.config import Config
+from matmill.dtypes import BF16, F16
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.hgemm.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
+from matmill.kernels.wgmma.maps import tensor_maps
+from matmill.launch import Argument, Pointer
+from matmill.lowering import is_long
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split, workspace
+from matmill.tiling.wgmma import (
+    ROWS,
+    SHAPES,
+    as_bound,
+    as_launched,
+    configured,
+    exchanged,
+    lines,
+    threads,
+    unaligned,
+    why_not,
+    why_not_wgmma,
+    work_tiles,
+)
+
+#: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
+_LEAST_STEPS = 4
+#: The most bytes of repacked copies, as of ``kernels/hgemm``.
+_MOST_REPACKED = 2**32
+
+_PARAMETERS = Parameters.of(
+    a_map="matmill::TensorMap",
+    b_map="matmill::TensorMap",
+    d_map="matmill::TensorMap",
+    C="const void*",
+    D="void*",
+    workspace="void*",
+    bias="const Scalar*",
+    m="int",
+    n="int",
+    k="int",
+    slices="int",
+    batch="int",
+    a_batched="int",
+    b_batched="int",
+    c_row="Index",
+    c_column="Index",
+    c_batch="Index",
+    d_row="Index",
+    d_column="Index",
+    d_batch="Index",
+    bias_stride="Index",
+    alpha="float",
+    beta="float",
+)
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering: tiles, A and B exchanged or not, without and (for few tiles) with split-K.
+
+    Operands that TMA cannot read are repacked. There is none for few outputs and a long k, which the inner kernel is
+    for. Where the tensor cores do not take the problem there is only one, so that the reason is given once.
+    """
+    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or (is_long(problem) and problem.plain):
+        return ()
+    if why_not_wgmma(problem, arch) is not None or problem.k == 0:
+        return (configured(SHAPES[0], problem, arch),)
+    found: list[Config] = []
+    for swap in (False, True):
+        launched = exchanged(problem) if swap else problem
+        repack = unaligned(launched)
+        k_major = lines(launched, "B").along_k
+        for shape in SHAPES:
+            if not shape.suits(launched.m, launched.n) or not (k_major or shape.bn % ROWS == 0):
+                continue
+            config = configured(shape, problem, arch, swap=swap, repack=repack)
+            most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
+            cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
+            for slices in splits(work_tiles(launched, config) * cluster, most, 1, arch):
+                if slices > 1:
+                    config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
+                found.append(config)
+    return tuple(found)
+
+
+def _geometry(problem: Gemm, config: Config) -> Geometry:
+    cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
+    clusters = min(work_tiles(as_launched(problem, config), config), config["SMS"] // cluster)
+    return Geometry(
+        grid=(clusters * cluster, 1, 1),
+        block=(threads(config), 1, 1),
+        dynamic_shared=config["SHARED_BYTES"],
+        cluster=(cluster, 1, 1),
+    )
+
+
+def _rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm, GemmOperands]:
+    return rewrite(as_launched(problem, config), config, as_bound(operands, config))
+
+
+def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    a_batch, b_batch, c_batch, d_batch = problem.batch_strides
+    c_row, c_column = problem.c_row_col
+    d_row, d_column = problem.d_row_col
+    if config["PARTIALS"]:  # of the problem before the exchange, packed row-major
+        d_row, d_column = (1, problem.m) if config["EXCHANGED"] else (problem.n, 1)
+    a_map, b_map, d_map = tensor_maps(problem, config, operands)
+    return _PARAMETERS.pack(
+        problem.dtype,
+        a_map=a_map,
+        b_map=b_map,
+        d_map=d_map,
+        C=operands.c,
+        D=operands.d,
+        workspace=workspace(operands),
+        bias=operands.bias or Pointer("no bias", 0),
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        slices=config["SPLIT_K"],
+        batch=problem.batch,
+        a_batched=int(problem.batch > 1 and a_batch != 0),
+        b_batched=int(problem.batch > 1 and b_batch != 0),
+        c_row=c_row,
+        c_column=c_column,
+        c_batch=c_batch,
+        d_row=d_row,
+        d_column=d_column,
+        d_batch=d_batch,
+        bias_stride=problem.epilogue.bias_stride,
+        alpha=operands.alpha,
+        beta=operands.beta,
+    )
+
+
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    reason = why_not(problem, config, arch) or why_not_split(problem, config)
+    if reason is not None:
+        return reason
+    copied = repacked_bytes(as_launched(problem, config), config)
+    return f"repacked copies take {copied} > {_MOST_REPACKED} bytes" if copied > _MOST_REPACKED else None
+
+
+def _workspace_bytes(problem: Gemm, config: Config) -> int:
+    return workspace_bytes(as_launched(problem, config), config)
+
+
+def _repack_geometry(problem: Gemm, config: Config) -> Geometry:
+    return REPACK.geometry(as_launched(problem, config), config)
+
+
+def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return REPACK.arguments(as_launched(problem, config), config, as_bound(operands, config))
+
+
+#: Repacks operands of the problem as it is launched.
+_REPACK: AuxLaunch[Gemm] = replace(REPACK, geometry=_repack_geometry, arguments=_repack_arguments)
+
+WGMMA: Kernel[Gemm] = Kernel(
+    entry="wgmma_gemm",
+    package=__name__,
+    config=configured(SHAPES[0], Gemm(m=128, n=256, k=64, dtype=F16), get("h200")),
+    geometry=_geometry,
+    arguments=_arguments,
+    why_not_config=_why_not,
+    before=(_REPACK,),
+    after=SPLITK_REDUCE,
+    workspace_bytes=_workspace_bytes,
+    rewrite=_rewrite,
+    pdl=True,
+    parameters=_PARAMETERS,
+)

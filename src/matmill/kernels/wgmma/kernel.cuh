@@ -1,0 +1,141 @@
+// D = activation(alpha * A * B + beta * C + bias) on Hopper's tensor cores, float32 sums: a persistent, warp-specialised
+// kernel. One block per SM computes work tiles of BM x BN outputs (schedule.cuh); one thread loads, one to three warp
+// groups multiply and store.
+//
+//   k-step j of a block, stage s = j % STAGES, round = j / STAGES
+//     role                       waits until             how                                then
+//     producer, one thread       s has been read         empty[s], parity (round + 1) % 2   expects bytes, loads A and B
+//     consumers                  s has come              full[s], parity round % 2          products of 128 bytes of k
+//     consumers                  step j - 1 is computed  wgmma_wait<1>                      each warp arrives at empty[s']
+//   tile of a warp group
+//     thread 0 of the group      the last store is read  bulk_wait_read<0>                  named barrier 1 + group
+//     all of the group           staging is free         named barrier 1 + group            stmatrix, proxy fence, barrier
+//     thread 0 of the group      staging is written      named barrier 1 + group            TMA store, commit
+//   PINGPONG: a group's whole tile
+//     all of the group           the other group has     named barrier 4 + group            main loop, then arrives at the
+//                                issued its products                                        other group's barrier
+//
+// full[s] counts one arrival and the bytes of a stage, from whichever block of a cluster they come; empty[s] the warps
+// that read it, in all blocks of the cluster.
+//
+//   one slice of k:     wgmma_gemm ─▶ D
+//   several slices:     wgmma_gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
+//   unaligned A or B:   repack ─▶ copies with 16-byte aligned rows ─▶ wgmma_gemm reads them instead
+#include "matmill/ptx/cluster.cuh"
+#include "matmill/ptx/dependent_launch.cuh"
+#include "matmill/ptx/elect.cuh"
+#include "matmill/ptx/setmaxnreg.cuh"
+#include "matmill/wgmma/epilogue.cuh"
+#include "matmill/wgmma/mainloop.cuh"
+#include "matmill/wgmma/producer.cuh"
+
+using Tile = matmill::WgmmaTile<Scalar, Config>;
+using Shared = matmill::WgmmaShared<Tile>;
+using Ring = matmill::WgmmaRing<Tile::STAGES>;
+using Schedule = matmill::WgmmaSchedule<Tile, Config::GROUP_M>;
+using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
+using Outputs = matmill::WgmmaOutputs<Scalar, Out, Config>;
+
+constexpr bool IN_CLUSTER = Tile::CLUSTER > 1;
+
+__device__ __forceinline__ void wait_for(unsigned barrier, unsigned parity) {
+  if constexpr (IN_CLUSTER) {
+    matmill::ptx::mbarrier_wait_cluster(barrier, parity);
+  } else {
+    matmill::ptx::mbarrier_wait(barrier, parity);
+  }
+}
+
+// Tells the producers of the cluster that this warp has read a stage.
+__device__ __forceinline__ void release(unsigned empty) {
+  const unsigned lane = threadIdx.x % 32;
+  if constexpr (IN_CLUSTER) {
+    if (lane < Tile::CLUSTER) matmill::ptx::mbarrier_arrive_cluster(matmill::ptx::map_shared_rank(empty, lane));
+  } else {
+    if (lane == 0) matmill::ptx::mbarrier_arrive(empty);
+  }
+}
+
+// Grid: as many clusters as fit the GPU, at most one per work tile. Maps of A and B have boxes of 128 bytes of k and BM
+// or BN rows (half as many where a cluster shares the operand), or of 64 k (32) and 64 rows where they are MN-major; that
+// of D has the staging buffer's boxes, and is another one's where D is stored otherwise. `workspace` holds the partial sums
+// of split-K.
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAMETERS) {
+  using namespace matmill::ptx;
+  extern __shared__ __align__(1024) unsigned char dynamic[];
+  const Shared shared(dynamic);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Tile::STAGES; ++s) {
+      mbarrier_init(shared.full + 8 * s, 1);
+      mbarrier_init(shared.empty + 8 * s, 4 * Tile::READERS * Tile::CLUSTER);
+    }
+    fence_mbarrier_init();
+    prefetch_tensor_map(&a_map);
+    prefetch_tensor_map(&b_map);
+  }
+  int rank = 0;
+  if constexpr (IN_CLUSTER) {
+    rank = int(cluster_rank());
+    cluster_sync();  // a block must not multicast to one whose barriers do not exist yet
+  } else {
+    __syncthreads();
+  }
+  wait_then_trigger();
+
+  const Schedule schedule(m, n, k, slices, batch);
+  const int start = blockIdx.x / Tile::CLUSTER, stride = gridDim.x / Tile::CLUSTER;
+  Ring ring;
+  if (threadIdx.x < 128) {
+    if constexpr (Config::PRODUCER_REGISTERS != 0) setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
+    if (threadIdx.x < 32 && elect_one()) {
+      for (int index = start; index < schedule.total; index += stride) {
+        matmill::load_work<Tile>(schedule.at(index, rank), ring, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
+                                 rank, wait_for);
+      }
+    }
+    __syncwarp();
+  } else {
+    if constexpr (Config::CONSUMER_REGISTERS != 0) setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
+    const int group = threadIdx.x / 128 - 1, barrier = 1 + group, turn = 4;
+    const unsigned staging = shared.staging + group * Tile::STAGING_BYTES;
+    const int first_row = Tile::PINGPONG ? 0 : group * Tile::ROWS;
+    int index = start;
+    if constexpr (Tile::PINGPONG) {
+      if (group == 1) {
+        barrier_arrive<256>(turn);  // the first turn is group 0's
+        ring.skip(schedule.at(index, rank).steps);
+        index += stride;
+      }
+    }
+    for (; index < schedule.total; index += stride * (Tile::PINGPONG ? 2 : 1)) {
+      const matmill::WorkTile work = schedule.at(index, rank);
+      const bool another = index + stride < schedule.total;  // PINGPONG: of the other group
+      if constexpr (Tile::PINGPONG) barrier_sync<256>(turn + group);
+      Tile::Sums sums;
+      const auto issued = [&] {
+        if constexpr (Tile::PINGPONG) {
+          if (another) barrier_arrive<256>(turn + 1 - group);
+        }
+      };
+      const auto released = [&](int stage) { release(shared.empty + 8 * stage); };
+      if constexpr (Config::PROMOTED != 0) {
+        matmill::multiply_promoted<Tile, Config::PROMOTED>(sums, ring, shared, work.steps, first_row, released, issued);
+      } else {
+        matmill::multiply(sums, ring, shared, work.steps, first_row, released, issued);
+      }
+      if constexpr (Tile::PINGPONG) {
+        if (another) ring.skip(schedule.at(index + stride, rank).steps);
+      }
+      // Partial sums are the D of a slice.
+      const Index part = Config::PARTIALS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;
+      Out* const to = static_cast<Out*>(Config::PARTIALS ? workspace : D) + part;
+      const Outputs outputs{static_cast<const Out*>(C) + work.batch * c_batch, bias, c_row, c_column, bias_stride,
+                            Config::PARTIALS ? 1.0f : alpha, beta, m, n};
+      matmill::store_tile<Config, Tile, Scalar>(sums, outputs, staging, &d_map, to, d_row, d_column,
+                                                work.row + first_row, work.column, work.batch, barrier);
+    }
+    if (Config::D_TMA && threadIdx.x % 128 == 0) bulk_wait_read<0>();  // shared memory outlives the stores' reads
+    __syncwarp();
+  }
+  if constexpr (IN_CLUSTER) cluster_sync();  // the other block may still arrive at this one's barriers
+}

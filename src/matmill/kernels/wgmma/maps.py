@@ -1,0 +1,54 @@
+"""Tensor maps of A, B and D: what TMA copies at a time, in three dimensions of which the last is the batch."""
+
+from __future__ import annotations
+
+from matmill.config import Config
+from matmill.dtypes import F32
+from matmill.kernel import GemmOperands, ceil_div
+from matmill.launch import Pointer, TensorMap
+from matmill.problem import Gemm
+from matmill.tiling.simt import VECTOR_BYTES
+from matmill.tiling.wgmma import ROWS, SPAN, Lines, lines
+
+#: Elements of a line of D's staging that are one box, widest first, by what divides the line.
+_BOXES = (64, 32, 16, 8)
+
+
+def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[TensorMap, TensorMap, TensorMap]:
+    """The maps of A, B and D for the problem as it is launched, with repacked operands in place of others.
+
+    Where D is not stored by TMA its map is A's, which is valid and not used. Of what a cluster shares each block loads
+    a half: of K-major rows, or of the k of MN-major boxes.
+    """
+
+    def of_operand(name: str, rows: int, shared_by: int, pointer: Pointer, first: int) -> TensorMap:
+        own = lines(problem, name)
+        box = (config["BK"], rows // shared_by) if own.along_k else (ROWS, config["BK"] // shared_by)
+        return _map(problem, own, pointer, box, SPAN, first=first)
+
+    a = of_operand("A", config["BM"], config["CLUSTER_N"], operands.a, operands.a_first)
+    b = of_operand("B", config["BN"], config["CLUSTER_M"], operands.b, operands.b_first)
+    return a, b, _d_map(problem, config, operands.d) if config["D_TMA"] else a
+
+
+def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
+    staged = config["STAGED"]
+    wide = ROWS if config["D_TRANSPOSED"] else next(width for width in _BOXES if staged % width == 0)
+    box = (wide, staged) if config["D_TRANSPOSED"] else (wide, ROWS)
+    span = wide * problem.dtype.itemsize
+    return _map(problem, lines(problem, "D"), pointer, box, span if span > VECTOR_BYTES else 0)
+
+
+def _map(
+    problem: Gemm, own: Lines, pointer: Pointer, box: tuple[int, int], swizzle: int, *, first: int = 0
+) -> TensorMap:
+    """One matrix where all products share it. Distances by which no element is reached may be any legal ones."""
+    itemsize = problem.dtype.itemsize
+    count = problem.batch if own.batch_stride else 1
+    packed = ceil_div(own.length * itemsize, VECTOR_BYTES) * VECTOR_BYTES
+    pitch = own.pitch * itemsize if own.count > 1 else packed
+    apart = own.batch_stride * itemsize if count > 1 else packed
+    element = "tfloat32" if problem.dtype is F32 else problem.dtype.name
+    return TensorMap(
+        pointer, element, (own.length, own.count, count), (pitch, apart), (*box, 1), swizzle, first=first * itemsize
+    )

@@ -1,0 +1,209 @@
+"""Products of matrices in any layout and batch, with an epilogue, on fresh random numbers, in the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import erf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill import arch as arches
+from matmill import reference
+from matmill.dtypes import ALL, F32, DType
+from matmill.emulator import Memory, Report, run
+from matmill.jit.steps import ptx
+from matmill.kernel import GemmOperands, Kernel
+from matmill.launch import Pointer
+from matmill.problem import NO_EPILOGUE, Epilogue, Gemm
+
+Array = NDArray[Any]
+H200 = arches.get("h200")
+
+#: What activations are, in float64.
+ACTIVATED: dict[str | None, Callable[[Array], Array]] = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + np.vectorize(erf, otypes=[np.float64])(x * np.sqrt(0.5))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+#: By how much the slope of an activation exceeds 1 at most, and the error of its own evaluation in float32.
+_SLOPE, _EVALUATION = 1.2, 2.0**-20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A matrix in its buffer: transposed or not, elements between lines, between elements, before the first.
+
+    ``shared`` says that all products of a batch have the same matrix.
+    """
+
+    transposed: bool = False
+    pad: int = 0
+    step: int = 1
+    start: int = 0
+    shared: bool = False
+
+    def made(self, batch: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
+        """A view [batch, rows, columns] of a buffer of NaN."""
+        outer, inner = (columns, rows) if self.transposed else (rows, columns)
+        pitch, count = inner * self.step + self.pad, 1 if self.shared else batch
+        poison = np.full(self.start + count * outer * pitch + self.step, -1, f"i{dtype.itemsize}")
+        flat = poison.view(dtype).copy()[self.start : self.start + count * outer * pitch]
+        view = flat.reshape(count, outer, pitch)[:, :, : inner * self.step : self.step]
+        view = view.swapaxes(1, 2) if self.transposed else view
+        return np.broadcast_to(view, (batch, rows, columns)) if self.shared else view
+
+    def align(self, view: Array) -> int:
+        """Bytes to which the start of every line is aligned, at most 16."""
+        size = view.itemsize
+        steps = [s for n, s in zip(view.shape[1:], view.strides[1:], strict=True) if n > 1 and s != size]
+        bits = 16 | self.start * size | (view.strides[0] if view.shape[0] > 1 else 0)
+        for step in steps:
+            bits |= step
+        return bits & -bits
+
+
+ROW, COLUMN = Layout(), Layout(transposed=True)
+
+
+@dataclass
+class StridedProduct:
+    """D = activation(alpha A B + beta C + bias) for a batch, with D poisoned; ``c`` None means beta = 0."""
+
+    shape: tuple[int, int, int]
+    a: Layout = ROW
+    b: Layout = ROW
+    d: Layout = ROW
+    c: Layout | None = None
+    dtype: DType = field(default_factory=lambda: ALL["bfloat16"])
+    out_dtype: DType | None = None
+    batch: int = 1
+    bias: str | None = None
+    bias_step: int = 1
+    activation: str | None = None
+    precision: str = "default"
+    alpha: float = 1.0
+    beta: float = 0.75
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        m, n, k = self.shape
+        rng = np.random.default_rng([*self.shape, self.batch, self.seed])
+        result = self.out_dtype or self.dtype
+        self.arrays: dict[str, Array] = {}
+        for name, layout, rows, columns, dtype in (
+            ("A", self.a, m, k, self.dtype),
+            ("B", self.b, k, n, self.dtype),
+            ("C", self.c, m, n, result),
+            ("D", self.d, m, n, result),
+        ):
+            if layout is None:
+                continue
+            view = layout.made(self.batch, rows, columns, dtype.numpy)
+            if name != "D":
+                drawn = rng.uniform(-1, 1, view.shape).astype(dtype.numpy)
+                own = view if not layout.shared else view[:1]
+                own.flags.writeable = True
+                own[...] = drawn[: own.shape[0]]
+            self.arrays[name] = view
+        epilogue = NO_EPILOGUE
+        if self.bias or self.activation:
+            epilogue = Epilogue(self.bias, self.bias_step, self.activation)
+        if self.bias:
+            count = n if self.bias == "row" else m
+            whole = np.full(count * self.bias_step, np.nan, np.float32).astype(self.dtype.numpy)
+            self.arrays["bias"] = whole[:: self.bias_step]
+            self.arrays["bias"][:] = rng.uniform(-1, 1, count).astype(self.dtype.numpy)
+        if self.c is None:
+            self.beta = 0.0
+        strides: dict[str, Any] = {}
+        for name in "ABCD":
+            if name in self.arrays:
+                steps = [s // self.arrays[name].itemsize for s in self.arrays[name].strides]
+                strides |= {f"{name.lower()}_strides": (steps[1], steps[2]), f"{name.lower()}_batch": steps[0]}
+        self.problem = Gemm(
+            m, n, k, dtype=self.dtype, batch=self.batch, **strides,
+            a_align=self.a.align(self.arrays["A"]), b_align=self.b.align(self.arrays["B"]),
+            d_align=self.d.align(self.arrays["D"]), has_c=self.c is not None, epilogue=epilogue,
+            out_dtype=self.out_dtype, precision=self.precision,
+        )  # fmt: skip
+
+    def emulated(
+        self, kernel: Kernel[Gemm], *, late_copies: bool = False, schedule: int = 0, races: bool = True
+    ) -> list[Report]:
+        """Runs all launches of a kernel on a poisoned D; a report for each."""
+        reason = kernel.why_not(self.problem, H200)
+        assert reason is None, reason
+        memory = Memory()
+        self.base("D")[...] = np.full(self.base("D").shape, -1, f"i{self.arrays['D'].itemsize}").view(
+            self.arrays["D"].dtype
+        )
+        pointers = {name: self._bound(memory, name) for name in self.arrays}
+        workspace = np.full(kernel.workspace(self.problem), 0xFF, np.uint8)
+        operands = GemmOperands(
+            a=pointers["A"],
+            b=pointers["B"],
+            c=pointers.get("C", Pointer("C", 0)),
+            d=pointers["D"],
+            alpha=self.alpha,
+            beta=self.beta,
+            workspace=memory.bind("workspace", workspace, access="rw"),
+            bias=pointers.get("bias"),
+        )
+        return [
+            run(text, launch, memory, late_copies=late_copies, schedule=schedule, races=races)
+            for text, launch in ptx(kernel, self.problem, operands, H200.target)
+        ]
+
+    def base(self, name: str) -> Array:
+        """The buffer that a matrix is in."""
+        view: Array = self.arrays[name]
+        while isinstance(view.base, np.ndarray):
+            view = view.base
+        return view
+
+    def _bound(self, memory: Memory, name: str) -> Pointer:
+        whole, view = self.base(name), self.arrays[name]
+        start = view.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        pointer = memory.bind(name, whole, access="w" if name == "D" else "r")
+        return Pointer(name, pointer.address + start)
+
+    def expected(self) -> tuple[Array, Array]:
+        """The answer in float64, and how far from it an element may be.
+
+        Per 16 products a tensor core truncates 17 terms to 2^-25 of the largest one's exponent, and their sum to 2^-23.
+        """
+        a, b = (self.arrays[name].astype(np.float64) for name in "AB")
+        sums, sizes = a @ b * self.alpha, np.abs(a) @ np.abs(b) * abs(self.alpha)
+        limit = sizes * max(self.shape[2], 16) * 2.0**-23
+        if self.dtype is F32:  # rounded to tf32
+            limit += sizes * 2.0**-10
+        if self.c is not None:
+            sums = sums + self.beta * self.arrays["C"].astype(np.float64)
+        if self.bias:
+            vector = self.arrays["bias"].astype(np.float64)
+            sums = sums + (vector if self.bias == "row" else vector[:, None])
+        limit = limit + 4 * 2.0**-24 * np.abs(sums)
+        found = ACTIVATED[self.activation](sums)
+        if self.activation:
+            limit = _SLOPE * limit + _EVALUATION * (np.abs(found) + 2.0**-10)
+        result = self.out_dtype or self.dtype
+        if result is not F32:
+            limit = limit + result.roundoff * (np.abs(found) + limit) + result.tiny
+        return found, limit
+
+    def excess(self) -> float:
+        """The largest error over its limit; infinite where a value is missing or something else was written."""
+        d = self.arrays["D"]
+        whole = self.base("D").view(f"i{d.itemsize}").copy()
+        steps = [s // d.itemsize for s in d.strides]
+        start = (d.__array_interface__["data"][0] - self.base("D").__array_interface__["data"][0]) // d.itemsize
+        mine = np.lib.stride_tricks.as_strided(whole.ravel()[start:], d.shape, [s * d.itemsize for s in steps])
+        mine[...] = -1
+        if not (whole == -1).all():
+            return np.inf
+        return reference.excess(d, *self.expected())
