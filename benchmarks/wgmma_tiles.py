@@ -36,7 +36,7 @@ from matmill.kernels.wgmma import WGMMA, space
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
-from matmill.tiling.wgmma import Shape, configured, lines, unaligned
+from matmill.tiling.wgmma import Shape, configured, runs, unaligned
 
 SQUARES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 #: Products of language models, and others that fill a GPU badly.
@@ -89,7 +89,7 @@ def configs_of(problem: Gemm) -> list[Config]:
     found = list(space(problem, arch))
     if min(problem.m, problem.n) >= LARGE // 2:
         repack = unaligned(problem)
-        shapes = [shape for shape in EXTRA if lines(problem, "B").along_k or shape.bn % 64 == 0]
+        shapes = [shape for shape in EXTRA if runs(problem, "B").along_k or shape.bn % 64 == 0]
         found += [configured(shape, problem, arch, repack=repack) for shape in shapes]
         clusters = [config for config in found if config["CLUSTER_M"] * config["CLUSTER_N"] > 1]
         found += [config.launched(SMS=sms) for config in clusters for sms in FEWER_SMS]

@@ -36,7 +36,7 @@ _SLOPE, _EVALUATION = 1.2, 2.0**-20
 
 @dataclass(frozen=True)
 class Layout:
-    """A matrix in its buffer: transposed or not, elements between lines, between elements, before the first.
+    """A matrix in its buffer: transposed or not, elements between runs, between elements, before the first.
 
     ``shared`` says that all products of a batch have the same matrix.
     """
@@ -58,7 +58,7 @@ class Layout:
         return np.broadcast_to(view, (batch, rows, columns)) if self.shared else view
 
     def align(self, view: Array) -> int:
-        """Bytes to which the start of every line is aligned, at most 16."""
+        """Bytes to which the start of every run is aligned, at most 16."""
         size = view.itemsize
         steps = [s for n, s in zip(view.shape[1:], view.strides[1:], strict=True) if n > 1 and s != size]
         bits = 16 | self.start * size | (view.strides[0] if view.shape[0] > 1 else 0)

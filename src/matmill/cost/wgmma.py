@@ -4,7 +4,7 @@ The time of a launch is a constant, and two terms that overlap, of which the lar
 bandwidth that reading reaches, and the work tiles of the busiest SM. A k-step takes as long as the slowest of four
 things that go on at the same time (:class:`Pace`): tensor cores multiply, shared memory delivers operands and takes the
 next ones, L2 delivers these, and their latency passes. Filling the pipeline once, and each tile's epilogue come on top;
-two consumers that take turns hide most of all but the last epilogue. So do the launch that repacks matrices and the one
+two consumers that alternate hide most of all but the last epilogue. So do the launch that repacks matrices and the one
 that adds split-K partial sums.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
@@ -50,9 +50,9 @@ class Constants:
     #: stores, and stored directly.
     tile: float = 2390.0
     staged: float = 21.7
-    lines: float = 125.0
+    ordinary: float = 125.0
     direct: float = 464.0
-    #: Share of epilogues that consumers which take turns do not hide.
+    #: Share of epilogues that consumers which alternate do not hide.
     exposed: float = 0.01
     #: Cycles per cache line that repacking looks up.
     line_cycles: float = 0.462
@@ -73,7 +73,7 @@ class Demand:
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
     delivers or takes (``shared``), bytes from L2; ``ahead`` stages are in flight, ``clusters`` is 1 where blocks share
     operands. Of the busiest SM: k-steps, work
-    tiles (``rounds``), whether consumers take turns, and units of 1024 outputs that are staged, leave by ordinary
+    tiles (``rounds``), whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary
     stores, or are stored directly. Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of
     repacking; launches, steps and bytes of the partial sums.
     """
@@ -87,7 +87,7 @@ class Demand:
     rounds: float
     turns: float
     staged: float
-    lines: float
+    ordinary: float
     direct: float
     bytes: float
     repacked: float
@@ -171,8 +171,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     )
     waits = 1 + asked.clusters * (c.cluster - 1)
     main_loop = asked.steps * pace.cycles(c.pace_overlap) * waits / asked.hz
-    own = c.tile * asked.rounds + c.staged * asked.staged + c.lines * asked.lines + c.direct * asked.direct
-    # Of consumers that take turns all but the last epilogue overlap the other's main loop.
+    own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
+    # Of consumers that alternate all but the last epilogue overlap the other's main loop.
     shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
     epilogue = own * shown / asked.hz
     compute = main_loop + epilogue + c.latency / asked.hz
@@ -208,7 +208,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         rounds=float(rounds),
         turns=float(config["PINGPONG"]),
         staged=outputs * bool(config["D_TMA"]),
-        lines=outputs * (not direct and not config["D_TMA"]),
+        ordinary=outputs * (not direct and not config["D_TMA"]),
         direct=outputs * direct,
         bytes=float(problem.least_bytes),
         repacked=float(bool(copies)),

@@ -43,7 +43,7 @@ _16_BITS = (F16, BF16)
 
 @dataclass(frozen=True)
 class Shape:
-    """A tile: rows, columns, consumer warp groups, whether these take turns at tiles, blocks of a cluster along m, n.
+    """A tile: rows, columns, consumer warp groups, whether these alternate at tiles, blocks of a cluster along m, n.
 
     ``staged`` is the columns of D in the staging buffer at a time, all where it is 0.
     """
@@ -137,11 +137,11 @@ def as_bound(operands: GemmOperands, config: Config) -> GemmOperands:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """A matrix as TMA copies it: ``count`` lines of ``length`` elements, in each product of a batch.
+class Runs:
+    """A matrix as TMA copies it: ``count`` runs of ``length`` elements, in each product of a batch.
 
-    Elements of a line are ``stride`` apart, lines ``pitch``, products ``batch_stride``. ``align`` is that of each line,
-    in bytes. ``along_k`` says that lines run along k (K-major), for A and B, or along columns, for D.
+    Elements of a run are ``stride`` apart, runs ``pitch``, products ``batch_stride``. ``align`` is that of each run,
+    in bytes. ``along_k`` says that runs run along k (K-major), for A and B, or along columns, for D.
     """
 
     length: int
@@ -154,23 +154,23 @@ class Lines:
 
     @property
     def by_tma(self) -> bool:
-        """Whether lines are contiguous, start on 16 bytes, and follow each other at positive distances."""
+        """Whether runs are contiguous, start on 16 bytes, and follow each other at positive distances."""
         contiguous = self.stride == 1 or self.length == 1
         ordered = (self.pitch > 0 or self.count == 1) and self.batch_stride >= 0
         return contiguous and ordered and self.align >= VECTOR_BYTES
 
 
-def lines(problem: Gemm, name: str) -> Lines:
+def runs(problem: Gemm, name: str) -> Runs:
     """Matrix ``"A"``, ``"B"`` or ``"D"`` along the dimension in which it is contiguous, or nearly so.
 
     wgmma transposes 16-bit elements alone: of others A and B are taken along k, whatever their strides.
 
     >>> from matmill.dtypes import F16
-    >>> lines(Gemm(2, 3, 4, F16), "B")
-    Lines(length=3, count=4, stride=1, pitch=3, batch_stride=12, align=16, along_k=False)
+    >>> runs(Gemm(2, 3, 4, F16), "B")
+    Runs(length=3, count=4, stride=1, pitch=3, batch_stride=12, align=16, along_k=False)
     """
     a_batch, b_batch, _, d_batch = problem.batch_strides
-    # The other dimension first, then that along which lines are preferred.
+    # The other dimension first, then that along which runs are preferred.
     if name == "A":
         (across, along), extents = problem.a_row_col, (problem.m, problem.k)
         batch, align = a_batch, problem.a_align
@@ -187,8 +187,8 @@ def lines(problem: Gemm, name: str) -> Lines:
     else:  # a vector is contiguous either way
         preferred = extents[1] > 1 or across != 1
     if preferred:
-        return Lines(extents[1], extents[0], along, across, batch, align, along_k=True)
-    return Lines(extents[0], extents[1], across, along, batch, align, along_k=False)
+        return Runs(extents[1], extents[0], along, across, batch, align, along_k=True)
+    return Runs(extents[0], extents[1], across, along, batch, align, along_k=False)
 
 
 def unaligned(problem: Gemm) -> tuple[str, ...]:
@@ -198,7 +198,7 @@ def unaligned(problem: Gemm) -> tuple[str, ...]:
     >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 64, F16))
     (('A',), ())
     """
-    return tuple(name for name in "AB" if not lines(problem, name).by_tma)
+    return tuple(name for name in "AB" if not runs(problem, name).by_tma)
 
 
 def configured(
@@ -211,14 +211,14 @@ def configured(
     """
     launched = exchanged(problem) if swap else problem
     itemsize = launched.dtype.itemsize
-    partials = slices > 1
-    direct = partials or launched.d_dtype is F32
-    d = lines(launched, "D")
+    partial_sums = slices > 1
+    direct = partial_sums or launched.d_dtype is F32
+    d = runs(launched, "D")
     staged = 0 if direct else shape.staged or shape.bn
     producer, consumer = _REGISTERS[shape.consumers]
     if shape.consumers == 2 and shape.sums > _MANY_SUMS:
         producer, consumer = _HEAVY
-    epilogue = NO_EPILOGUE if partials else launched.epilogue
+    epilogue = NO_EPILOGUE if partial_sums else launched.epilogue
     stages = _stages(shape, staged * itemsize)
     config = Config.of(
         BM=shape.bm,
@@ -230,15 +230,15 @@ def configured(
         CLUSTER_M=shape.cluster[0],
         CLUSTER_N=shape.cluster[1],
         GROUP_M=_group(shape),
-        A_K_INNER=int(lines(launched, "A").along_k),
-        B_K_INNER=int(lines(launched, "B").along_k),
+        A_K_INNER=int(runs(launched, "A").along_k),
+        B_K_INNER=int(runs(launched, "B").along_k),
         STAGED=staged,
         D_TRANSPOSED=int(not direct and not d.along_k),
         D_TMA=int(not direct and d.by_tma),
-        D_PAIRED=int(direct and _paired(launched, d, swap=swap, partials=partials)),
+        D_PAIRED=int(direct and _paired(launched, d, swap=swap, partial_sums=partial_sums)),
         FLOAT32_D=int(direct),
-        PARTIALS=int(partials),
-        HAS_C=int(launched.has_c and not partials),
+        PARTIAL_SUMS=int(partial_sums),
+        HAS_C=int(launched.has_c and not partial_sums),
         PROMOTED=PROMOTED_K * itemsize // SPAN if launched.precision == "high" else 0,
         PRODUCER_REGISTERS=producer,
         CONSUMER_REGISTERS=consumer,
@@ -249,11 +249,11 @@ def configured(
     return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
 
 
-def _paired(launched: Gemm, d: Lines, *, swap: bool, partials: bool) -> bool:
+def _paired(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
     """Whether float32 elements of two columns can be stored at once."""
     if launched.n % 2:
         return False
-    return not swap if partials else d.along_k and d.stride == 1 and d.align >= 8
+    return not swap if partial_sums else d.along_k and d.stride == 1 and d.align >= 8
 
 
 def _group(shape: Shape) -> int:
@@ -341,7 +341,7 @@ _OF_PROBLEM = frozenset(
         "D_TMA",
         "D_PAIRED",
         "FLOAT32_D",
-        "PARTIALS",
+        "PARTIAL_SUMS",
         "HAS_C",
         "PROMOTED",
         "BIAS",

@@ -14,12 +14,12 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.hgemm.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, why_not_tensor_cores, with_vector_widths
 from matmill.tiling.mma import space as shapes
+from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
 from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split
 

@@ -14,12 +14,12 @@ from matmill.arch import Arch, get
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.hgemm.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.kernels.wgmma.maps import tensor_maps
 from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
+from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split, workspace
 from matmill.tiling.wgmma import (
     ROWS,
@@ -28,7 +28,7 @@ from matmill.tiling.wgmma import (
     as_launched,
     configured,
     exchanged,
-    lines,
+    runs,
     threads,
     unaligned,
     why_not,
@@ -82,7 +82,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     for swap in (False, True):
         launched = exchanged(problem) if swap else problem
         repack = unaligned(launched)
-        k_major = lines(launched, "B").along_k
+        k_major = runs(launched, "B").along_k
         for shape in SHAPES:
             if not shape.suits(launched.m, launched.n) or not (k_major or shape.bn % ROWS == 0):
                 continue
@@ -115,7 +115,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
     a_batch, b_batch, c_batch, d_batch = problem.batch_strides
     c_row, c_column = problem.c_row_col
     d_row, d_column = problem.d_row_col
-    if config["PARTIALS"]:  # of the problem before the exchange, packed row-major
+    if config["PARTIAL_SUMS"]:  # of the problem before the exchange, packed row-major
         d_row, d_column = (1, problem.m) if config["EXCHANGED"] else (problem.n, 1)
     a_map, b_map, d_map = tensor_maps(problem, config, operands)
     return _PARAMETERS.pack(

@@ -127,10 +127,10 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
         if (another) ring.skip(schedule.at(index + stride, rank).steps);
       }
       // Partial sums are the D of a slice.
-      const Index part = Config::PARTIALS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;
-      Out* const to = static_cast<Out*>(Config::PARTIALS ? workspace : D) + part;
+      const Index part = Config::PARTIAL_SUMS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;
+      Out* const to = static_cast<Out*>(Config::PARTIAL_SUMS ? workspace : D) + part;
       const Outputs outputs{static_cast<const Out*>(C) + work.batch * c_batch, bias, c_row, c_column, bias_stride,
-                            Config::PARTIALS ? 1.0f : alpha, beta, m, n};
+                            Config::PARTIAL_SUMS ? 1.0f : alpha, beta, m, n};
       matmill::store_tile<Config, Tile, Scalar>(sums, outputs, staging, &d_map, to, d_row, d_column,
                                                 work.row + first_row, work.column, work.batch, barrier);
     }

@@ -8,9 +8,9 @@ from matmill.kernel import GemmOperands, ceil_div
 from matmill.launch import Pointer, TensorMap
 from matmill.problem import Gemm
 from matmill.tiling.simt import VECTOR_BYTES
-from matmill.tiling.wgmma import ROWS, SPAN, Lines, lines
+from matmill.tiling.wgmma import ROWS, SPAN, Runs, runs
 
-#: Elements of a line of D's staging that are one box, widest first, by what divides the line.
+#: Elements of a run of D's staging that are one box, widest first, by what divides the run.
 _BOXES = (64, 32, 16, 8)
 
 
@@ -22,7 +22,7 @@ def tensor_maps(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[
     """
 
     def of_operand(name: str, rows: int, shared_by: int, pointer: Pointer, first: int) -> TensorMap:
-        own = lines(problem, name)
+        own = runs(problem, name)
         box = (config["BK"], rows // shared_by) if own.along_k else (ROWS, config["BK"] // shared_by)
         return _map(problem, own, pointer, box, SPAN, first=first)
 
@@ -36,11 +36,11 @@ def _d_map(problem: Gemm, config: Config, pointer: Pointer) -> TensorMap:
     wide = ROWS if config["D_TRANSPOSED"] else next(width for width in _BOXES if staged % width == 0)
     box = (wide, staged) if config["D_TRANSPOSED"] else (wide, ROWS)
     span = wide * problem.dtype.itemsize
-    return _map(problem, lines(problem, "D"), pointer, box, span if span > VECTOR_BYTES else 0)
+    return _map(problem, runs(problem, "D"), pointer, box, span if span > VECTOR_BYTES else 0)
 
 
 def _map(
-    problem: Gemm, own: Lines, pointer: Pointer, box: tuple[int, int], swizzle: int, *, first: int = 0
+    problem: Gemm, own: Runs, pointer: Pointer, box: tuple[int, int], swizzle: int, *, first: int = 0
 ) -> TensorMap:
     """One matrix where all products share it. Distances by which no element is reached may be any legal ones."""
     itemsize = problem.dtype.itemsize

@@ -10,7 +10,7 @@
 #include "matmill/ptx/barrier.cuh"
 #include "matmill/ptx/stmatrix.cuh"
 #include "matmill/ptx/tma.cuh"
-#include "matmill/wgmma/outputs.cuh"
+#include "matmill/wgmma/result.cuh"
 #include "matmill/wgmma/tile.cuh"
 
 namespace matmill {
@@ -53,23 +53,23 @@ __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, co
   }
 }
 
-// The staging buffer of a warp group: LINES lines of D, each of WIDTH contiguous elements, in boxes of SPAN bytes of a line.
+// The staging buffer of a warp group: RUNS runs of D, each of WIDTH contiguous elements, in boxes of SPAN bytes of a run.
 template <class Scalar, class Tile, bool TRANSPOSED>
 struct WgmmaStaging {
-  static constexpr int LINES = TRANSPOSED ? Tile::STAGED : 64, WIDTH = TRANSPOSED ? 64 : Tile::STAGED;
+  static constexpr int RUNS = TRANSPOSED ? Tile::STAGED : 64, WIDTH = TRANSPOSED ? 64 : Tile::STAGED;
   static constexpr int BOX = WIDTH % 64 == 0 ? 64 : WIDTH % 32 == 0 ? 32 : WIDTH % 16 == 0 ? 16 : 8;  // elements
-  static constexpr int SPAN = BOX * 2, BOX_BYTES = LINES * SPAN;
+  static constexpr int SPAN = BOX * 2, BOX_BYTES = RUNS * SPAN;
   unsigned start;
 
   // The address of an element; the tensor map of D has the same swizzle.
-  __device__ __forceinline__ unsigned address(int line, int element) const {
-    const unsigned offset = element / BOX * BOX_BYTES + line * SPAN + element % BOX * 2;
+  __device__ __forceinline__ unsigned address(int run, int element) const {
+    const unsigned offset = element / BOX * BOX_BYTES + run * SPAN + element % BOX * 2;
     return start + (offset ^ (offset >> 7 & (SPAN / 16 - 1)) << 4);
   }
 
-  __device__ __forceinline__ unsigned read(int line, int element) const {
+  __device__ __forceinline__ unsigned read(int run, int element) const {
     unsigned short bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address(line, element)) : "memory");
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address(run, element)) : "memory");
     return bits;
   }
 
@@ -93,7 +93,7 @@ struct WgmmaStaging {
             Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + outputs.of_column(column)),
             outputs(sums[s + 1], row, column + 1, of_rows[p % 2] + outputs.of_column(column + 1)));
       }
-      // Lane q has the address of a line of matrix q / 8, 16 bytes; of eight columns there are two matrices.
+      // Lane q has the address of a run of matrix q / 8, 16 bytes; of eight columns there are two matrices.
       const unsigned to = TRANSPOSED ? address(16 * i + q / 16 * 8 + q % 8, 16 * warp + q / 8 % 2 * 8)
                                      : address(16 * warp + q % 16, 16 * i + q / 16 * 8);
       if constexpr (HALF) {
@@ -104,18 +104,18 @@ struct WgmmaStaging {
     }
   }
 
-  // Copies the buffer to D by ordinary stores, for lines at any distance. Contiguous elements leave in pairs, from the
+  // Copies the buffer to D by ordinary stores, for runs at any distance. Contiguous elements leave in pairs, from the
   // first one that is 4-byte aligned on.
-  __device__ __forceinline__ void copy_out(Scalar* D, long long line_stride, long long stride, int lines,
+  __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const int end = min(width, WIDTH);
-    for (int line = warp; line < min(lines, LINES); line += 4) {
-      Scalar* const to = D + line * line_stride;
+    for (int run = warp; run < min(runs, RUNS); run += 4) {
+      Scalar* const to = D + run * run_stride;
       const int odd = stride == 1 ? int(reinterpret_cast<unsigned long long>(to) / 2 % 2) : 0;
       for (int e = 2 * lane - odd; e < end; e += 64) {
         const bool has_low = e >= 0, has_high = e + 1 < end;
-        const unsigned low = has_low ? read(line, e) : 0, high = has_high ? read(line, e + 1) : 0;
+        const unsigned low = has_low ? read(run, e) : 0, high = has_high ? read(run, e + 1) : 0;
         if (has_low && has_high && stride == 1) {
           *reinterpret_cast<unsigned*>(to + e) = low | high << 16;
         } else {

@@ -29,7 +29,7 @@ struct WgmmaTile {
   static constexpr int BOX = 64 * SPAN;  // bytes of an MN-major box
   static constexpr int A_BYTES = BM * SPAN, B_BYTES = BN * SPAN, STAGE_BYTES = A_BYTES + B_BYTES;
 
-  // Consumers share a tile's rows, or with PINGPONG take turns at whole tiles.
+  // Consumers share a tile's rows, or with PINGPONG alternate at whole tiles.
   static constexpr int CONSUMERS = Config::CONSUMERS, THREADS = 128 * (1 + CONSUMERS);
   static constexpr bool PINGPONG = Config::PINGPONG != 0;
   static constexpr int ROWS = PINGPONG ? BM : BM / CONSUMERS, ROW_TILES = ROWS / 64;  // of a warp group
@@ -46,7 +46,7 @@ struct WgmmaTile {
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
   static_assert(BK == Config::BK, "host and device must agree on k-steps");
   static_assert(ROW_TILES * 64 == ROWS, "a wgmma has 64 rows");
-  static_assert(!PINGPONG || CONSUMERS == 2, "two warp groups take turns");
+  static_assert(!PINGPONG || CONSUMERS == 2, "two warp groups alternate");
   static_assert(CLUSTER == 1 || CLUSTER == 2, "one block of a cluster loads half of what both share");
   static_assert((A_K_MAJOR && B_K_MAJOR) || sizeof(Scalar) == 2, "wgmma transposes 16-bit elements alone");
   static_assert(B_K_MAJOR || BN % 64 == 0, "boxes of an MN-major B have 64 columns");
