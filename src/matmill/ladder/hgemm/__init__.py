@@ -8,11 +8,18 @@ from matmill.ladder.hgemm.double_buffer import DOUBLE_BUFFER
 from matmill.ladder.hgemm.epilogue import EPILOGUE
 from matmill.ladder.hgemm.float32_sums import FLOAT32_SUMS
 from matmill.ladder.hgemm.hierarchical import HIERARCHICAL
+from matmill.ladder.hgemm.multicast import MULTICAST
 from matmill.ladder.hgemm.multistage import MULTISTAGE
+from matmill.ladder.hgemm.persistent import PERSISTENT
+from matmill.ladder.hgemm.pingpong import PINGPONG
 from matmill.ladder.hgemm.prefetch import PREFETCH
 from matmill.ladder.hgemm.swizzled import SWIZZLED
 from matmill.ladder.hgemm.tile_shape import TILE_SHAPE
+from matmill.ladder.hgemm.tma_pipeline import TMA_PIPELINE
+from matmill.ladder.hgemm.tma_store import TMA_STORE
 from matmill.ladder.hgemm.vectorized import VECTORIZED
+from matmill.ladder.hgemm.warp_specialised import WARP_SPECIALISED
+from matmill.ladder.hgemm.wgmma import WGMMA
 from matmill.problem import Gemm
 
 HGEMM: tuple[Rung[Gemm], ...] = (
@@ -26,4 +33,11 @@ HGEMM: tuple[Rung[Gemm], ...] = (
     ANY_SIZE,
     EPILOGUE,
     FLOAT32_SUMS,
+    WGMMA,
+    TMA_PIPELINE,
+    WARP_SPECIALISED,
+    PERSISTENT,
+    TMA_STORE,
+    MULTICAST,
+    PINGPONG,
 )
