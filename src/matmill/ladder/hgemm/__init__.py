@@ -1,4 +1,8 @@
-"""The HGEMM ladder: D = alpha * A @ B + beta * C on the tensor cores, from tiles at three levels to any size."""
+"""The HGEMM ladder: D = alpha * A @ B + beta * C on the tensor cores, from tiles at three levels to any size.
+
+The rungs on wgmma continue it where Hopper has instructions of its own. Their order is that of Shankhdhar's fast.cu
+(2024), whose figures their predictions name.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ from matmill.ladder.hgemm.warp_specialised import WARP_SPECIALISED
 from matmill.ladder.hgemm.wgmma import WGMMA
 from matmill.problem import Gemm
 
-HGEMM: tuple[Rung[Gemm], ...] = (
+#: On mma.sync, for every GPU since Turing or Ampere.
+ON_MMA: tuple[Rung[Gemm], ...] = (
     HIERARCHICAL,
     VECTORIZED,
     SWIZZLED,
@@ -33,6 +38,9 @@ HGEMM: tuple[Rung[Gemm], ...] = (
     ANY_SIZE,
     EPILOGUE,
     FLOAT32_SUMS,
+)
+#: On wgmma, for Hopper alone.
+ON_WGMMA: tuple[Rung[Gemm], ...] = (
     WGMMA,
     TMA_PIPELINE,
     WARP_SPECIALISED,
@@ -41,3 +49,4 @@ HGEMM: tuple[Rung[Gemm], ...] = (
     MULTICAST,
     PINGPONG,
 )
+HGEMM = (*ON_MMA, *ON_WGMMA)

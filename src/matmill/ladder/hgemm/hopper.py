@@ -59,13 +59,10 @@ def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants:
 
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """``why_not_config`` of every rung on wgmma: rows on 16 bytes, as TMA needs them, of any length."""
-    reason = why_not_tensor_cores(problem, config, arch)
-    if reason is not None:
-        return reason
     if arch.capability != HOPPER:
         needed, found = (".".join(map(str, version)) for version in (HOPPER, arch.capability))
-        return f"wgmma is of compute capability {needed} alone: {arch.name} has {found}"
-    reason = why_not_packed(problem)
+        return f"wgmma needs compute capability {needed}, no other: {arch.name} has {found}"
+    reason = why_not_tensor_cores(problem, config, arch) or why_not_packed(problem)
     if reason is not None:
         return reason
     if problem.k == 0:
