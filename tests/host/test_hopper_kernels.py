@@ -56,7 +56,8 @@ def test_no_rung_is_spilled_serialized_or_ignored(rung: Rung[Gemm], dtype: DType
     kernel = rung.kernel_for(Gemm(*shape, 64, dtype), get("h200"))
     registers = _compiles_well(generate(kernel, dtype))
     constants = dict(kernel.config.constants)
-    assert constants.get("SHARES_B", 1) == (shape[0] > 128)
+    if "SHARES_B" in constants:
+        assert constants["SHARES_B"] == (shape[0] > 128)
     if "CONSUMER_REGISTERS" in constants:
         # What setmaxnreg moves: three warp groups get 168 each.
         assert registers == 168
