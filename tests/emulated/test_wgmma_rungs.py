@@ -129,7 +129,7 @@ def test_stores_of_the_epilogue() -> None:
     assert (after.bulk_stores, after.bulk_store_bytes) == (8, m * n * 2)
 
 
-# Waits, fences and turns, each taken away
+# Waits, fences and barriers, each taken away
 
 PLANTED = [
     ("wgmma", "tile.finish();", "wgmma_wait<1>();", {"race", "register-in-flight"}),
@@ -141,7 +141,7 @@ PLANTED = [
     ("tma-store", "    Tile::finish_stores();\n", "", {"unwaited"}),
     ("multicast", "mbarrier_wait_cluster(empty + 8 * slot.stage, slot.parity ^ 1);", "", {"race"}),
     ("multicast", "  cluster_sync();  // the other", "  // the other", {"cluster"}),
-    ("pingpong", "if (index != blockIdx.x) barrier_sync<256>(TURN + group);", "", {"race"}),
+    ("pingpong", "if (index != blockIdx.x) barrier_sync<256>(ORDER + group);", "", {"race"}),
 ]
 
 

@@ -90,24 +90,14 @@ struct WarpgroupTile {
   }
 
   // D = alpha * sums + beta * C from registers: a lane stores two adjacent elements, so a warp writes 16 bytes to each
-  // of eight rows. The tile starts at (row, column) of D, whose columns are a multiple of 8.
+  // of eight rows. The tile starts at (row, column) of D, whose columns are a multiple of 8. C is not read where beta is
+  // 0, since it may hold NaN.
   __device__ __forceinline__ void store_pairs(const Scalar* C, Scalar* D, int row, int column, int m, int n,
                                               float alpha, float beta) const {
-    const int lane = threadIdx.x % 32, first = row + threadIdx.x / 32 % 4 * 16 + lane / 4;
-#pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = first + 64 * p + 8 * half;
-        if (r >= m) continue;
-        const size_t start = size_t(r) * n;
-#pragma unroll
-        for (int j = 0; j < BN / 8; ++j) {
-          const int c = column + 8 * j + lane % 4 * 2;
-          if (c >= n) continue;
-          *reinterpret_cast<unsigned*>(&D[start + c]) = result(p, 4 * j + 2 * half, C, start + c, alpha, beta, true);
-        }
-      }
+    if (beta == 0.0f) {
+      write_pairs<false>(C, D, row, column, m, n, alpha, beta);
+    } else {
+      write_pairs<true>(C, D, row, column, m, n, alpha, beta);
     }
   }
 
@@ -116,29 +106,16 @@ struct WarpgroupTile {
   // the stores: finish_stores().
   __device__ __forceinline__ void store_boxes(unsigned staging, int barrier, const TensorMap* d, const Scalar* C,
                                               int row, int column, int m, int n, float alpha, float beta) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const bool stores = threadIdx.x % 128 == 0;
     if (stores) ptx::bulk_wait_read<0>();  // of the tile before
     ptx::barrier_sync<128>(barrier);
-    const int r = 16 * warp + lane % 16;
-#pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-#pragma unroll
-      for (int j = 0; j < BN / 16; ++j) {
-        unsigned pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int down = row + 64 * p + 16 * warp + lane / 4 + 8 * (i % 2);
-          const int across = column + 16 * j + 8 * (i / 2) + lane % 4 * 2;
-          pairs[i] = result(p, 8 * j + 2 * i, C, size_t(down) * n + across, alpha, beta, down < m && across < n);
-        }
-        // Lane q has the address of row q % 16 and 8 columns from 8 (q / 16) on: 16 bytes, which the swizzle moves.
-        const int chunk = 2 * (j % 4) + lane / 16;
-        ptx::stmatrix<false>(staging + (p * (BN / 64) + j / 4) * BOX_BYTES + r * 128 + (chunk ^ r % 8) * 16, pairs);
-      }
+    if (beta == 0.0f) {
+      stage<false>(staging, C, row, column, m, n, alpha, beta);
+    } else {
+      stage<true>(staging, C, row, column, m, n, alpha, beta);
+      ptx::fence_proxy_async_global();  // D may be C, which this thread has read
     }
     ptx::fence_proxy_async_shared();
-    if (beta != 0.0f) ptx::fence_proxy_async_global();  // D may be C, which this thread has read
     ptx::barrier_sync<128>(barrier);
     if (!stores) return;
 #pragma unroll
@@ -155,13 +132,59 @@ struct WarpgroupTile {
   }
 
  private:
-  // Two adjacent results, rounded. C is not read where beta is 0, since it may hold NaN, nor outside the matrix.
-  __device__ __forceinline__ unsigned result(int p, int i, const Scalar* C, size_t place, float alpha, float beta,
-                                             bool inside) const {
-    if (beta == 0.0f) return ptx::rounded_pair(Scalar(), alpha * sums[p][i], alpha * sums[p][i + 1]);
-    const unsigned old = inside ? *reinterpret_cast<const unsigned*>(&C[place]) : 0;
-    return ptx::rounded_pair(Scalar(), blend(alpha, sums[p][i], beta, Scalar::lower(old)),
-                             blend(alpha, sums[p][i + 1], beta, Scalar::upper(old)));
+  template <bool READS_C>
+  __device__ __forceinline__ void write_pairs(const Scalar* C, Scalar* D, int row, int column, int m, int n,
+                                              float alpha, float beta) const {
+    const int lane = threadIdx.x % 32, first = row + threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = first + 64 * p + 8 * half;
+        if (r >= m) continue;
+        const size_t start = size_t(r) * n;
+#pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+          const int c = column + 8 * j + lane % 4 * 2;
+          if (c >= n) continue;
+          const unsigned old = READS_C ? *reinterpret_cast<const unsigned*>(&C[start + c]) : 0;
+          *reinterpret_cast<unsigned*>(&D[start + c]) = result<READS_C>(p, 4 * j + 2 * half, old, alpha, beta);
+        }
+      }
+    }
+  }
+
+  template <bool READS_C>
+  __device__ __forceinline__ void stage(unsigned staging, const Scalar* C, int row, int column, int m, int n,
+                                        float alpha, float beta) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, r = 16 * warp + lane % 16;
+#pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+#pragma unroll
+      for (int j = 0; j < BN / 16; ++j) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int down = row + 64 * p + 16 * warp + lane / 4 + 8 * (i % 2);
+          const int across = column + 16 * j + 8 * (i / 2) + lane % 4 * 2;
+          const bool inside = READS_C && down < m && across < n;
+          const unsigned old = inside ? *reinterpret_cast<const unsigned*>(&C[size_t(down) * n + across]) : 0;
+          pairs[i] = result<READS_C>(p, 8 * j + 2 * i, old, alpha, beta);
+        }
+        // Lane q has the address of row q % 16 and 8 columns from 8 (q / 16) on: 16 bytes, which the swizzle moves.
+        const int chunk = 2 * (j % 4) + lane / 16;
+        ptx::stmatrix<false>(staging + (p * (BN / 64) + j / 4) * BOX_BYTES + r * 128 + (chunk ^ r % 8) * 16, pairs);
+      }
+    }
+  }
+
+  // Two adjacent results, rounded, from sums i and i + 1 of part p and, in `old`, two elements of C.
+  template <bool READS_C>
+  __device__ __forceinline__ unsigned result(int p, int i, unsigned old, float alpha, float beta) const {
+    const float x = sums[p][i], y = sums[p][i + 1];
+    if constexpr (!READS_C) return ptx::rounded_pair(Scalar(), alpha * x, alpha * y);
+    return ptx::rounded_pair(Scalar(), blend(alpha, x, beta, Scalar::lower(old)),
+                             blend(alpha, y, beta, Scalar::upper(old)));
   }
 };
 

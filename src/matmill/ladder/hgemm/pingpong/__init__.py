@@ -1,4 +1,4 @@
-"""Two consumers take turns on two tiles."""
+"""Two consumers alternate between two tiles."""
 
 from __future__ import annotations
 

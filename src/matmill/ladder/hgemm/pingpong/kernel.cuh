@@ -25,7 +25,7 @@ constexpr int STAGING_BYTES = Stage::BM * Stage::BN * int(sizeof(Scalar));
 static_assert(STAGES * (Stage::BYTES + 16) + CONSUMERS * STAGING_BYTES == Config::SHARED_BYTES && CONSUMERS == 2 &&
                   Stage::BK == Config::BK,
               "host and device must agree");
-constexpr int TURN = 1 + CONSUMERS;  // after the named barriers of the block and of each consumer's epilogue
+constexpr int ORDER = 1 + CONSUMERS;  // after the named barriers of the block and of each consumer's epilogue
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     pingpong(const __grid_constant__ matmill::TensorMap A, const __grid_constant__ matmill::TensorMap B,
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     slot.skip(group * steps);
     for (int index = first; index < tiles; index += CONSUMERS * gridDim.x) {
       const matmill::Origin origin = matmill::tile_origin<Stage, Config::GROUP_M>(index, m, n);
-      if (index != blockIdx.x) barrier_sync<256>(TURN + group);
+      if (index != blockIdx.x) barrier_sync<256>(ORDER + group);
       Tile tile;
       int before = 0;
       for (int step = 0; step < steps; ++step) {
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         before = slot.stage;
         slot.next();
       }
-      if (index + gridDim.x < tiles) barrier_arrive<256>(TURN + 1 - group);
+      if (index + gridDim.x < tiles) barrier_arrive<256>(ORDER + 1 - group);
       tile.finish();
       if (signals) mbarrier_arrive(empty + 8 * before);
       slot.skip(steps);

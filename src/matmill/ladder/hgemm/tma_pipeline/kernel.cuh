@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
         mbarrier_wait(empty + 8 * before.stage, before.parity);
         load(step - 1 + STAGES, before.stage);
       }
+      __syncwarp();  // wgmma needs whole warps
       before.next();
     }
   }

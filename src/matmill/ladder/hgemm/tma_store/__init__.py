@@ -13,8 +13,7 @@ TMA_STORE: Rung[Gemm] = Rung(
     name="tma-store",
     source=OURS,
     changes="Sums are rounded in pairs, written to a swizzled buffer by stmatrix without bank conflicts, and "
-    "stored by TMA in boxes of 64 x 64, while the next tile is multiplied. The buffer takes the place of the "
-    "fourth stage.",
+    "stored by TMA in boxes of 64 x 64, while the next tile is multiplied. The buffer replaces the fourth stage.",
     predicts="730 to 745 TFLOP/s on an H200 at 4096 and 8192: matmill's example of this structure, with B stored "
     "by columns, made 739 and 744 there, and cuBLAS 720 and 716 in the same run. 16 stmatrix per warp replace 64 "
     "stores that half fill 8 sectors each. To lose a stage of four costs nothing: two in flight cover the latency. "

@@ -1,5 +1,4 @@
-// As `persistent`, with results that go through shared memory and leave by TMA. Their staging buffer takes the place of
-// a stage.
+// As `persistent`, with results that go through shared memory and leave by TMA. Their staging buffer replaces a stage.
 //
 //   k-step j of a block, stage s = j % STAGES, parity p = j / STAGES % 2; steps count on through all of its tiles
 //     role                   waits until              how               then
