@@ -11,7 +11,7 @@ from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import Rung
 from matmill.ladder.hgemm import HGEMM, ON_MMA, ON_WGMMA
 from matmill.ladder.hgemm.common import in_float32
-from matmill.problem import Gemm
+from matmill.problem import Epilogue, Gemm
 from matmill.tiling import mma
 from matmill.tiling.mma import space, threads, with_vector_widths
 
@@ -109,6 +109,14 @@ def test_gpus_without_matrix_units(arch: str) -> None:
         ("vectorized", replace(LARGE, a_align=8), "rows of A start at multiples of 8 bytes, not of 16"),
         ("prefetch", replace(LARGE, dtype=F32), "float32 is not float16 or bfloat16"),
         ("any-size", replace(LARGE, batch=2), "a batch of 2 is not one product"),
+        *(
+            (name, replace(LARGE, **asked), "rungs have no bias, activation, other type of D or other precision")
+            for name, asked in (
+                ("hierarchical", {"epilogue": Epilogue(activation="relu")}),
+                ("float32-sums", {"out_dtype": F32}),
+                ("tma-store", {"precision": "high"}),
+            )
+        ),
         (
             "epilogue",
             replace(LARGE, a_strides=(1, 8192)),

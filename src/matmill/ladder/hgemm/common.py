@@ -45,7 +45,9 @@ def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 
 def why_not_packed(problem: Gemm) -> str | None:
-    """Why the problem is not one product of packed matrices, or None."""
+    """Why the problem is not one product of packed matrices, as the ladder has them, or None."""
+    if not problem.plain:
+        return "rungs have no bias, activation, other type of D or other precision"
     if problem.batch != 1:
         return f"a batch of {problem.batch} is not one product"
     given = {"A": problem.a_row_col, "B": problem.b_row_col, "D": problem.d_row_col}
