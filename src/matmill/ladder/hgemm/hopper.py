@@ -35,8 +35,7 @@ def staged(bm: int, bn: int, *, stages: int = 1, warpgroups: int = 1, staging: i
     """
     barriers = stages * _BARRIER * (2 if stages > 1 else 1)
     tile = stages * (bm + bn) * _SWIZZLE + staging * bm * bn * ELEMENT_BYTES
-    return Config.of(
-        ACC16=0,
+    found = Config.of(
         BM=bm,
         BN=bn,
         BK=_ACROSS,
@@ -46,6 +45,7 @@ def staged(bm: int, bn: int, *, stages: int = 1, warpgroups: int = 1, staging: i
         SHARED_BYTES=tile + barriers,
         **constants,
     )
+    return found.launched(ACC16=0)
 
 
 def specialised(bm: int, bn: int, *, stages: int, staging: int = 0, **constants: int) -> Config:

@@ -13,7 +13,8 @@
 using namespace matmill::ptx;
 using Stage = matmill::TileStage<Config::BM, Config::BN>;
 using Tile = matmill::WarpgroupTile<Scalar, Config::BM, Config::BN>;
-static_assert(Stage::BK == Config::BK && Stage::BYTES + 8 == Config::SHARED_BYTES, "host and device must agree");
+static_assert(Config::STAGES == 1 && Stage::BK == Config::BK && Stage::BYTES + 8 == Config::SHARED_BYTES,
+              "host and device must agree");
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS)
     wgmma_tile(const __grid_constant__ matmill::TensorMap A, const __grid_constant__ matmill::TensorMap B,
