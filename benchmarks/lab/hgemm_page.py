@@ -7,15 +7,31 @@ from itertools import groupby
 from pathlib import Path
 
 from lab.markdown import markdown
-from lab.page_parts import UNMEASURED, Record, Step, environment_of, family, head, needs, size_of, transactions
+from lab.page_parts import (
+    UNMEASURED,
+    Record,
+    Step,
+    environment_of,
+    family,
+    head,
+    needs,
+    row_of,
+    shared,
+    size_of,
+    transactions,
+)
 from matmill.bench import units
+from matmill.bench.ladder.traffic import async_units
 
 _UNITS = (
-    "Matrices are packed row-major. Of float16, all rungs but the last sum in float16, as S2 does; of bfloat16, all\n"
-    "in float32. Every element is compared with the product in float64, within a bound for the type of its sums.\n"
+    "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as S2 does; of\n"
+    "bfloat16, all in float32. Every element is compared with the product in float64, within a bound for the type of\n"
+    "its sums.\n"
     "Percentages refer to the data sheet's rate of the tensor cores with float32 sums: with float16 sums, GeForce\n"
     "multiplies at up to twice that. The last row, `production`, is no rung: it is what `matmill.matmul` runs, as the\n"
-    "cost model chooses it, with float32 sums.\n"
+    "cost model chooses it, with float32 sums.\n\n"
+    "From `wgmma` on, rungs run on Hopper alone. Their order follows Shankhdhar's\n"
+    "[fast.cu](https://github.com/pranjalssh/fast.cu) (2024); their predictions name what its steps made on one H200.\n"
 )
 
 
@@ -35,7 +51,7 @@ def hgemm_page(
     parts = [
         head("hgemm", "C = alpha * A @ B + beta * C of 16-bit floats on the tensor cores, from tiles to any size."),
         _UNITS,
-        *(_measured(measured) if measured else [UNMEASURED]),
+        *(_measured(measured, [rung.label for rung in rungs]) if measured else [UNMEASURED]),
         *(f"![TFLOP/s over the size](../benchmarks/results/{name})\n" for name in pictures),
         *([_counted(emulated)] if emulated else []),
         *([remarked] if remarked else []),
@@ -56,19 +72,25 @@ def _largest(measured: Sequence[Record]) -> list[Record]:
     return first[-1:]
 
 
-def _measured(measured: Sequence[Record]) -> Iterator[str]:
+def _measured(measured: Sequence[Record], labels: Sequence[str]) -> Iterator[str]:
     """Rates and fractions of the libraries' at every size, a pair of tables for each element type."""
-    yield f"## Measured\n\n{environment_of(measured[-1])} A rung marked * ran at the nearest size that it takes.\n"
+    missing = [label for label in labels if not any(row_of(record, label) for record in measured)]
+    unmeasured = f"\nNot measured yet: {', '.join(f'`{label}`' for label in missing)}." if missing else ""
+    yield (
+        f"## Measured\n\n{environment_of(measured[-1])} A rung marked * ran at the nearest size that it takes."
+        f"{unmeasured}\n"
+    )
     for dtype, group in groupby(measured, key=lambda record: record["problem"]["dtype"]):
         runs = list(group)
-        yield f"TFLOP/s in {dtype}:\n\n{_table(runs, _rate)}"
-        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the tensor cores' peak:\n\n{_table(runs, _parts)}"
+        yield f"TFLOP/s in {dtype}:\n\n{_table(runs, labels, _rate)}"
+        fractions = _table(runs, labels, _parts)
+        yield f"In {dtype}, the fraction of the faster cuBLAS, and of the tensor cores' peak:\n\n{fractions}"
 
 
-def _table(runs: Sequence[Record], cell: Callable[[Record], str]) -> str:
-    """A row for each rung and library, a column for each size."""
+def _table(runs: Sequence[Record], labels: Sequence[str], cell: Callable[[Record], str]) -> str:
+    """A row for each rung of ``labels`` and of the runs, and for each library; a column for each size."""
     found = [{**{row["rung"]: row for row in r["rows"]}, **{b["name"]: b for b in r["baselines"]}} for r in runs]
-    names = dict.fromkeys(name for at_size in found for name in at_size)
+    names = dict.fromkeys([*labels, *(name for at_size in found for name in at_size)])
     # Libraries after the rungs, which may be more at a larger size.
     libraries = {base["name"] for run in runs for base in run["baselines"]}
     rows = [
@@ -106,5 +128,31 @@ def _counted(emulated: Sequence[Record]) -> str:
         "cores (HMMA) and loads of their\nfragments (ldmatrix), requests to global memory and the 32-byte sectors that "
         "each touches, cp.async among the loads, and\nwavefronts of shared memory beside the "
         "fewest that would do, without what cp.async writes there.\nBarriers count once per warp.\n\n"
-        + "\n".join(tables)
+        + "\n".join([*tables, *_counted_async(emulated)])
     )
+
+
+def _counted_async(emulated: Sequence[Record]) -> Iterator[str]:
+    """What the emulator counted of wgmma, TMA and mbarriers, a table for each element type."""
+    headings = ["rung", "wgmma", "operand bytes", "TMA loads", "bytes loaded", "sectors", "TMA stores", "bytes stored"]
+    headings += ["epilogue's shared stores, ideal/actual", "mbarrier waits", "mbarrier arrivals"]
+    names = ("gmma", "wgmma_shared_bytes", "bulk_loads", "bulk_load_bytes", "bulk_load_sectors", "bulk_stores")
+    said = (
+        "Of rows that use them: wgmma, once per warp, and the operands that it reads from shared memory; copies of "
+        "TMA, their\nbytes, and the sectors of global memory that loads touch; wavefronts of the epilogue's stores to "
+        "shared memory; waits of\nwarps for mbarriers, and arrivals of threads. A multicast counts once.\n\n"
+    )
+    for record in emulated:
+        users = [row for row in record["rows"] if async_units(row["counters"])]
+        rows = [
+            [
+                row["rung"],
+                *(str(row["counters"][name]) for name in (*names, "bulk_store_bytes")),
+                shared(row["counters"])[1],
+                *(str(row["counters"][name]) for name in ("mbarrier_waits", "mbarrier_arrivals")),
+            ]
+            for row in users
+        ]
+        if rows:
+            yield f"{said}{size_of(record)}:\n\n{markdown(headings, rows)}"
+            said = ""

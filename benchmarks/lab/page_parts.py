@@ -150,6 +150,8 @@ def _found(rung: Step, measured: Sequence[Record], emulated: Record | None) -> s
     if measured:
         record = measured[-1]
         row, copied = row_of(record, rung.label), record.get("copy_bytes_per_s")
+        if row is None:
+            said += " *Not measured yet.*"
         subject = LADDERS[record["ladder"]].subject
         if row and row[subject.rate]:
             of = "a copy's bandwidth in that run" if copied else f"the {record['arch']}'s {subject.limit_name}"

@@ -1,4 +1,4 @@
-"""Every rung of the HGEMM ladder, run as its own PTX: right, race-free, and with the bank conflicts that it claims."""
+"""The rungs of the HGEMM ladder on mma.sync, run as PTX: right, race-free, and with the bank conflicts they claim."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.jit.source import generate
 from matmill.kernel import Rung
-from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm import ON_MMA
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Gemm
 from matmill.tiling.mma import tile, with_vector_widths
 from support.trial import BARRIER, Case, Trial, problem_of, without
 
-RUNGS = {rung.name: rung for rung in HGEMM}
+RUNGS = {rung.name: rung for rung in ON_MMA}
 S2 = ("hierarchical", "vectorized", "swizzled", "prefetch", "tile-shape", "double-buffer")
 TILED = (*S2, "multistage")
 PIPELINED = ("any-size", "epilogue", "float32-sums")
@@ -213,8 +213,8 @@ def test_infinities_and_nan_stay_in_their_rows_and_columns() -> None:
 
 
 def test_names_and_claims() -> None:
-    assert [rung.name for rung in HGEMM] == [*TILED, *PIPELINED]
-    for rung in HGEMM:
+    assert [rung.name for rung in ON_MMA] == [*TILED, *PIPELINED]
+    for rung in ON_MMA:
         assert rung.changes
         assert rung.predicts
         assert bool(rung.claim) == (rung.name in S2)

@@ -16,7 +16,7 @@ from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung
-from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm import HGEMM, ON_WGMMA
 from matmill.ladder.hgemm.any_size import ANY_SIZE
 from matmill.problem import Gemm
 from support.ladder_runs import change
@@ -85,7 +85,10 @@ def test_every_rung_is_right_and_race_free(capsys: pytest.CaptureFixture[str]) -
         assert (row["hazards"], row["note"], row["problem"]) == ([], "", asked)
         assert 0 <= row["error_ratio"] <= 1
         assert (row["seconds"], row["tflops"], row["peak_fraction"]) == (None, None, None)
-        assert row["counters"]["hmma"] == m * n * k // (16 * 8 * 16)
+        # A warp of m64n128k16 does as much as 16 mma.sync of 16 x 8 x 16, and of m64n256k16 twice that.
+        counters, wide = row["counters"], row["rung"] in {"warp-specialised", "persistent", "tma-store", "multicast"}
+        assert counters["hmma"] + counters["gmma"] * (32 if wide else 16) == m * n * k // (16 * 8 * 16)
+        assert (counters["gmma"] > 0) == (row["rung"] in {rung.label for rung in ON_WGMMA})
         assert row["registers"] > 0
         assert 0 < row["occupancy"] <= 1
     assert Outcome.from_dict(found).as_dict() == found
@@ -108,7 +111,19 @@ def test_the_table_counts_matrix_instructions(capsys: pytest.CaptureFixture[str]
     assert main(["ladder", "hgemm", "--on", "emulator", "--rungs", "swizzled", "--k", "64"]) == cli.OK
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("rung ") and "HMMA" in line for line in lines)
+    assert not any("wgmma" in line for line in lines)
     assert "no row for the CPU: its BLAS has no float16" in lines
+
+
+def test_the_table_counts_what_runs_beside_the_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["ladder", "hgemm", "--on", "emulator", "--rungs", "float32-sums,tma-store", "--n", "64"]
+    assert main(arguments) == cli.OK
+    before, after = capsys.readouterr().out.split("Counted of asynchronous units")
+    assert "float32-sums" in before
+    assert "float32-sums" not in after
+    # A tile of 64 x 64 with k 64: stages hold 128 rows of A and 256 columns of B, of which a quarter is inside.
+    row = next(line.split() for line in after.splitlines() if line.startswith("tma-store"))
+    assert row[1:] == ["32", "81.9k", "6", "16.4k", "8", "8192", "9"]
 
 
 @pytest.mark.parametrize("arch", ["t4", "k40"])
@@ -174,4 +189,4 @@ def test_sanitizers_are_given_the_rungs(
     assert json.loads(order.read_text()) == [
         {"rung": rung.label, "entry": rung.kernel.entry, "problem": sizes} for rung in (HGEMM[0], HGEMM[-1])
     ]
-    assert gpu.entries == {"hierarchical", "float32_sums"}
+    assert gpu.entries == {"hierarchical", "pingpong"}

@@ -9,7 +9,7 @@ import pytest
 
 from matmill import cli
 from matmill.cli import main
-from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm import HGEMM, ON_WGMMA
 from matmill.ladder.sgemm import SGEMM
 from matmill.runtime import gpu
 
@@ -51,6 +51,21 @@ def test_every_rung_on_the_matrix_units_is_right_or_says_what_it_needs(
         assert row["ok"] is True, row
         assert row["spread"][0] <= row["seconds"] <= row["spread"][1]
     assert all(base["ok"] for base in found["baselines"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("m", [2600, 2700])
+def test_rungs_on_wgmma_walk_over_several_tiles(m: int, dtype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # More tiles than SMs, remainders in each dimension, and even and odd rows of tiles: clusters of either shape.
+    rungs = ",".join(rung.label for rung in ON_WGMMA)
+    sizes = ["--m", str(m), "--n", "3000", "--k", "616", "--dtype", dtype]
+    code, found = _json(["ladder", "hgemm", *sizes, "--rungs", rungs], capsys)
+    assert code == cli.OK
+    for row in found["rows"]:
+        if row["ok"] is None:
+            assert "needs compute capability 9.0" in row["note"]
+        else:
+            assert (row["ok"], row["note"]) == (True, ""), row
 
 
 def test_a_sweep_measures_every_size(capsys: pytest.CaptureFixture[str]) -> None:

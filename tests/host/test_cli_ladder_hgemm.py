@@ -35,14 +35,15 @@ from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.cli import ladder_sweep, main, tables
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import Binary
-from matmill.ladder.hgemm import HGEMM
-from matmill.launch import Launch, Pointer
+from matmill.ladder.hgemm import HGEMM, ON_WGMMA
+from matmill.launch import Launch, Pointer, TensorMap
 from support.fake_torch import Tensor, stand_in
 from support.ladder_runs import FakePeer, change, refused, use
 
 Array = NDArray[Any]
 LABELS = [rung.label for rung in HGEMM]
-TILED = LABELS[:7]
+#: Where rungs run that do not take 250 cubed: whole tiles, or rows on 16 bytes.
+SIZES = {**dict.fromkeys(LABELS[:7], (256, 256, 256)), **{rung.label: (250, 248, 248) for rung in ON_WGMMA}}
 
 
 # Options
@@ -83,7 +84,7 @@ def test_help_says_what_is_summed_how(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["ladder", "--help"]) == cli.OK
     said = " ".join(capsys.readouterr().out.split())
     assert "m, n, k 4096 4096 4096 on a GPU and 256 256 128 emulated, --dtype (float16 or bfloat16) to float16" in said
-    assert "all rungs but the last sum in float16" in said
+    assert "the rungs below float32-sums sum in float16" in said
 
 
 # A GPU made of host memory
@@ -108,6 +109,9 @@ class HalfGPU(FakeGPU):
             d[-1, -1] += self.dtype.numpy.type(4)
 
     def _view(self, where: object, shape: tuple[int, int]) -> Array:
+        if isinstance(where, TensorMap):
+            assert where.sizes == shape[::-1]
+            where = where.pointer
         assert isinstance(where, Pointer)
         buffer = (ctypes.c_uint8 * (prod(shape) * 2)).from_address(where.address)
         return np.ctypeslib.as_array(buffer).view(self.dtype.numpy).reshape(shape)
@@ -156,14 +160,13 @@ def test_rates_refer_to_the_tensor_cores(dtype: str, gpu: HalfGPU, capsys: pytes
     assert list(rows) == LABELS
     for label, row in rows.items():
         assert row["ok"] is True, row
-        moved = label in TILED
-        n = 256 if moved else 250
-        assert row["problem"] == {"m": n, "n": n, "k": n, "dtype": dtype}
-        assert bool(row["note"]) == moved
-        rate = 2 * n**3 / seconds
+        m, n, k = SIZES.get(label, (250, 250, 250))
+        assert row["problem"] == {"m": m, "n": n, "k": k, "dtype": dtype}
+        assert bool(row["note"]) == (label in SIZES)
+        rate = 2 * m * n * k / seconds
         assert row["tflops"] == pytest.approx(rate / 1e12)
         assert row["peak_fraction"] == pytest.approx(rate / 989.4e12)
-        assert row["library_fraction"] == pytest.approx((n / 250) ** 3)
+        assert row["library_fraction"] == pytest.approx(m * n * k / 250**3)
         assert "bytes" not in row
     assert [base["name"] for base in found["baselines"]] == ([WIDE, NARROW] if dtype == "float16" else [WIDE])
     assert all(base["ok"] for base in found["baselines"])
@@ -215,7 +218,8 @@ def test_rows_say_which_gpu_they_need(gpu: HalfGPU, capsys: pytest.CaptureFixtur
     # No row of bfloat16 runs, and the library's has a rate but no peak to compare it with.
     code, found = _json(["--n", "256", "--dtype", "bfloat16"], capsys)
     assert {row["ok"] for row in found["rows"]} == {None}
-    assert all("mma.sync on bfloat16 needs compute capability 8.0" in row["note"] for row in found["rows"])
+    needed = ("mma.sync on bfloat16 needs compute capability 8.0", "wgmma needs compute capability 9.0, no other")
+    assert all(any(words in row["note"] for words in needed) for row in found["rows"])
     assert found["baselines"][0]["peak_fraction"] is None
     assert found["baselines"][0]["tflops"] > 0
     assert main(["ladder", "hgemm", "--n", "256", "--dtype", "bfloat16"]) == cli.OK
@@ -289,7 +293,8 @@ def made_up(n: int) -> Outcome:
     rows = [measured(label, tflops=full * 800 * (place + 1) / 11, ok=True) for place, label in enumerate(LABELS)]
     if n == 2048:
         rows[3] = replace(rows[3], ok=False, error_ratio=3.0)
-    rows[-1] = replace(rows[-1], note="a note" if n == 1000 else "")
+    noted = LABELS.index("float32-sums")
+    rows[noted] = replace(rows[noted], note="a note" if n == 1000 else "")
     base = outcome("gpu", rows).baselines[0]
     libraries = (replace(base, name=WIDE, tflops=full * 760), replace(base, name=NARROW, tflops=full * 800))
     environment = {"date": "2026-11-20", "nvrtc": "13.0", "packages": {"torch": "2.9"}, "gpus": None}
@@ -322,6 +327,16 @@ def test_the_page_has_rates_of_every_size_and_type() -> None:
     assert "](../benchmarks/results/hgemm_h200_float16.png)" in page
     assert "*Measured* at 8192 float16: " in page
     assert "of the h200's tensor-core peak" in page
+    assert "ot measured yet" not in page
+
+
+def test_the_page_says_which_rungs_nobody_measured() -> None:
+    record = made_up(512).as_dict()
+    record["rows"] = [row for row in record["rows"] if row["rung"] not in {"persistent", "pingpong"}]
+    page = hgemm_page(HGEMM, [record])
+    assert "\nNot measured yet: `persistent`, `pingpong`.\n" in page
+    assert "| persistent | - |\n" in page
+    assert page.count(" *Not measured yet.*\n") == 2
 
 
 # Libraries

@@ -9,9 +9,9 @@ import pytest
 from matmill.arch import ARCHES
 from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import Rung
-from matmill.ladder.hgemm import HGEMM
+from matmill.ladder.hgemm import HGEMM, ON_MMA, ON_WGMMA
 from matmill.ladder.hgemm.common import in_float32
-from matmill.problem import Gemm
+from matmill.problem import Epilogue, Gemm
 from matmill.tiling import mma
 from matmill.tiling.mma import space, threads, with_vector_widths
 
@@ -25,7 +25,7 @@ def why_not(rung: Rung[Gemm], problem: Gemm, arch: str) -> str | None:
 
 
 @pytest.mark.parametrize("arch", COMPILED, ids=lambda arch: arch.name)
-@pytest.mark.parametrize("rung", HGEMM, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", ON_MMA, ids=lambda rung: rung.name)
 def test_float16_runs_on_every_gpu_since_turing(rung: Rung[Gemm], arch: object) -> None:
     name = arch.name  # type: ignore[attr-defined] # an Arch: pytest's ids take objects
     for each in (rung, in_float32(rung)):
@@ -36,7 +36,7 @@ def test_float16_runs_on_every_gpu_since_turing(rung: Rung[Gemm], arch: object) 
             assert reason is None
 
 
-@pytest.mark.parametrize("rung", HGEMM, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", ON_MMA, ids=lambda rung: rung.name)
 def test_bfloat16_needs_ampere(rung: Rung[Gemm]) -> None:
     problem = replace(LARGE, dtype=BF16)
     assert why_not(rung, problem, "a100") is None
@@ -45,6 +45,51 @@ def test_bfloat16_needs_ampere(rung: Rung[Gemm]) -> None:
     assert reason.endswith("needs compute capability 8.0: t4 has 7.5")
     narrow = rung.kernel.with_config(rung.kernel.config.replace(ACC16=1))
     assert narrow.why_not(problem, ARCHES["h200"]) == "tensor cores sum products of bfloat16 in float32 alone"
+
+
+@pytest.mark.parametrize("rung", ON_WGMMA, ids=lambda rung: rung.name)
+def test_wgmma_needs_hopper(rung: Rung[Gemm]) -> None:
+    for name, arch in ARCHES.items():
+        for dtype in (F16, BF16):
+            reason = why_not(rung, replace(LARGE, dtype=dtype), name)
+            if arch.capability == (9, 0):
+                assert reason is None
+                config = rung.kernel_for(LARGE, arch).config
+                assert config["SHARED_BYTES"] <= arch.shared_per_block
+            else:
+                found = ".".join(map(str, arch.capability))
+                assert reason == f"wgmma needs compute capability 9.0, no other: {name} has {found}"
+
+
+@pytest.mark.parametrize("rung", ON_WGMMA, ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (replace(LARGE, n=8196), "rows of n = 8196 elements are not a multiple of 16 bytes, as TMA needs them"),
+        (replace(LARGE, k=8193), "rows of k = 8193 elements are not a multiple of 16 bytes, as TMA needs them"),
+        (replace(LARGE, k=0), "k = 0: TMA has nothing to copy"),
+        (replace(LARGE, d_align=8), "rows of D start at multiples of 8 bytes, not of 16"),
+        (replace(LARGE, dtype=F32), "float32 is not float16 or bfloat16"),
+        (replace(LARGE, batch=3), "a batch of 3 is not one product"),
+        (replace(LARGE, m=2**31), "m = 2147483648 > 2147482624"),
+        (replace(LARGE, m=1, n=8, k=8), None),
+        (replace(LARGE, m=8191, n=8200, k=8184), None),
+    ],
+    ids=str,
+)
+def test_reasons_of_tma(rung: Rung[Gemm], problem: Gemm, reason: str | None) -> None:
+    assert why_not(rung, problem, "h200") == reason
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "shares_b", "blocks"),
+    [(256, 256, 1, 2), (128, 512, 0, 2), (384, 512, 0, 6), (384, 256, 1, 4), (8192, 8192, 1, 132)],
+)
+def test_clusters_leave_few_tiles_without_work(m: int, n: int, shares_b: int, blocks: int) -> None:
+    problem = Gemm(m, n, 64, dtype=F16)
+    kernel = RUNGS["multicast"].kernel_for(problem, ARCHES["h200"])
+    geometry = kernel.geometry(problem, kernel.config)
+    assert (kernel.config["SHARES_B"], geometry.grid, geometry.cluster) == (shares_b, (blocks, 1, 1), (2, 1, 1))
 
 
 @pytest.mark.parametrize("arch", ["k40", "titan-x"])
@@ -64,6 +109,14 @@ def test_gpus_without_matrix_units(arch: str) -> None:
         ("vectorized", replace(LARGE, a_align=8), "rows of A start at multiples of 8 bytes, not of 16"),
         ("prefetch", replace(LARGE, dtype=F32), "float32 is not float16 or bfloat16"),
         ("any-size", replace(LARGE, batch=2), "a batch of 2 is not one product"),
+        *(
+            (name, replace(LARGE, **asked), "rungs have no bias, activation, other type of D or other precision")
+            for name, asked in (
+                ("hierarchical", {"epilogue": Epilogue(activation="relu")}),
+                ("float32-sums", {"out_dtype": F32}),
+                ("tma-store", {"precision": "high"}),
+            )
+        ),
         (
             "epilogue",
             replace(LARGE, a_strides=(1, 8192)),

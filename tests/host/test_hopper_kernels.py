@@ -1,4 +1,4 @@
-"""The kernels of ``examples/hopper`` compile as they are meant to, and so do the mistakes to plant in them."""
+"""Kernels on wgmma compile as they are meant to: the ladder's, those of ``examples/hopper``, and their mistakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 
 from hopper import run
 from hopper.run import Trial
+from matmill.arch import get
+from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import assembler_report, compile_ptx, parse_resources
+from matmill.jit.source import Source, generate
+from matmill.kernel import Rung
+from matmill.ladder.hgemm import ON_WGMMA
+from matmill.problem import Gemm
 from support.hopper_defects import DEFECTS, Defect, registers, retarget
 
 #: Remarks of the assembler: products serialized, waits or moves injected, setmaxnreg ignored.
@@ -24,13 +30,40 @@ TRIALS = (
 )
 
 
+#: The rungs of the HGEMM ladder, the one with clusters in both shapes: tiles below one another, and side by side.
+RUNGS = [
+    *((rung, F16, (256, 256)) for rung in ON_WGMMA),
+    *((rung, BF16, (128, 512)) for rung in ON_WGMMA if rung.name in {"wgmma", "multicast"}),
+]
+
+
+def _compiles_well(source: Source) -> int:
+    """Registers of the kernel, after a look at what the assembler has to say."""
+    report = assembler_report(source, run.TARGET)
+    assert REMARK.search(report) is None, report
+    needs = parse_resources(report, source.entry)
+    assert (needs.spill_stores, needs.spill_loads, needs.stack) == (0, 0, 0)
+    return needs.registers
+
+
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.kernel} {trial.config}")
 def test_nothing_is_spilled_serialized_or_ignored(trial: Trial) -> None:
-    report = assembler_report(trial.source(), run.TARGET)
-    assert REMARK.search(report) is None, report
-    needs = parse_resources(report, trial.kernel)
-    assert needs.registers > 0
-    assert (needs.spill_stores, needs.spill_loads, needs.stack) == (0, 0, 0)
+    assert _compiles_well(trial.source()) > 0
+
+
+@pytest.mark.parametrize(("rung", "dtype", "shape"), RUNGS, ids=lambda one: getattr(one, "name", str(one)))
+def test_no_rung_is_spilled_serialized_or_ignored(rung: Rung[Gemm], dtype: DType, shape: tuple[int, int]) -> None:
+    kernel = rung.kernel_for(Gemm(*shape, 64, dtype), get("h200"))
+    registers = _compiles_well(generate(kernel, dtype))
+    constants = dict(kernel.config.constants)
+    if "SHARES_B" in constants:
+        assert constants["SHARES_B"] == (shape[0] > 128)
+    if "CONSUMER_REGISTERS" in constants:
+        # What setmaxnreg moves: three warp groups get 168 each.
+        assert registers == 168
+        assert constants["PRODUCER_REGISTERS"] + 2 * constants["CONSUMER_REGISTERS"] <= 3 * registers
+    else:
+        assert registers <= 168
 
 
 def test_a_remark_is_found() -> None:

@@ -12,12 +12,13 @@ from rich.text import Text
 from matmill.bench import units
 from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.ladder.subject import COPYING, TENSOR_CORE_PEAK, Subject
-from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
+from matmill.bench.ladder.traffic import async_units, read_over_least, said, sectors_per_load
 from matmill.cli.console import table
 
 T = TypeVar("T")
 
 _NONE = "-"
+_ASYNC_TITLE = "Counted of asynchronous units: wgmma, TMA, mbarriers"
 _HAZARDS_SHOWN = 3
 
 
@@ -32,7 +33,12 @@ def report(outcome: Outcome) -> Iterable[RenderableType]:
         yield _resource_table(title, outcome)
     if any(row.counters for row in outcome.rows):
         yield Text()
-        yield _counter_table(outcome)
+        yield _counter_table(outcome.subject.counted_title, outcome.subject.counted, outcome.rows)
+    asynchronous = outcome.subject.counted_async
+    users = [row for row in outcome.rows if asynchronous and row.counters and async_units(row.counters)]
+    if users:
+        yield Text()
+        yield _counter_table(_ASYNC_TITLE, asynchronous, users)
     yield Text()
     yield Text("\n".join(_remarks(outcome)))
 
@@ -130,13 +136,12 @@ def _phase(phase: Mapping[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def _counter_table(outcome: Outcome) -> Table:
-    """What the emulator counted, in the columns of the ladder's subject."""
-    subject = outcome.subject
-    shown = [_COUNTED[name] for name in subject.counted]
+def _counter_table(title: str, names: Sequence[str], rows: Iterable[Row]) -> Table:
+    """What the emulator counted of ``rows``, in the columns that ``names`` gives."""
+    shown = [_COUNTED[name] for name in names]
     columns = [("rung", "left"), *_right(*(heading for heading, _ in shown))]
-    rows = [[_name(row), *(cell(row, row.counters) for _, cell in shown)] for row in outcome.rows if row.counters]
-    return table(subject.counted_title, columns, rows)
+    cells = [[_name(row), *(cell(row, row.counters) for _, cell in shown)] for row in rows if row.counters]
+    return table(title, columns, cells)
 
 
 def _sectors_per_store(_row: Row, c: Mapping[str, int]) -> str:
@@ -170,6 +175,13 @@ _COUNTED: dict[str, tuple[str, Callable[[Row, Mapping[str, int]], str]]] = {
         "shared store\nideal/actual",
         lambda row, c: _shared_stores(row, c, c["cp_async_shared_wavefronts"]),
     ),
+    "wgmma": ("\nwgmma", _count("gmma")),
+    "operands": ("operand\nbytes", _count("wgmma_shared_bytes")),
+    "TMA loads": ("TMA\nloads", _count("bulk_loads")),
+    "bytes loaded": ("bytes\nloaded", _count("bulk_load_bytes")),
+    "TMA stores": ("TMA\nstores", _count("bulk_stores")),
+    "bytes stored": ("bytes\nstored", _count("bulk_store_bytes")),
+    "mbarrier waits": ("mbarrier\nwaits", _count("mbarrier_waits")),
     "atomics": ("\natomics", _count("atomics")),
     "barriers": ("\nbarriers", _count("barriers")),
     "races": ("\nraces", lambda row, _c: str(races(row))),

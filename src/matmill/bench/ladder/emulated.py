@@ -20,6 +20,7 @@ from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipp
 from matmill.bench.ladder.selection import nearest
 from matmill.bench.ladder.subject import S, Subject
 from matmill.bench.ladder.tally import together
+from matmill.bench.ladder.traffic import async_units
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
@@ -111,14 +112,14 @@ class _Trial:
 
 
 def _emulated_row(trial: _Trial, known: dict[str, Any], *, by_line: bool, again: bool) -> Row:
-    """The rung's row. A kernel with asynchronous copies runs twice: they land at once, and as late as it allows.
+    """The rung's row. A kernel with asynchronous copies or products runs twice: early, and as late as it allows.
 
     ``again`` runs it twice with its warps in two orders and compares the bits.
     """
     try:
         found, report, out = trial.run()
         row = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report, by_line=by_line)
-        if report.counters.cp_async_requests:
+        if report.counters.cp_async_requests or async_units(report.counters.as_dict()):
             found, report, _ = trial.run(late_copies=True)
             late = counted(Row(**known, ok=found.ok, error_ratio=found.error_ratio), report)
             row = _worse(row, late)

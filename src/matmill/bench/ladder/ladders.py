@@ -160,9 +160,9 @@ HGEMM: Ladder[Gemm] = Ladder(
     options=frozenset({"dtype", "sweep"}),
     help="C = A B of 16-bit floats on the tensor cores. Sizes default to m, n, k "
     f"{_by(_PRODUCT_SIZES['gpu'])} on a GPU and {_by(hgemm.EMULATED)} emulated, --dtype "
-    f"({' or '.join(hgemm.HALVES)}) to {F16.name}. Of float16, all rungs but the last sum in float16, as the ladder's "
-    "source does, and are checked as such. Percentages refer to the tensor cores' rate by the data sheet, with float32 "
-    "sums.",
+    f"({' or '.join(hgemm.HALVES)}) to {F16.name}. Of float16, the rungs below float32-sums sum in float16, as the "
+    "ladder's source does, and are checked as such. Percentages refer to the tensor cores' rate by the data sheet, "
+    "with float32 sums.",
     # some minutes on two cores
     too_long=EmulatorLimit(200_000_000, "--m, --n, --k", "Take smaller sizes, for instance --n 512"),
     libraries=half_peers,

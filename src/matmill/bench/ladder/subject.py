@@ -53,7 +53,8 @@ class Subject(Generic[S]):
     record and back. ``check`` compares a result with the matrices of its problem, given the kernel or library that made
     it.
 
-    ``counted`` names the columns of the emulator's table, and ``counted_title`` is its heading. ``copied`` says that
+    ``counted`` names the columns of the emulator's table, and ``counted_title`` is its heading; ``counted_async`` names
+    those of a table of the rows that use TMA, wgmma or mbarriers. ``copied`` says that
     a copy is timed in the same run and that percentages refer to it. ``by_arch`` says that kernels need instructions
     that old GPUs lack, so the emulator asks what the GPU named could run. ``cpu`` says whether the CPU's BLAS computes
     the same, ``cpu_patience`` for how many seconds it may.
@@ -76,6 +77,7 @@ class Subject(Generic[S]):
     words: Callable[[S], str]
     counted: tuple[str, ...]
     counted_title: str
+    counted_async: tuple[str, ...] = ()
     flops: Callable[[S], int] | None = None
     check: Callable[[Any, Any, Array], Check] = _whoever_made_it
     instead: Callable[[S], tuple[S, str]] | None = None
@@ -215,6 +217,7 @@ MATRIX: Subject[Gemm] = replace(
     record=hgemm.described,
     problem=hgemm.restored,
     counted=_counted("hmma"),
+    counted_async=("wgmma", "operands", "TMA loads", "bytes loaded", "TMA stores", "bytes stored", "mbarrier waits"),
     check=_by_its_sums,
 )
 

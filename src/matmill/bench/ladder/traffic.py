@@ -1,4 +1,4 @@
-"""What the emulator's counters say of global memory: bytes asked for, and the sectors that each request touches."""
+"""What the emulator's counters say of memory: bytes asked for, the sectors of each request, and who copied."""
 
 from __future__ import annotations
 
@@ -37,3 +37,12 @@ def said(sectors: float | None) -> str:
     ('4.00', '-')
     """
     return "-" if sectors is None else units.digits(sectors)
+
+
+def async_units(counters: Mapping[str, int]) -> bool:
+    """Whether the kernel gave work to units that run beside its threads: TMA, wgmma, mbarriers.
+
+    >>> async_units({"gmma": 0, "bulk_loads": 4, "bulk_stores": 0, "mbarrier_waits": 0})
+    True
+    """
+    return any(counters[name] for name in ("gmma", "bulk_loads", "bulk_stores", "mbarrier_waits"))

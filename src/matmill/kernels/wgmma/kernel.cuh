@@ -31,7 +31,7 @@
 
 using Tile = matmill::WgmmaTile<Scalar, Config>;
 using Shared = matmill::WgmmaShared<Tile>;
-using Ring = matmill::WgmmaRing<Tile::STAGES>;
+using Slot = matmill::PipelineSlot<Tile::STAGES>;
 using Schedule = matmill::WgmmaSchedule<Tile, Config::GROUP_M>;
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using Outputs = matmill::WgmmaOutputs<Scalar, Out, Config>;
@@ -84,12 +84,12 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
 
   const Schedule schedule(m, n, k, slices, batch);
   const int start = blockIdx.x / Tile::CLUSTER, stride = gridDim.x / Tile::CLUSTER;
-  Ring ring;
+  Slot slot;
   if (threadIdx.x < 128) {
     if constexpr (Config::PRODUCER_REGISTERS != 0) setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
     if (threadIdx.x < 32 && elect_one()) {
       for (int index = start; index < schedule.total; index += stride) {
-        matmill::load_work<Tile>(schedule.at(index, rank), ring, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
+        matmill::load_work<Tile>(schedule.at(index, rank), slot, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
                                  rank, wait_for);
       }
     }
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if constexpr (Tile::PINGPONG) {
       if (group == 1) {
         barrier_arrive<256>(turn);  // the first turn is group 0's
-        ring.skip(schedule.at(index, rank).steps);
+        slot.skip(schedule.at(index, rank).steps);
         index += stride;
       }
     }
@@ -119,12 +119,12 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       };
       const auto released = [&](int stage) { release(shared.empty + 8 * stage); };
       if constexpr (Config::PROMOTED != 0) {
-        matmill::multiply_promoted<Tile, Config::PROMOTED>(sums, ring, shared, work.steps, first_row, released, issued);
+        matmill::multiply_promoted<Tile, Config::PROMOTED>(sums, slot, shared, work.steps, first_row, released, issued);
       } else {
-        matmill::multiply(sums, ring, shared, work.steps, first_row, released, issued);
+        matmill::multiply(sums, slot, shared, work.steps, first_row, released, issued);
       }
       if constexpr (Tile::PINGPONG) {
-        if (another) ring.skip(schedule.at(index + stride, rank).steps);
+        if (another) slot.skip(schedule.at(index + stride, rank).steps);
       }
       // Partial sums are the D of a slice.
       const Index part = Config::PARTIAL_SUMS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;

@@ -41,9 +41,13 @@ def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[A
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
-    reason = why_not_tensor_cores(problem, config, arch)
-    if reason is not None:
-        return reason
+    return why_not_tensor_cores(problem, config, arch) or why_not_packed(problem)
+
+
+def why_not_packed(problem: Gemm) -> str | None:
+    """Why the problem is not one product of packed matrices, as the ladder has them, or None."""
+    if not problem.plain:
+        return "rungs have no bias, activation, other type of D or other precision"
     if problem.batch != 1:
         return f"a batch of {problem.batch} is not one product"
     given = {"A": problem.a_row_col, "B": problem.b_row_col, "D": problem.d_row_col}
@@ -53,6 +57,14 @@ def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
         columns = problem.k if name == "A" else problem.n
         if strides != (columns, 1):
             return f"strides {strides} of {name} are not those of a packed matrix, {(columns, 1)}"
+    return None
+
+
+def why_not_aligned(problem: Gemm) -> str | None:
+    """Which matrix has rows that do not start on 16 bytes, or None."""
+    for name, align in (("A", problem.a_align), ("B", problem.b_align), ("D", problem.d_align)):
+        if align < VECTOR_BYTES:
+            return f"rows of {name} start at multiples of {align} bytes, not of {VECTOR_BYTES}"
     return None
 
 
@@ -68,10 +80,8 @@ def tiled(*, asynchronous: bool = False) -> Callable[[Gemm, Config, Arch], str |
             return reason
         if asynchronous and arch.capability < (8, 0):
             return f"cp.async needs compute capability 8.0: {arch.name} has {'.'.join(map(str, arch.capability))}"
-        for name, align in (("A", problem.a_align), ("B", problem.b_align), ("D", problem.d_align)):
-            if align < VECTOR_BYTES:
-                return f"rows of {name} start at multiples of {align} bytes, not of {VECTOR_BYTES}"
-        return multiples(config["BM"], config["BN"], config["BK"])(problem, config, arch)
+        sizes = multiples(config["BM"], config["BN"], config["BK"])
+        return why_not_aligned(problem) or sizes(problem, config, arch)
 
     return why_not
 

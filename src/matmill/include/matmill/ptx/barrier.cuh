@@ -12,7 +12,8 @@ __device__ __forceinline__ void barrier_sync(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
 
-// Arrives there without waiting: THREADS counts those that arrive and those that wait.
+// Counts this thread among the THREADS of the barrier and does not wait. Those that wait see what it wrote to shared
+// memory before.
 template <int THREADS>
 __device__ __forceinline__ void barrier_arrive(int number) {
   static_assert(THREADS % 32 == 0, "bar.arrive counts whole warps");

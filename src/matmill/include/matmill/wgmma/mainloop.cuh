@@ -38,23 +38,23 @@ __device__ __forceinline__ void pin(typename Tile::Sums& sums) {
   for (int i = 0; i < Tile::ROW_TILES; ++i) ptx::wgmma_pin(sums[i]);
 }
 
-// Multiplies `steps` stages from `ring` on, one group of products in flight: release(stage), which tells the producer that
+// Multiplies `steps` stages from `slot` on, one group of products in flight: release(stage), which tells the producer that
 // this warp group has read a stage, comes a step late. issued() is called when the last product has been issued.
 template <class Tile, class Release, class Issued>
-__device__ __forceinline__ void multiply(typename Tile::Sums& sums, WgmmaRing<Tile::STAGES>& ring,
+__device__ __forceinline__ void multiply(typename Tile::Sums& sums, PipelineSlot<Tile::STAGES>& slot,
                                          const WgmmaShared<Tile>& shared, int steps, int first_row, Release release,
                                          Issued issued) {
   int before = 0;
   for (int step = 0; step < steps; ++step) {
-    const WgmmaDescriptors<Tile> operands(shared.stages + ring.stage * Tile::STAGE_BYTES, first_row);
-    ptx::mbarrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    const WgmmaDescriptors<Tile> operands(shared.stages + slot.stage * Tile::STAGE_BYTES, first_row);
+    ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
     ptx::wgmma_fence();
     operands.multiply(sums, step > 0);
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     if (step > 0) release(before);
-    before = ring.stage;
-    ring.next();
+    before = slot.stage;
+    slot.next();
   }
   issued();
   ptx::wgmma_wait<0>();
@@ -65,7 +65,7 @@ __device__ __forceinline__ void multiply(typename Tile::Sums& sums, WgmmaRing<Ti
 // The same, with the sums of each PROMOTED steps added to separate float32 sums. Tensor cores truncate where they add, so
 // errors grow with the terms of one sum; additions on the FMA units round to nearest.
 template <class Tile, int PROMOTED, class Release, class Issued>
-__device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, WgmmaRing<Tile::STAGES>& ring,
+__device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, PipelineSlot<Tile::STAGES>& slot,
                                                   const WgmmaShared<Tile>& shared, int steps, int first_row,
                                                   Release release, Issued issued) {
 #pragma unroll
@@ -76,14 +76,14 @@ __device__ __forceinline__ void multiply_promoted(typename Tile::Sums& totals, W
   for (int step = 0; step < steps; step += PROMOTED) {
     typename Tile::Sums sums;
     const int count = min(PROMOTED, steps - step);
-    WgmmaRing<Tile::STAGES> reading = ring;
+    PipelineSlot<Tile::STAGES> reading = slot;
     for (int s = 0; s < count; ++s) {
-      const WgmmaDescriptors<Tile> operands(shared.stages + ring.stage * Tile::STAGE_BYTES, first_row);
-      ptx::mbarrier_wait(shared.full + 8 * ring.stage, ring.parity);
+      const WgmmaDescriptors<Tile> operands(shared.stages + slot.stage * Tile::STAGE_BYTES, first_row);
+      ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);
       ptx::wgmma_fence();
       operands.multiply(sums, s > 0);
       ptx::wgmma_commit();
-      ring.next();
+      slot.next();
     }
     if (step + count == steps) issued();
     ptx::wgmma_wait<0>();

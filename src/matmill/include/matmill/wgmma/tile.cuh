@@ -6,6 +6,7 @@
 //   shared   STAGES stages │ staging of D, a part per warp group │ a full and an empty barrier per stage
 #pragma once
 
+#include "matmill/gemm/pipeline_slot.cuh"
 #include "matmill/ptx/cp_async.cuh"
 #include "matmill/ptx/wgmma.cuh"
 
@@ -65,26 +66,6 @@ struct WgmmaShared {
         staging(stages + Tile::STAGES * Tile::STAGE_BYTES),
         full(staging + Tile::CONSUMERS * Tile::STAGING_BYTES),
         empty(full + 8 * Tile::STAGES) {}
-};
-
-// The stage of a k-step, and the parity of its full barrier's phase. Steps are counted through all tiles of a block.
-template <int STAGES>
-struct WgmmaRing {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ __forceinline__ void next() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-
-  __device__ __forceinline__ void skip(int steps) {
-    stage += steps;
-    parity ^= stage / STAGES & 1;
-    stage %= STAGES;
-  }
 };
 
 }  // namespace matmill
