@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import erf
 from typing import Any
@@ -14,10 +15,11 @@ from matmill import arch as arches
 from matmill import reference
 from matmill.dtypes import ALL, F32, DType
 from matmill.emulator import Memory, Report, run
-from matmill.jit.steps import ptx
+from matmill.jit.steps import binaries, ptx
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import NO_EPILOGUE, Epilogue, Gemm
+from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
 H200 = arches.get("h200")
@@ -139,25 +141,29 @@ class StridedProduct:
         reason = kernel.why_not(self.problem, H200)
         assert reason is None, reason
         memory = Memory()
-        self.base("D")[...] = np.full(self.base("D").shape, -1, f"i{self.arrays['D'].itemsize}").view(
-            self.arrays["D"].dtype
-        )
+        self._poison()
         pointers = {name: self._bound(memory, name) for name in self.arrays}
         workspace = np.full(kernel.workspace(self.problem), 0xFF, np.uint8)
-        operands = GemmOperands(
-            a=pointers["A"],
-            b=pointers["B"],
-            c=pointers.get("C", Pointer("C", 0)),
-            d=pointers["D"],
-            alpha=self.alpha,
-            beta=self.beta,
-            workspace=memory.bind("workspace", workspace, access="rw"),
-            bias=pointers.get("bias"),
-        )
+        operands = self._operands(pointers, memory.bind("workspace", workspace, access="rw"))
         return [
             run(text, launch, memory, late_copies=late_copies, schedule=schedule, races=races)
             for text, launch in ptx(kernel, self.problem, operands, H200.target)
         ]
+
+    def on_gpu(self, kernel: Kernel[Gemm], gpu: GPU) -> None:
+        """The same on a GPU; D is copied back."""
+        self._poison()
+        with ExitStack() as stack:
+            held = {name: stack.enter_context(gpu.upload(self.base(name), name)) for name in self.arrays}
+            workspace = stack.enter_context(gpu.empty(max(16, kernel.workspace(self.problem))))
+            workspace.fill_bytes(0xFF)
+            pointers = {name: Pointer(name, one.address + self._start(name)) for name, one in held.items()}
+            operands = self._operands(pointers, workspace.pointer("workspace"))
+            for binary, launch in binaries(kernel, self.problem, operands, gpu.arch.target):
+                gpu.launch(binary, launch)
+            gpu.synchronize()
+            whole = self.base("D")
+            whole[...] = held["D"].download(whole.shape, whole.dtype)
 
     def base(self, name: str) -> Array:
         """The buffer that a matrix is in."""
@@ -166,11 +172,30 @@ class StridedProduct:
             view = view.base
         return view
 
-    def _bound(self, memory: Memory, name: str) -> Pointer:
+    def _poison(self) -> None:
+        whole = self.base("D")
+        whole[...] = np.full(whole.shape, -1, f"i{whole.itemsize}").view(whole.dtype)
+
+    def _operands(self, pointers: dict[str, Pointer], workspace: Pointer) -> GemmOperands:
+        return GemmOperands(
+            a=pointers["A"],
+            b=pointers["B"],
+            c=pointers.get("C", Pointer("C", 0)),
+            d=pointers["D"],
+            alpha=self.alpha,
+            beta=self.beta,
+            workspace=workspace,
+            bias=pointers.get("bias"),
+        )
+
+    def _start(self, name: str) -> int:
+        """Bytes from the start of a matrix's buffer to its first element."""
         whole, view = self.base(name), self.arrays[name]
-        start = view.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        pointer = memory.bind(name, whole, access="w" if name == "D" else "r")
-        return Pointer(name, pointer.address + start)
+        return int(view.__array_interface__["data"][0] - whole.__array_interface__["data"][0])
+
+    def _bound(self, memory: Memory, name: str) -> Pointer:
+        pointer = memory.bind(name, self.base(name), access="w" if name == "D" else "r")
+        return Pointer(name, pointer.address + self._start(name))
 
     def expected(self) -> tuple[Array, Array]:
         """The answer in float64, and how far from it an element may be.
@@ -201,7 +226,7 @@ class StridedProduct:
         d = self.arrays["D"]
         whole = self.base("D").view(f"i{d.itemsize}").copy()
         steps = [s // d.itemsize for s in d.strides]
-        start = (d.__array_interface__["data"][0] - self.base("D").__array_interface__["data"][0]) // d.itemsize
+        start = self._start("D") // d.itemsize
         mine = np.lib.stride_tricks.as_strided(whole.ravel()[start:], d.shape, [s * d.itemsize for s in steps])
         mine[...] = -1
         if not (whole == -1).all():

@@ -1,0 +1,21 @@
+"""The warp-specialised kernel: every class of configuration is right and free of races, however late copies land."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.wgmma_cases import ALL_CASES, Case
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+def test_every_class_of_configuration(case: Case) -> None:
+    trial = case.made()
+    kernel = case.kernel(trial.problem)
+    found = []
+    for late in (False, True):
+        reports = trial.emulated(kernel, late_copies=late, schedule=int(late))
+        # Notes tell of boxes beyond the matrices, which remainders and clusters have.
+        assert [str(one) for report in reports for one in report.hazards if one.severity != "note"] == []
+        assert trial.excess() <= 1
+        found.append(trial.arrays["D"].tobytes())
+    assert found[0] == found[1]

@@ -1,0 +1,109 @@
+"""Small products for every class of configuration of the warp-specialised kernel, run in the emulator and on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+from matmill.config import Config
+from matmill.dtypes import ALL, F32
+from matmill.kernel import Kernel
+from matmill.kernels.wgmma import WGMMA
+from matmill.problem import ACTIVATIONS, Gemm
+from matmill.tiling.wgmma import SHAPES, Shape, configured, exchanged, unaligned
+from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
+
+BF16, F16 = ALL["bfloat16"], ALL["float16"]
+SQUARE, SMALL, TALL = Shape(128, 128, 2), Shape(64, 64, 1), Shape(192, 192, 3, staged=48)
+TURNS = Shape(128, 128, 2, pingpong=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs, so that blocks get several tiles."""
+
+    name: str
+    shape: Shape
+    sizes: tuple[int, int, int]
+    swap: bool = False
+    slices: int = 1
+    sms: int = 2
+    given: dict[str, object] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def made(self) -> StridedProduct:
+        """The product on fresh numbers."""
+        return StridedProduct(self.sizes, **self.given)  # type: ignore[arg-type]
+
+    def kernel(self, problem: Gemm) -> Kernel[Gemm]:
+        """The kernel with the constants for it."""
+        return WGMMA.with_config(self.config(problem))
+
+    def config(self, problem: Gemm) -> Config:
+        """These constants; what TMA cannot read is repacked."""
+        repack = unaligned(exchanged(problem) if self.swap else problem)
+        config = configured(self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack)
+        return config.launched(SMS=self.sms)
+
+
+def _named(shape: Shape) -> str:
+    cluster = "" if shape.cluster == (1, 1) else f" cluster {shape.cluster[0]}x{shape.cluster[1]}"
+    return f"{shape.bm}x{shape.bn} by {shape.consumers}{' alternating' if shape.pingpong else ''}{cluster}"
+
+
+#: Each tile, with more work tiles than blocks and remainders in m, n and k.
+SHAPED = tuple(
+    Case(_named(shape), shape, (136, 200 if shape.bn > 16 else 40, 200), sms=2, given={"b": COLUMN}) for shape in SHAPES
+)
+#: All layouts of A, B and D, with A and B exchanged or not.
+LAYOUTS = tuple(
+    Case(
+        f"A {'transposed' if a.transposed else 'row'}, B {'transposed' if b.transposed else 'row'}, "
+        f"D {'transposed' if d.transposed else 'row'}{', exchanged' if swap else ''}, {_named(shape)}",
+        shape, (136, 72, 136), swap=swap, sms=1, given={"a": a, "b": b, "d": d, "dtype": F16},
+    )
+    for shape in (SQUARE, SMALL)
+    for a, b, d, swap in product((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN), (False, True))
+)  # fmt: skip
+#: Epilogues, each way that D is stored.
+EPILOGUES = (
+    *(
+        Case(f"bias and {activation}", SQUARE, (130, 72, 72), given={"bias": "row", "activation": activation})
+        for activation in ACTIVATIONS
+    ),
+    Case("column bias, C, alpha", SMALL, (70, 72, 72), given={"bias": "column", "c": COLUMN, "alpha": -1.5}),
+    Case("column bias, exchanged", SMALL, (70, 72, 72), swap=True, given={"bias": "column", "bias_step": 2}),
+    Case("float32 D", SMALL, (70, 72, 72), given={"out_dtype": F32, "c": ROW}),
+    Case("float32 D of odd pitch", SMALL, (70, 73, 72), given={"out_dtype": F32, "bias": "row", "activation": "gelu"}),
+    Case("transposed float32 D", SMALL, (70, 72, 72), swap=True, given={"out_dtype": F32, "d": Layout(True, pad=1)}),
+    Case("D of odd pitch", SMALL, (70, 73, 72), given={"d": Layout(pad=2, start=1), "c": ROW}),
+    Case("transposed D of odd pitch", TURNS, (131, 73, 72), given={"d": Layout(True, pad=2, start=1)}),
+    Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
+    Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
+)
+#: Operands that are repacked, batches, slices of k, promoted sums.
+OPERANDS = (
+    Case("odd pitches", SMALL, (70, 73, 77)),
+    Case("odd pitches, transposed", SMALL, (70, 73, 77), swap=True, given={"a": COLUMN, "b": COLUMN}),
+    Case("strided operands", SMALL, (70, 73, 77), given={"a": Layout(step=3), "b": Layout(True, step=2)}),
+    Case("a batch", SMALL, (60, 72, 136), given={"batch": 3, "c": ROW}),
+    Case("a batch that shares A", SMALL, (60, 72, 136), given={"batch": 3, "a": Layout(shared=True)}),
+    Case("an odd batch that shares B", SMALL, (61, 73, 77), swap=True, given={"batch": 3, "b": Layout(shared=True)}),
+    Case("slices", SMALL, (70, 72, 200), slices=3),
+    Case("slices of a batch, exchanged", SMALL, (70, 72, 200), slices=2, swap=True, given={"batch": 2, "c": COLUMN}),
+    Case("slices by groups that alternate", TURNS, (136, 136, 200), slices=2, sms=1),
+    Case("slices in clusters", Shape(128, 128, 2, cluster=(2, 1)), (200, 136, 200), slices=2, sms=4),
+    Case("promoted sums", SQUARE, (70, 72, 328), given={"precision": "high"}),
+    Case("promoted sums of groups that alternate", Shape(64, 128, 2, pingpong=True), (130, 136, 328), sms=1,
+         given={"precision": "high", "bias": "row"}),
+    Case("clusters along m of transposed operands", Shape(128, 128, 2, cluster=(2, 1)), (200, 136, 136), sms=2,
+         given={"a": COLUMN}),
+    Case("clusters along n of transposed operands", Shape(128, 128, 2, cluster=(1, 2)), (136, 200, 136), sms=2,
+         given={"a": COLUMN}),
+    Case("one element", SMALL, (1, 1, 1)),
+    Case("one row", Shape(64, 8, 1), (1, 136, 136), swap=True),
+    Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),
+)  # fmt: skip
+ALL_CASES = (*SHAPED, *LAYOUTS, *EPILOGUES, *OPERANDS)
