@@ -3,9 +3,9 @@
     python benchmarks/gemm_tiles.py --out benchmarks/results/gemm_tiles_h200.json
     python benchmarks/gemm_tiles.py --dtype float16 bfloat16 --out benchmarks/results/hgemm_tiles_h200.json
 
-float32 and float64 go to the FMA units, float16 and bfloat16 to the tensor cores. Each problem's tile shapes (with
-split-K, and with unaligned matrices both in place and repacked) and cuBLAS (through torch, if it is installed) run
-interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
+float32 goes to the FMA units, float16 and bfloat16 to the tensor cores, float64 to both. Each problem's tile shapes
+(with split-K, and with unaligned matrices both in place and repacked) and cuBLAS (through torch, if it is installed)
+run interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
 of 16 bits take tiles besides that no product is given: a record names those in ``extra``. Problems marked ``fit`` are
 those that the constants of the models in ``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a
 result is wrong.
@@ -16,41 +16,25 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import gcd
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lab.enqueue import enqueuer
+from lab.gemm.measure import MOST_SCRATCH, Memory, measure
 from lab.gemm.tiles import LIBRARY
 from matmill.bench.environment import describe
-from matmill.bench.libraries.blas import torch_product
 from matmill.bench.problems.hgemm import half_product
-from matmill.bench.problems.random_numbers import uniform
-from matmill.bench.timing.clock import Clock, Competitor
+from matmill.bench.timing.clock import Clock
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
-from matmill.jit.steps import binaries
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import Kernel
 from matmill.problem import Gemm
-from matmill.reference import answer, bound, excess
 from matmill.registry import PRODUCTION
 from matmill.runtime.gpu import GPU
-from matmill.runtime.memory import Allocation
 from matmill.tiling.mma import tile, unaligned, with_vector_widths
 
-Array = NDArray[Any]
-
 _LARGEST = 8192 * 8192
-_NAN_BYTE = 0xFF
-#: Rows of a result that are checked, and bytes of workspace at the most.
-_CHECKED, _MOST_SCRATCH = 16, 2**30
 _SQUARES = (64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
 _SLABS = (
     (256, 256, 8192),
@@ -106,50 +90,6 @@ def _packed(m: int, n: int, k: int, dtype: DType) -> Gemm:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """The numbers that every problem of a type is made of, on the host and on the GPU, with room for results."""
-
-    a: Array
-    b: Array
-    on_gpu: tuple[Allocation, Allocation]
-    d: Allocation
-    scratch: Allocation
-
-    def matrices(self, problem: Gemm) -> tuple[Array, Array]:
-        """A and B on the host."""
-        a = self.a[: problem.m * problem.k].reshape(problem.m, problem.k)
-        return a, self.b[: problem.k * problem.n].reshape(problem.k, problem.n)
-
-    def operands(self) -> GemmOperands:
-        """All that kernels are given."""
-        a, b = self.on_gpu
-        return GemmOperands(
-            a.pointer("A"), b.pointer("B"), self.d.pointer("D"), self.d.pointer("D"),
-            workspace=self.scratch.pointer("workspace"),
-        )  # fmt: skip
-
-
-def _memory(gpu: GPU, dtype: DType, seed: int) -> _Memory:
-    a, b = (uniform((seed, index), 0, (1, _LARGEST), dtype).reshape(-1) for index in range(2))
-    room = gpu.empty(a.nbytes), gpu.empty(_MOST_SCRATCH)
-    return _Memory(a, b, (gpu.upload(a, "A"), gpu.upload(b, "B")), *room)
-
-
-class _Check:
-    """Rows of one problem's result against float64."""
-
-    def __init__(self, problem: Gemm, memory: _Memory, seed: int) -> None:
-        a, b = memory.matrices(problem)
-        rows = np.random.default_rng(seed).integers(0, problem.m, _CHECKED)
-        self._rows = np.unique([0, problem.m - 1, *rows])
-        self._expected, self._limit = answer(a[self._rows], b), bound(a[self._rows], b)
-
-    def ratio(self, found: Array) -> float:
-        """The largest error over the allowed one."""
-        return excess(found[self._rows], self._expected, self._limit)
-
-
-@dataclass(frozen=True)
 class _Candidate:
     """A kernel with its constants, the seconds that its cost model expects, and whether products are never given it."""
 
@@ -170,11 +110,15 @@ def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
         if production.kernel.entry in {"gemm", "hgemm"}:
             configs = production.space(problem, gpu.arch)
             tried = [(config, False) for config in configs]
-            if production.kernel.entry == "hgemm" and configs and min(problem.m, problem.n, problem.k) >= _LARGE:
+            if (
+                production.kernel.entry == "hgemm"
+                and problem.dtype.itemsize == 2
+                and min(problem.m, problem.n, problem.k) >= _LARGE
+            ):
                 tried += [(config, True) for config in _extra(problem)]
             for config, extra in tried:
                 kernel = production.kernel.with_config(config)
-                if kernel.why_not(problem, gpu.arch) is None and kernel.workspace(problem) <= _MOST_SCRATCH:
+                if kernel.why_not(problem, gpu.arch) is None and kernel.workspace(problem) <= MOST_SCRATCH:
                     predicted = production.predict(problem, config, gpu.arch)
                     found.setdefault(str(config), _Candidate(kernel, predicted, extra))
     return sorted(found.values(), key=lambda one: (one.extra, one.predicted))
@@ -188,39 +132,6 @@ def _extra(problem: Gemm) -> Iterator[Config]:
         yield config.launched(SPLIT_K=1, REPACK_A=int("A" in pads), REPACK_B=int("B" in pads))
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Seconds by configuration and of the library, the model's choice, and the configurations that are extra."""
-
-    seconds: dict[str, float]
-    library: float | None
-    chosen: str
-    extra: list[str]
-
-
-def _measure(gpu: GPU, clock: Clock, problem: Gemm, memory: _Memory, seed: int) -> _Measured:
-    """Times every configuration of a problem, each of which has been checked."""
-    check = _Check(problem, memory, seed)
-    candidates = _candidates(problem, gpu)
-    competitors = []
-    for one in candidates:
-        run = enqueuer(gpu, binaries(one.kernel, problem, memory.operands(), gpu.arch.target))
-        memory.d.fill_bytes(_NAN_BYTE)
-        gpu.synchronize()
-        run(clock.stream)
-        gpu.synchronize()
-        ratio = check.ratio(memory.d.download((problem.m, problem.n), problem.dtype.numpy))
-        if not ratio <= 1:
-            sys.exit(f"{problem}, {one.name}: error over the allowed one {ratio:.3g}")
-        competitors.append(Competitor(one.name, run))
-    if find_spec("torch") is not None:
-        competitors.append(Competitor(LIBRARY, torch_product(LIBRARY, *memory.matrices(problem)).run))
-    timings = clock.compare(competitors, seconds_each=0.02, most_rounds=12, settle=0.05)
-    seconds = {one.name: timing.median for one, timing in zip(competitors, timings, strict=True)}
-    library = seconds.pop(LIBRARY, None)
-    return _Measured(seconds, library, candidates[0].name, [one.name for one in candidates if one.extra])
-
-
 def main() -> None:
     """Measures the grid and writes the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -231,17 +142,20 @@ def main() -> None:
     dtypes = [ALL[name] for name in args.dtype]
     gpu = GPU.get(0)
     environment = describe(gpu=True)
-    memories = {dtype: _memory(gpu, dtype, args.seed) for dtype in dtypes}
+    memories = {dtype: Memory.of(gpu, dtype, _LARGEST, args.seed) for dtype in dtypes}
     records = []
     with Clock(gpu, 2 * gpu.arch.l2_bytes) as clock:
         for problem, fit in problems(dtypes, args.seed):
-            found = _measure(gpu, clock, problem, memories[problem.dtype], args.seed)
-            seconds, library = found.seconds, found.library
+            candidates = _candidates(problem, gpu)
+            kernels = [one.kernel for one in candidates]
+            seconds = measure(gpu, clock, problem, memories[problem.dtype], kernels, seed=args.seed)
+            library, chosen = seconds.pop(LIBRARY, None), candidates[0].name
+            extra = [one.name for one in candidates if one.extra]
             best = min(seconds, key=seconds.__getitem__)
             described = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype.name, "fit": fit}
-            records.append({**described, "seconds": {LIBRARY: library, **seconds}, "extra": found.extra})
+            records.append({**described, "seconds": {LIBRARY: library, **seconds}, "extra": extra})
             line = f"{problem!s:32} best {seconds[best] * 1e6:9.1f} us ({best})"
-            line += f"  chosen/best {seconds[found.chosen] / seconds[best]:.3f}"
+            line += f"  chosen/best {seconds[chosen] / seconds[best]:.3f}"
             print(line if library is None else f"{line}  {LIBRARY} / best {library / seconds[best]:.2f}", flush=True)
             # Anew after every problem: a run that ends early leaves what it has.
             args.out.write_text(json.dumps({"environment": environment, "records": records}, indent=1) + "\n")

@@ -10,6 +10,9 @@ come on top.
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
 ``benchmarks/fit_model.py`` fitted them to times that ``benchmarks/gemm_tiles.py`` measured on an H200: to the fit half,
 66 products, of ``benchmarks/results/hgemm_tiles_h200.json``.
+
+All of these were 16-bit products. float64 takes the same constants: no product of it has been timed with this pipeline.
+Its own counts differ in the bytes of an element and the rate of the tensor cores, which mma.sync reaches on Hopper too.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from math import log2
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import ELEMENT_BYTES, RepackedMatrix, repacked, repacked_matrix
 from matmill.tiling.simt import tiles
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
+#: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
+_READ = 512
 #: Split-K slices that the threads of the last launch add in one step.
 _STEP_SLICES = 64
 #: FMAs of an SM's tensor cores per clock where the arch does not know: the least among the data sheets since Ampere
@@ -230,26 +236,31 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     per_sm = ceil_div(tiles(problem, config) * problem.batch * slices, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
 
+    size, double = problem.dtype.itemsize, problem.dtype is F64
     warps = config["WARPS_M"] * config["WARPS_N"]
-    fragments = warps * (bm / config["WARPS_M"] + bn / config["WARPS_N"]) * bk * ELEMENT_BYTES
-    # An ldmatrix reads 16 x 16 of A or B, an mma computes 16 x 8 of D.
-    reads, multiplies = fragments / (_STEP * _STEP * ELEMENT_BYTES), bk * bm * bn / (_STEP * _STEP * _VECTOR)
+    read = {"A": config["WARPS_N"] * bm * bk * size, "B": config["WARPS_M"] * bn * bk * size}
+    fragments = sum(read.values())
+    # float64 is read 8 bytes at a time where rows of the tile do not run along k.
+    reads = sum(nbytes / _READ * (1 if config[f"{name}_K_INNER"] or not double else 2) for name, nbytes in read.items())
+    # An mma computes 16 x 8 of D.
+    multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
     shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
     cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
-    beside_wgmma = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops
+    beside_wgmma = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
 
     wide = {name: bm if name == "A" else bn for name in "AB"}
     vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
-    held = [name for name in "AB" if config[f"{name}_VEC"] == 1]
+    held = [name for name in "AB" if config[f"{name}_VEC"] == 1 and not double]
     # Tiles that go through registers are loaded one at a time, however many stages there are.
     ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
 
-    outputs, whole, pieces = per_sm * bm * bn, slices == 1, config["D_VEC"] > 1
+    # float64 is stored without staging, by pairs or in twice as many stores; neither has been timed.
+    outputs, whole, pieces = per_sm * bm * bn, slices == 1, config["D_VEC"] > 1 or double
     copies = [repacked_matrix(problem, config, name) for name in _repacked(problem, config)]
     return Demand(
         multiply=0.0 if beside_wgmma else cycles / share,
         beside_wgmma=cycles if beside_wgmma else 0.0,
-        shared=(fragments + (bm + bn) * bk * ELEMENT_BYTES) / shared_bytes,
+        shared=(fragments + (bm + bn) * bk * size) / shared_bytes,
         l2_bytes=_asked(problem, config),
         lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),
         matrix=reads + multiplies,
@@ -261,9 +272,9 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         rounds=float(ceil_div(per_sm, resident)),
         resident=float(resident),
         stored=float(outputs * (whole and not pieces)),
-        pieces=outputs / _VECTOR * (whole and pieces),
+        pieces=outputs / _VECTOR * (whole and pieces) * (2 if double and config["D_VEC"] == 1 else 1),
         partial_sums=float(outputs * (not whole)),
-        stored_bytes=float(outputs * (ELEMENT_BYTES if whole else problem.dtype.accumulator.itemsize)),
+        stored_bytes=float(outputs * (size if whole else problem.dtype.accumulator.itemsize)),
         bytes=float(problem.least_bytes),
         repacked=float(bool(copies)),
         repacked_bytes=float(sum(repacked_bytes(one) for one in copies)),
@@ -283,7 +294,7 @@ def _asked(problem: Gemm, config: Config) -> float:
     """Bytes of a k-tile read from L2, on average: zeros fill what is outside the matrices."""
     rows = problem.m / ceil_div(problem.m, config["BM"])
     columns = problem.n / ceil_div(problem.n, config["BN"])
-    return (rows + columns) * config["BK"] * ELEMENT_BYTES
+    return (rows + columns) * config["BK"] * problem.dtype.itemsize
 
 
 def _fmas(problem: Gemm, arch: Arch) -> float:
@@ -292,6 +303,8 @@ def _fmas(problem: Gemm, arch: Arch) -> float:
     That is a power of two. Data sheets use clocks of their own: Hopper's 1.83 GHz, not the boost clock.
     """
     flops = arch.matrix_flops.get(problem.dtype.name)
+    if flops is None and problem.dtype is F64:
+        flops = 2 * arch.fp64_flops  # as those of an A100 and an H200
     if flops is None:
         return LEAST_FMAS
     return float(2 ** round(log2(flops / (2 * arch.sms * arch.boost_hz))))
@@ -300,13 +313,15 @@ def _fmas(problem: Gemm, arch: Arch) -> float:
 def _lines(problem: Gemm, config: Config, name: str, elements: int) -> float:
     """Cache lines that the copies of one matrix's tile look up.
 
-    A thread copies 16 bytes, VEC elements at a time. Each of a warp's copies looks up the four cache lines of its 512
-    bytes again; elements that are not neighbours have a cache line each.
+    A thread copies 16 bytes of 16-bit elements, VEC at a time. Each of a warp's copies looks up the four cache lines of
+    its 512 bytes again. Of float64, neighbouring threads copy neighbouring elements. Elements that are not neighbours
+    have a cache line each.
     """
     strides = problem.a_row_col if name == "A" else problem.b_row_col
     if name not in repacked(config) and min(map(abs, strides)) > 1:
         return float(elements)
-    return elements * ELEMENT_BYTES / _LINE * (_VECTOR / config[f"{name}_VEC"])
+    again = 1.0 if problem.dtype is F64 else _VECTOR / config[f"{name}_VEC"]
+    return elements * problem.dtype.itemsize / _LINE * again
 
 
 def _repacked(problem: Gemm, config: Config) -> tuple[str, ...]:

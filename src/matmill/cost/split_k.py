@@ -14,8 +14,11 @@ L2_BYTES = 32.0
 
 
 def second(problem: Gemm, slices: int, arch: Arch) -> float:
-    """Seconds of the launch that adds ``slices`` partial sums per output, through L2, and makes D; 0 for one slice."""
+    """Seconds of storing ``slices`` partial sums per output, and of the launch that adds them; 0 for one slice.
+
+    They go through L2 twice: blocks store them after their last FMA, and the launch reads them.
+    """
     if slices == 1:
         return 0.0
-    moved = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    moved = 2 * slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (L2_BYTES * arch.sms * arch.boost_hz)

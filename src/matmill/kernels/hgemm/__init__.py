@@ -1,9 +1,9 @@
-"""D = alpha * A @ B + beta * C on tensor cores, for float16 and bfloat16 of any sizes, strides and alignments.
+"""D = alpha * A @ B + beta * C on tensor cores, for float16, bfloat16 and float64 of any sizes, strides and alignments.
 
-The twin of ``kernels/gemm`` for 16-bit types: sums are float32 and rounded once. Where D has too few tiles to occupy
-the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial sums in
-fixed order. A matrix whose rows do not start on 16 bytes is copied in narrow copies or, with REPACK_A or REPACK_B,
-repacked by a launch before the product.
+The twin of ``kernels/gemm`` on tensor cores. Sums of 16-bit types are float32 and rounded once. Where D has too few
+tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds their partial
+sums in fixed order. A matrix whose rows do not start on 16 bytes is copied in narrow copies. One of 16-bit elements is
+repacked by a launch before the product where REPACK_A or REPACK_B says so.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Collection
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.dtypes import BF16, F16
+from matmill.dtypes import BF16, F16, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, why_not_tensor_cores, with_vector_widths
+from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, why_not_elements, with_vector_widths
 from matmill.tiling.mma import space as shapes
 from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
@@ -36,13 +36,13 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
     Where matrices are not aligned, each comes twice: with narrow copies, and with these matrices repacked. Where the
-    tensor cores do not take the elements there is only one, so that the reason is given once. There is none for types
-    that are not of 16 bits: they have a kernel of their own.
+    tensor cores do not take the elements there is only one, so that the reason is given once. There is none for
+    float32: it has a kernel of its own.
     """
-    if problem.dtype not in (F16, BF16):
+    if problem.dtype not in (F16, BF16, F64):
         return ()
     configs = shapes(problem, arch)
-    if why_not_tensor_cores(problem, configs[0], arch) is not None:
+    if why_not_elements(problem, configs[0], arch) is not None:
         return (_launched(configs[0], 1),)
     repack = unaligned(problem)
     direct = [_launched(config, slices) for config in configs for slices in _slices(problem, config, arch)]
@@ -78,9 +78,9 @@ def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[
 
 
 def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    missing = why_not_tensor_cores(problem, config, arch)
+    missing = why_not_elements(problem, config, arch)
     if missing is not None:
-        return f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
+        return missing if problem.dtype is F64 else f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
     return why_not(problem, config, arch) or why_not_split(problem, config) or _why_not_repack(problem, config)
 
 

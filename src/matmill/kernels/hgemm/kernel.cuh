@@ -1,6 +1,6 @@
-// D = alpha * A * B + beta * C for 16-bit matrices of any sizes and strides, on the tensor cores with float32 sums;
-// gemm/mma.cuh has the pipeline. One block per BM x BN tile of D (grid.x), product of the batch (grid.y) and split-K
-// slice (grid.z).
+// D = alpha * A * B + beta * C for matrices of any sizes and strides on the tensor cores: 16-bit elements with float32
+// sums, and float64. gemm/mma.cuh has the pipeline. One block per BM x BN tile of D (grid.x), product of the batch
+// (grid.y) and split-K slice (grid.z). Only 16-bit matrices are repacked.
 //
 //   one slice:        hgemm ─▶ D
 //   several slices:   hgemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
@@ -11,24 +11,6 @@
 #include "matmill/ptx/dependent_launch.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
-
-// Stores a slice's sums in fragment order: pairs of a lane, 32 bytes to each of eight rows.
-__device__ __forceinline__ void store_partial(const Tile& tile, Acc* to, matmill::Origin origin, int m, int n) {
-  const int lane = threadIdx.x % 32, row = origin.row + tile.row + lane / 4,
-            column = origin.column + tile.column + lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < Tile::Warp::TM * 2; ++i) {
-    const int r = row + i * 8;
-#pragma unroll
-    for (int j = 0; j < Tile::Warp::TN; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int c = column + j * 8 + e;
-        if (r < m && c < n) to[Index(r) * n + c] = tile.warp.sums[i / 2][j][i % 2 * 2 + e];
-      }
-    }
-  }
-}
 
 // A null `workspace` means one slice: this kernel writes D. `*_first` is the offset of a matrix from its pointer, in
 // elements: repacked copies are in the workspace, after its other contents.
@@ -48,6 +30,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
     tile.store(shared, C + batch * c_batch, c_row, c_column, D + batch * d_batch, d_row, d_column, origin, m, n, alpha,
                beta);
   } else {
-    store_partial(tile, workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
+    tile.store_partial(workspace + (batch * gridDim.z + blockIdx.z) * m * n, origin, m, n);
   }
 }

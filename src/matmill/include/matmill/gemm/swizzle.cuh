@@ -1,22 +1,30 @@
-// The swizzled layout of shared tiles: ldmatrix reads the eight rows of a matrix from all 32 banks.
+// The swizzled layout of shared tiles: fragments are read from all 32 banks.
 #pragma once
 
 namespace matmill {
 
-// The number that a 16-byte piece's index within its row is XORed with. Rows of 128 bytes or more all begin in bank 0,
-// so eight adjacent rows need eight different numbers. Two rows of 64 bytes share a pass over the banks, so pairs of
-// rows do.
-template <int ROW_BYTES>
-__device__ __forceinline__ unsigned swizzle_bits(unsigned row) {
+// The number that a 16-byte piece's index within its row is XORed with. It is linear: a sum of rows that share no bit
+// has the XOR of their numbers.
+//
+// 16-bit elements: ldmatrix reads eight adjacent rows of one piece. Rows of 128 bytes or more all begin in bank 0, so
+// eight adjacent rows need eight different numbers. Two rows of 64 bytes share a pass over the banks, so pairs of rows
+// do.
+//
+// float64 (gemm/warp_tile_f64.cuh): half a warp reads 32 bytes, two pieces, of each of four adjacent rows. Pairs of
+// pieces stay together, so 32 bytes of shared memory come from one 32-byte sector.
+template <int ROW_BYTES, int ELEMENT_BYTES = 2>
+__device__ __forceinline__ constexpr unsigned swizzle_bits(unsigned row) {
   static_assert(ROW_BYTES >= 64 && ROW_BYTES % 64 == 0, "shorter rows have too few pieces to swap");
+  static_assert(ROW_BYTES >= 128 || ELEMENT_BYTES == 2, "four rows of float64 need four pairs of pieces");
+  if constexpr (ELEMENT_BYTES == 8) return row % 4 * 2;
   if constexpr (ROW_BYTES == 64) return row / 2 % 4;
   return row % 8;
 }
 
 // The byte offset of a piece of a row.
-template <int ROW_BYTES>
+template <int ROW_BYTES, int ELEMENT_BYTES = 2>
 __device__ __forceinline__ unsigned swizzled(unsigned row, unsigned piece) {
-  return row * ROW_BYTES + (piece ^ swizzle_bits<ROW_BYTES>(row)) * 16;
+  return row * ROW_BYTES + (piece ^ swizzle_bits<ROW_BYTES, ELEMENT_BYTES>(row)) * 16;
 }
 
 }  // namespace matmill

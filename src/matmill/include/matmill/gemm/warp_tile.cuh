@@ -8,7 +8,7 @@ namespace matmill {
 
 template <class Scalar, bool ACC16, int WM, int WN>
 struct WarpTile {
-  static constexpr int TM = WM / 16, TN = WN / 8;
+  static constexpr int TM = WM / 16, TN = WN / 8, STEP = 16;  // STEP: k of a fragment
   static_assert(TM * 16 == WM && TN * 8 == WN && TN % 2 == 0, "one ldmatrix.x4 loads two n8 tiles of B");
 
   // 16 x 16 of A for each i; 16 x 16 of B, two adjacent n8 tiles, for each j.

@@ -259,8 +259,10 @@ struct MmaMainloop {
 #pragma unroll
         for (int r = 0; r < 4; ++r) a[r] = element(e, 2 * i + r % 2, p, r / 2);
 #pragma unroll
-        for (int j = first_column(TRI, i); j < TN; ++j)
-          ptx::mma_m16n8k8(sums(i, j), a, element(f, j, p, 0), element(f, j, p, 1));
+        for (int j = first_column(TRI, i); j < TN; ++j) {
+          const double b[2] = {element(f, j, p, 0), element(f, j, p, 1)};
+          ptx::mma_m16n8(sums(i, j), a, b);
+        }
       }
   }
 

@@ -1,6 +1,6 @@
 // Tensor-core instructions of a warp: ldmatrix, and mma.sync on 16-bit elements, tf32 and float64. PTX ISA, "Warp-level
 // matrix instructions: ldmatrix" and "mma", with their sections on matrix fragments. ldmatrix and m16n8k8 need sm_75;
-// m16n8k16, bfloat16, tf32 and float64 need sm_80; m16n8k8 on float64 needs sm_90.
+// m16n8k16, bfloat16, tf32 and float64 need sm_80; m16n8 on float64 needs sm_90.
 //
 // Fragments of m16n8k16 in lane 4 g + t:
 //
@@ -101,17 +101,35 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(Accumulator<false>& c, const un
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same for float64, at full precision: one instruction on sm_90, four m8n8k4 on sm_80.
-__device__ __forceinline__ void mma_m16n8k8(double (&c)[4], const double (&a)[4], double b0, double b1) {
+// c += a * b on float64, at full precision: m16n8k4, k8 or k16 by the size of the fragments, one instruction on sm_90,
+// several m8n8k4 on sm_80. Lane 4 g + t holds columns t, t + 4, ... of rows g, g + 8 of A (rows first) and rows t,
+// t + 4, ... of column g of B.
+template <int B_SIZE>
+__device__ __forceinline__ void mma_m16n8(double (&c)[4], const double (&a)[2 * B_SIZE], const double (&b)[B_SIZE]) {
 #if __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
-      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b0), "d"(b1));
+  if constexpr (B_SIZE == 1) {
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(b[0]));
+  } else if constexpr (B_SIZE == 2) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+  } else {
+    static_assert(B_SIZE == 4, "m16n8 has k4, k8 and k16");
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
+        "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]), "d"(b[0]), "d"(b[1]),
+          "d"(b[2]), "d"(b[3]));
+  }
 #else
-  mma_m8n8k4(c[0], c[1], a[0], b0);
-  mma_m8n8k4(c[2], c[3], a[1], b0);
-  mma_m8n8k4(c[0], c[1], a[2], b1);
-  mma_m8n8k4(c[2], c[3], a[3], b1);
+#pragma unroll
+  for (int s = 0; s < B_SIZE; ++s) {
+    mma_m8n8k4(c[0], c[1], a[2 * s], b[s]);
+    mma_m8n8k4(c[2], c[3], a[2 * s + 1], b[s]);
+  }
 #endif
 }
 

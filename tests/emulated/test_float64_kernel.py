@@ -1,0 +1,162 @@
+"""float64 products on the tensor cores: every layout, alignment and tile, split-K, batches, and no bank conflict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import matmill
+from matmill import reference
+from matmill.arch import ARCHES
+from matmill.choose import choose
+from matmill.config import Config
+from matmill.dtypes import F64
+from matmill.kernels.hgemm import HGEMM
+from matmill.problem import Gemm
+from matmill.tiling.mma import double_tile, shapes, with_vector_widths
+from support.mma_product import LAYOUTS, ODD, PLAIN, TRANSPOSED, Layout, Product
+from support.trial import BARRIER, Case, Trial, problem_of, without
+
+#: Quick to emulate; of two steps and two warps in each direction.
+SMALL = double_tile(32, 32, 16, 2, 2, stages=3)
+H200 = ARCHES["h200"]
+
+
+def product(shape: tuple[int, int, int], *layouts: Layout, config: Config = SMALL, **options: Any) -> Product:
+    """A product in float64 of A, B and D of these layouts."""
+    return Product(shape, *layouts, dtype="float64", config=config, **options)
+
+
+@pytest.mark.parametrize("arch", ["a100", "h200"])
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+def test_every_pair_of_layouts(a: Layout, b: Layout, arch: str) -> None:
+    aligned = product((72, 68, 52), a, b, PLAIN, arch=arch)
+    config = aligned.kernel.config
+    assert (config["A_VEC"], config["B_VEC"], config["D_VEC"]) == (2, 2, 2)
+    (report,) = aligned.run()
+    assert report.ok
+    assert aligned.right()
+    assert report.counters.bank_conflicts == 0
+    # 9 blocks of 4 warps, 4 k-tiles of 4 steps, 16 x 16 sums: two m16n8k4 on Hopper, two m8n8k4 for each on Ampere.
+    assert report.counters.dmma == 9 * 4 * 4 * 4 * (2 if arch == "h200" else 4)
+    assert report.counters.global_store_sectors == 72 * 68 * 8 // 32
+
+
+@pytest.mark.parametrize(("a", "b"), LAYOUTS, ids=lambda layout: "transposed" if layout.transposed else "plain")
+def test_an_odd_pitch_costs_copies_but_no_bank_conflicts(a: Layout, b: Layout) -> None:
+    m, n, k = 67, 75, 51
+    odd = product((m, n, k), replace(a, start=1), b, ODD)
+    assert (odd.kernel.config["A_VEC"], odd.kernel.config["B_VEC"], odd.kernel.config["D_VEC"]) == (1, 1, 1)
+    (report,) = odd.run(schedule=1)
+    assert report.ok
+    assert odd.right()
+    assert report.counters.bank_conflicts == 0
+    # Every element of A for each of 3 columns of tiles, and of B for each of 3 rows of tiles, 8 bytes at once.
+    assert report.counters.cp_async_bytes == 3 * (m * k + k * n) * 8
+    assert report.counters.global_load_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "config"),
+    [(arch, config) for arch in ("a100", "h200") for config in shapes(ARCHES[arch], F64)],
+    ids=lambda x: x if isinstance(x, str) else f"{x['BM']}x{x['BN']}",
+)
+def test_every_tile_shape(arch: str, config: Config) -> None:
+    tried = product((config["BM"] + 2, config["BN"] + 2, 54), TRANSPOSED, PLAIN, PLAIN, arch=arch, config=config)
+    (report,) = tried.run()
+    assert report.ok
+    assert tried.right()
+    assert report.counters.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("mma_k", [8, 16])
+def test_longer_instructions(mma_k: int) -> None:
+    config = double_tile(32, 32, 2 * mma_k, 2, 2, stages=2, mma_k=mma_k)
+    tried = product((34, 38, 52), PLAIN, TRANSPOSED, PLAIN, config=config)
+    (report,) = tried.run()
+    assert report.ok
+    assert tried.right()
+    assert report.counters.bank_conflicts == 0
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_every_rest_of_k_in_every_slice(parts: int) -> None:
+    for k in range(33, 49):
+        tried = product((34, 33, k), PLAIN, TRANSPOSED, PLAIN, parts=parts)
+        assert all(report.ok for report in tried.run())
+        assert tried.right(), k
+
+
+def test_slices_without_terms_add_nothing() -> None:
+    tried = product((10, 20, 36), PLAIN, PLAIN, PLAIN, parts=7)
+    assert [report.ok for report in tried.run(schedule=1)] == [True, True]
+    assert tried.right()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_batches_with_c_of_another_layout(parts: int) -> None:
+    for c in (PLAIN, TRANSPOSED):
+        tried = product((35, 38, 50), PLAIN, TRANSPOSED, PLAIN, c=c, batch=3, parts=parts)
+        assert all(report.ok for report in tried.run())
+        assert tried.right()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_missing_barrier_is_a_race(index: int) -> None:
+    case = Case(32, 32, 64, "float64", "row")
+    config = with_vector_widths(SMALL.replace(STAGES=2), problem_of(case)).launched(SPLIT_K=1, REPACK_A=0, REPACK_B=0)
+    trial = Trial(HGEMM, case, config=config)
+    (report,) = trial.run(without(trial.source(), "gemm/mma.cuh", BARRIER, index))
+    assert any(hazard.kind == "race" for hazard in report.hazards)
+
+
+ANY_LAYOUT = st.builds(
+    Layout, st.booleans(), st.sampled_from([0, 1, 2]), st.sampled_from([1, 1, 3]), st.sampled_from([0, 1, 2])
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70)),
+    layouts=st.tuples(ANY_LAYOUT, ANY_LAYOUT, ANY_LAYOUT),
+    c=st.none() | ANY_LAYOUT,
+    parts=st.integers(1, 4),
+)
+def test_any_strides(
+    shape: tuple[int, int, int], layouts: tuple[Layout, Layout, Layout], c: Layout | None, parts: int
+) -> None:
+    tried = product(shape, *layouts, c=c, parts=parts)
+    assert all(report.ok for report in tried.run())
+    assert tried.right()
+
+
+# -- the public path --------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int, *shape: int) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def emulated(*args: Any, **options: Any) -> Any:
+    return matmill.matmul(*args, executor="emulator", **options)
+
+
+def test_views_of_negative_strides_scalars_and_a_result_in_place() -> None:
+    assert choose(Gemm(200, 210, 190, F64), H200).kernel.entry == "hgemm"
+    a, b = drawn(0, 190, 200).T[::-1], drawn(1, 210, 380)[:, ::-2].T
+    c = drawn(2, 200, 210)
+    before = c.copy()
+    assert emulated(a, b, c=c, alpha=0.5, beta=-2, out=c) is c
+    assert reference.check(c, a, b, before, alpha=0.5, beta=-2).ok
+
+
+def test_what_is_not_read_and_what_is_not_finite() -> None:
+    a, b, c = drawn(0, 200, 190), drawn(1, 190, 200), drawn(2, 200, 200)
+    a[3, 7], a[199, 9], b[15, 3] = np.nan, np.inf, -np.inf
+    assert reference.check(emulated(a, b, c=np.full_like(c, np.nan), beta=0), a, b).ok
