@@ -20,7 +20,7 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs, so that blocks get several tiles."""
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs: few give blocks several tiles."""
 
     name: str
     shape: Shape
@@ -77,9 +77,15 @@ EPILOGUES = (
     Case("column bias, exchanged", SMALL, (70, 72, 72), swap=True, given={"bias": "column", "bias_step": 2}),
     Case("float32 D", SMALL, (70, 72, 72), given={"out_dtype": F32, "c": ROW}),
     Case("float32 D of odd pitch", SMALL, (70, 73, 72), given={"out_dtype": F32, "bias": "row", "activation": "gelu"}),
-    Case("transposed float32 D", SMALL, (70, 72, 72), swap=True, given={"out_dtype": F32, "d": Layout(True, pad=1)}),
+    Case(
+        "transposed float32 D",
+        SMALL,
+        (70, 72, 72),
+        swap=True,
+        given={"out_dtype": F32, "d": Layout(transposed=True, pad=1)},
+    ),
     Case("D of odd pitch", SMALL, (70, 73, 72), given={"d": Layout(pad=2, start=1), "c": ROW}),
-    Case("transposed D of odd pitch", TURNS, (131, 73, 72), given={"d": Layout(True, pad=2, start=1)}),
+    Case("transposed D of odd pitch", TURNS, (131, 73, 72), given={"d": Layout(transposed=True, pad=2, start=1)}),
     Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
     Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
 )
@@ -87,7 +93,7 @@ EPILOGUES = (
 OPERANDS = (
     Case("odd pitches", SMALL, (70, 73, 77)),
     Case("odd pitches, transposed", SMALL, (70, 73, 77), swap=True, given={"a": COLUMN, "b": COLUMN}),
-    Case("strided operands", SMALL, (70, 73, 77), given={"a": Layout(step=3), "b": Layout(True, step=2)}),
+    Case("strided operands", SMALL, (70, 73, 77), given={"a": Layout(step=3), "b": Layout(transposed=True, step=2)}),
     Case("a batch", SMALL, (60, 72, 136), given={"batch": 3, "c": ROW}),
     Case("a batch that shares A", SMALL, (60, 72, 136), given={"batch": 3, "a": Layout(shared=True)}),
     Case("an odd batch that shares B", SMALL, (61, 73, 77), swap=True, given={"batch": 3, "b": Layout(shared=True)}),

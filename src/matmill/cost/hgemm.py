@@ -332,8 +332,9 @@ def _repacked(problem: Gemm, config: Config) -> tuple[str, ...]:
 
 def repacked_bytes(made: RepackedMatrix) -> float:
     """Bytes that repacking reads (whole sectors where elements are apart) and writes."""
-    read = min(_SECTOR, ELEMENT_BYTES * max(1, abs(made.stride)))
-    return float(made.count * made.runs * (made.length * read + made.pitch * ELEMENT_BYTES))
+    across = made.stride != 1 and made.run_stride == 1  # neighbouring threads then read neighbouring runs
+    read = made.itemsize if across else min(_SECTOR, made.itemsize * max(1, abs(made.stride)))
+    return float(made.count * made.runs * (made.length * (read + made.itemsize)))
 
 
 def repacked_lines(made: RepackedMatrix) -> float:

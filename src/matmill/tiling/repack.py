@@ -14,7 +14,7 @@ from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.launch import Argument, Value
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, repacked, repacked_matrix
+from matmill.tiling.mma import RepackedMatrix, repacked, repacked_matrix
 from matmill.tiling.split_k import split_bytes, workspace
 
 _THREADS = 256  # of a block
@@ -30,7 +30,7 @@ def repacked_bytes(problem: Gemm, config: Config) -> int:
     >>> repacked_bytes(odd, with_vector_widths(LARGEST, odd, "AB").launched(REPACK_A=1, REPACK_B=1))
     368
     """
-    return sum(_vectors(problem, config).values()) * VECTOR_BYTES
+    return sum(one.nbytes for one in _copies(problem, config).values())
 
 
 def workspace_bytes(problem: Gemm, config: Config) -> int:
@@ -54,11 +54,11 @@ def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm
     if "A" in copies:
         made = repacked_matrix(problem, config, "A")
         a_strides, a_batch = made.strides(outer_first=bool(config["A_K_INNER"])), made.copy_batch
-        a, a_first = room, sizes["sums"] // ELEMENT_BYTES
+        a, a_first = room, sizes["sums"] // made.itemsize
     if "B" in copies:
         made = repacked_matrix(problem, config, "B")
         b_strides, b_batch = made.strides(outer_first=not config["B_K_INNER"]), made.copy_batch
-        b, b_first = room, (sizes["sums"] + (0 if _shared(problem, config) else sizes["A"])) // ELEMENT_BYTES
+        b, b_first = room, (sizes["sums"] + (0 if _shared(problem, config) else sizes["A"])) // made.itemsize
     problem = replace(problem, gram=False, a_strides=a_strides, b_strides=b_strides, a_batch=a_batch, b_batch=b_batch)
     return problem, replace(operands, a=a, b=b, a_first=a_first, b_first=b_first, workspace=sums)
 
@@ -68,25 +68,26 @@ def _shared(problem: Gemm, config: Config) -> bool:
     return problem.gram and len(repacked(config)) == 2 and config["A_K_INNER"] == config["B_K_INNER"]
 
 
-def _vectors(problem: Gemm, config: Config) -> dict[str, int]:
-    """16-byte vectors of each copy, 0 where there is none."""
-    names = repacked(config)
-    own = {"A": "A" in names, "B": "B" in names and not _shared(problem, config)}
-    return {name: repacked_matrix(problem, config, name).vectors if made else 0 for name, made in own.items()}
+def _copies(problem: Gemm, config: Config) -> dict[str, RepackedMatrix]:
+    """The copies that are made, by name."""
+    names = [name for name in repacked(config) if name == "A" or not _shared(problem, config)]
+    return {name: repacked_matrix(problem, config, name) for name in names}
 
 
 def _sizes(problem: Gemm, config: Config) -> dict[str, int]:
     """Bytes of the workspace's parts, rounded up to the alignment of the next."""
-    copies = {name: vectors * VECTOR_BYTES for name, vectors in _vectors(problem, config).items()}
-    parts = {"sums": split_bytes(problem, config), **copies}
-    return {name: ceil_div(nbytes, _ALIGN) * _ALIGN for name, nbytes in parts.items()}
+    copies = _copies(problem, config)
+    nbytes = {name: copies[name].nbytes if name in copies else 0 for name in "AB"}
+    parts = {"sums": split_bytes(problem, config), **nbytes}
+    return {name: ceil_div(size, _ALIGN) * _ALIGN for name, size in parts.items()}
 
 
-#: Of each matrix: first element and vectors of its copy in the workspace, count and length of its contiguous runs (rows
-#: or columns), their strides in elements, and the elements per load.
+#: Of each matrix: first element, vectors and pitch of its copy in the workspace, count and length of its contiguous
+#: runs (rows or columns), their strides in elements, and the elements per load.
 _FIELDS = {
     "first": "Index",
     "vectors": "int",
+    "pitch": "int",
     "runs": "int",
     "length": "int",
     "run_stride": "Index",
@@ -103,19 +104,20 @@ _PARAMETERS = Parameters.of(
 
 
 def _repack_geometry(problem: Gemm, config: Config) -> Geometry:
-    blocks = sum(ceil_div(vectors, _THREADS) for vectors in _vectors(problem, config).values())
+    blocks = sum(ceil_div(one.vectors, _THREADS) for one in _copies(problem, config).values())
     return Geometry(grid=(blocks, 1, 1), block=(_THREADS, 1, 1))
 
 
 def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
-    vectors, sizes = _vectors(problem, config), _sizes(problem, config)
+    copies, sizes = _copies(problem, config), _sizes(problem, config)
     first = sizes["sums"]
     values: dict[str, Value | float] = {"A": operands.a, "B": operands.b, "workspace": workspace(operands)}
     for name in "AB":
         made = repacked_matrix(problem, config, name)
         of_matrix = (
-            first // ELEMENT_BYTES,
-            vectors[name],
+            first // made.itemsize,
+            made.vectors if name in copies else 0,
+            made.pitch,
             made.runs,
             made.length,
             made.run_stride,

@@ -67,12 +67,6 @@ struct WgmmaStaging {
     return start + (offset ^ (offset >> 7 & (SPAN / 16 - 1)) << 4);
   }
 
-  __device__ __forceinline__ unsigned read(int run, int element) const {
-    unsigned short bits;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(address(run, element)) : "memory");
-    return bits;
-  }
-
   // Writes STAGED columns of the sums, from column `first` on, rounded.
   template <class Outputs>
   __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
@@ -104,25 +98,44 @@ struct WgmmaStaging {
     }
   }
 
-  // Copies the buffer to D by ordinary stores, for runs at any distance. Contiguous elements leave in pairs, from the
-  // first one that is 4-byte aligned on.
+  // Copies the buffer to D by ordinary stores, for runs at any distance: a warp has a run, a lane two elements of every 64.
+  // Contiguous elements leave in pairs, from the first one that is 4-byte aligned on.
   __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    const int end = min(width, WIDTH);
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, end = min(width, WIDTH);
+#pragma unroll 2
     for (int run = warp; run < min(runs, RUNS); run += 4) {
       Scalar* const to = D + run * run_stride;
-      const int odd = stride == 1 ? int(reinterpret_cast<unsigned long long>(to) / 2 % 2) : 0;
-      for (int e = 2 * lane - odd; e < end; e += 64) {
-        const bool has_low = e >= 0, has_high = e + 1 < end;
-        const unsigned low = has_low ? read(run, e) : 0, high = has_high ? read(run, e + 1) : 0;
-        if (has_low && has_high && stride == 1) {
-          *reinterpret_cast<unsigned*>(to + e) = low | high << 16;
-        } else {
-          if (has_low) to[e * stride].bits = static_cast<unsigned short>(low);
-          if (has_high) to[(e + 1) * stride].bits = static_cast<unsigned short>(high);
-        }
+      const bool odd = stride == 1 && reinterpret_cast<unsigned long long>(to) / 2 % 2 != 0;
+      unsigned last = 0;  // word of the 64 elements before
+#pragma unroll
+      for (int e = 0; e < WIDTH; e += 64) {
+        const int first = e + 2 * lane;
+        const unsigned own = first < WIDTH ? read(run, first) : 0;
+        const unsigned left = __shfl_up_sync(~0u, own, 1);
+        const unsigned pair = odd ? (lane == 0 ? last : left) >> 16 | own << 16 : own;
+        last = __shfl_sync(~0u, own, 31);
+        store_pair(to, first - int(odd), pair, end, stride);
       }
+      if (WIDTH % 64 == 0 && odd && lane == 0) store_pair(to, WIDTH - 1, last >> 16, end, stride);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ unsigned read(int run, int element) const {
+    unsigned pair;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(pair) : "r"(address(run, element)) : "memory");
+    return pair;
+  }
+
+  // Those of two elements that are inside.
+  static __device__ __forceinline__ void store_pair(Scalar* to, int element, unsigned pair, int end, long long stride) {
+    const bool low = element >= 0 && element < end, high = element + 1 < end;
+    if (low && high && stride == 1) {
+      *reinterpret_cast<unsigned*>(to + element) = pair;
+    } else {
+      if (low) to[element * stride].bits = static_cast<unsigned short>(pair);
+      if (high) to[(element + 1) * stride].bits = static_cast<unsigned short>(pair >> 16);
     }
   }
 };
