@@ -216,7 +216,7 @@ def test_tensors_stay_in_place_and_lend_the_workspace(device: FakeGPU, tensors: 
         result = matmill.inner(x, y, c=z, alpha=0.5, beta=1.0 + turn)
         assert check(result.base, e, f, c, alpha=0.5, beta=1.0 + turn).ok
     workspace = 3 * 4 * 3 * ALL[dtype].accumulator.itemsize
-    assert tensors.made == [(12, dtype), (workspace, "uint8")] * 2
+    assert tensors.made == [(12, dtype), (workspace, "int8")] * 2
     assert [(launch.entry, stream) for launch, stream in device.launches] == [("inner", 33), ("splitk_reduce", 33)] * 2
     assert (device.held, device.orders, device.waits, device.uploaded) == ([], [], 0, [])
     out = np.full((3, 4), np.nan, kind).T
