@@ -120,13 +120,13 @@ def output_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | fl
 _REDUCE = Parameters.of(
     C="const void*",
     D="void*",
-    bias="const Scalar*",
-    bias_stride="Index",
     workspace="const Acc*",
     slices="int",
     m="int",
     n="int",
     **OUTPUT_FIELDS,
+    bias="const Scalar*",
+    bias_stride="Index",
 )
 
 
