@@ -151,11 +151,10 @@ def _compute(request: Request, shape: Shape) -> Array:
 
 def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
     """The bias as it broadcasts to the result, of which a vector has dropped its dimension of 1."""
-    vector: Array = bias.owner.reshape(-1)
+    own: Array = bias.owner
     if len(a.shape) == len(b.shape) == 1:
-        return vector.reshape(())
-    column = gemm_epilogue(bias, None, a.shape, b.shape).bias == "column"
-    return vector[:, None] if column and len(b.shape) > 1 else vector
+        return own.reshape(())
+    return own.reshape(-1) if 1 in {len(a.shape), len(b.shape)} else own
 
 
 def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:

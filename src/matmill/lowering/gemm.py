@@ -96,17 +96,15 @@ def gemm_epilogue(bias: Operand | None, activation: str | None, a: Shape, b: Sha
 
 
 def _wrong_bias(shape: Shape, m: int, n: int, *, vector: bool) -> ShapeError:
-    each_row = f"({m}, 1), an element for each row"
+    row = f"({m},)" if vector else f"({n},) or (1, {n}), an element for each column,"
     count = prod(shape)
-    if vector:
-        wanted = f"({m},) or {each_row}"
-        fix = "Pass bias.reshape(-1)." if count == m else "Pass one element for each row of a."
-    elif count == m and max(shape, default=0) == m:
-        wanted = f"({n},) or (1, {n}), an element for each column, or {each_row}"
+    if count == n and not vector:
+        fix = "Pass bias.reshape(-1)."
+    elif count == m:
         fix = "It has an element for each row: pass bias.reshape(-1, 1)."
     else:
-        wanted = f"({n},) or (1, {n}), an element for each column, or {each_row}"
-        fix = "Pass bias.reshape(-1)." if count == n else "Pass what has another shape as c=, with beta=1."
+        fix = "Pass an addend of another shape as c=, with beta=1."
+    wanted = f"{row} or ({m}, 1), an element for each row"
     return ShapeError(argument="bias", got=f"shape {shape}", wanted=wanted, fix=fix)
 
 
