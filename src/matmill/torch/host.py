@@ -58,7 +58,8 @@ def matmul(
     precision: str | None = None,  # noqa: ARG001 — torch's sums on the CPU are at least as exact as any
 ) -> None:
     """``out = activation(a @ b + bias)``."""
-    if bias is activation is None and a.dtype not in _HALVES:
+    # torch 2.13 warns of the shape of out where it sees a vector as a matrix.
+    if bias is activation is None and a.dtype not in _HALVES and min(a.dim(), b.dim()) > 1:
         torch.matmul(a, b, out=out)
     else:
         product = _widened(out, a, b) if a.dtype in _HALVES else torch.matmul(a, b)
