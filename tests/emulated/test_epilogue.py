@@ -89,6 +89,17 @@ def test_few_outputs_and_a_long_k(dtype: str) -> None:
     assert error(gram, e, e.T, bias=bias) <= 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_few_outputs_are_summed_precisely_without_wgmma(dtype: str) -> None:
+    problem = Gemm(8, 8, 6000, ALL[dtype], precision="high")
+    kernel = choose(problem, arch.get("a100")).kernel
+    assert (kernel.entry, kernel.counts(problem)) == ("inner", True)
+    e, f = _random(0, 8, 6000, dtype=dtype), _random(1, 6000, 8, dtype=dtype)
+    found = _emulate(e, f, precision="high", out_dtype="float32")
+    assert found.dtype == np.float32
+    assert error(found, e, f) <= 1
+
+
 def _older(stages: Any, _arch: arch.Arch) -> tuple[Ready[Any], ...]:
     """Choices for a GPU without wgmma, compiled for the one that is emulated."""
     found = real(stages, arch.get("a100"))

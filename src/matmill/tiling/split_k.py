@@ -17,7 +17,7 @@ from matmill.config import Config
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.launch import Argument, Pointer, Value
 from matmill.parameters import Parameters
-from matmill.problem import Gemm
+from matmill.problem import NO_EPILOGUE, Gemm
 
 _CLEAR_THREADS = 256
 #: The most slices that one thread adds, which are what it loads at once, and the fewest outputs that 4 threads add:
@@ -70,19 +70,28 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
     return sorted({1, *(max(1, min(slices, most)) for slices in filling)})
 
 
+def needs_epilogue(problem: Gemm) -> bool:
+    """Whether D is more than the sums scaled, C added, and rounded to the type of A and B."""
+    return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
+
+
 def leaves_partials(problem: Gemm, config: Config) -> bool:
-    """Whether the kernel leaves sums to the reduction: k is split, or D is more than the sums scaled and rounded."""
-    return config["SPLIT_K"] > 1 or not problem.plain
+    """Whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue."""
+    return config["SPLIT_K"] > 1 or needs_epilogue(problem)
 
 
-def why_not_precision(problem: Gemm) -> str | None:
-    """Why mma.sync and FMAs do not sum with the precision that was asked for, or None.
+def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
+    """Why a kernel without wgmma does not sum with the precision that was asked for, or None.
 
-    >>> why_not_precision(Gemm(2, 3, 4, precision="tf32"))
+    ``promotes`` says that it adds few terms of k at a time to its float32 sums, or each by FMA, which is ``"high"``.
+
+    >>> why_not_precision(Gemm(2, 3, 4, precision="tf32"), promotes=True)
     "precision 'tf32' needs wgmma: compute capability 9.0"
     """
     precision = problem.precision
-    return None if precision == "default" else f"precision {precision!r} needs wgmma: compute capability 9.0"
+    if precision == "default" or (promotes and precision == "high"):
+        return None
+    return f"precision {precision!r} needs wgmma: compute capability 9.0"
 
 
 def why_not_split(problem: Gemm, config: Config) -> str | None:

@@ -32,7 +32,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
     There is only one where the precision is not this kernel's, so that the reason is given once.
     """
-    if why_not_precision(problem) is not None:
+    if why_not_precision(problem, promotes=True) is not None:
         return tuple(config.launched(SPLIT_K=1) for config in shapes(problem, arch)[:1])
     return tuple(
         config.launched(SPLIT_K=slices)
@@ -81,7 +81,7 @@ def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[
 
 
 def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return why_not_precision(problem) or why_not(problem, config) or why_not_split(problem, config)
+    return why_not_precision(problem, promotes=True) or why_not(problem, config) or why_not_split(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(

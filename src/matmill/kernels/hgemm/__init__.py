@@ -42,7 +42,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     if problem.dtype not in (F16, BF16, F64):
         return ()
     configs = shapes(problem, arch)
-    if (why_not_precision(problem) or why_not_elements(problem, configs[0], arch)) is not None:
+    if (_why_not_precision(problem) or why_not_elements(problem, configs[0], arch)) is not None:
         return (_launched(configs[0], 1),)
     repack = unaligned(problem)
     direct = [_launched(config, slices) for config in configs for slices in _slices(problem, config, arch)]
@@ -82,11 +82,16 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     if missing is not None:
         return missing if problem.dtype is F64 else f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
     return (
-        why_not_precision(problem)
+        _why_not_precision(problem)
         or why_not(problem, config, arch)
         or why_not_split(problem, config)
         or _why_not_repack(problem, config)
     )
+
+
+def _why_not_precision(problem: Gemm) -> str | None:
+    # Of float64 every sum is rounded to nearest; sums of 16-bit products are not promoted.
+    return why_not_precision(problem, promotes=problem.dtype is F64)
 
 
 def _why_not_repack(problem: Gemm, config: Config) -> str | None:
