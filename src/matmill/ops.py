@@ -8,11 +8,11 @@ from typing import Any, Never, TypeAlias
 from matmill.arrays import inspect, resolve_stream, will_write
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
-from matmill.dispatch.gemm import INNER, MATMUL, finish
+from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
 from matmill.dispatch.validate import (
-    NO_FINISH,
+    NO_OPTIONS,
     Operation,
     Request,
     check_apart,
@@ -199,7 +199,7 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out, None, NO_FINISH))
+    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
@@ -227,7 +227,7 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
-    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out, None, NO_FINISH))
+    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
@@ -274,12 +274,12 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         alpha = scalar(alpha, "alpha")
     if type(beta) is not float:
         beta = scalar(beta, "beta")
-    vector, ended = None, NO_FINISH
+    vector, options = None, NO_OPTIONS
     if asked is not None:
         bias, activation, out_dtype, precision = asked
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
-        ended = finish(activation, out_dtype, precision, a.dtype)
-    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out, vector, ended))
+        options = checked_options(activation, out_dtype, precision, a.dtype)
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out, vector, options))
     call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)

@@ -14,7 +14,7 @@ from matmill.dispatch import plan_cache
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.plan_cache import signature
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD
-from matmill.dispatch.validate import Finish, Operation, Request
+from matmill.dispatch.validate import Operation, Options, Request
 from matmill.dtypes import F16, F32, F64
 
 _GPU = ("cuda", 0)
@@ -58,13 +58,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "bias": {"bias": _ROW},
     "bias of rows": {"bias": _ROW._replace(shape=(4, 1), strides=(1, 1))},
     "another bias": {"bias": _ROW._replace(strides=(-2,))},
-    "activation": {"finish": Finish("relu")},
-    "another activation": {"finish": Finish("silu")},
-    "bias and activation": {"bias": _ROW, "finish": Finish("relu")},
-    "precision": {"finish": Finish(precision="high")},
+    "activation": {"options": Options("relu")},
+    "another activation": {"options": Options("silu")},
+    "bias and activation": {"bias": _ROW, "options": Options("relu")},
+    "precision": {"options": Options(precision="high")},
     "halves": {"a": _HALF_A, "b": _HALF_B},
-    "wider result": {"a": _HALF_A, "b": _HALF_B, "finish": Finish(out_dtype=F32)},
-    "wider out": {"a": _HALF_A, "b": _HALF_B, "out": _SQUARE, "finish": Finish(out_dtype=F32)},
+    "wider result": {"a": _HALF_A, "b": _HALF_B, "options": Options(out_dtype=F32)},
+    "wider out": {"a": _HALF_A, "b": _HALF_B, "out": _SQUARE, "options": Options(out_dtype=F32)},
     "transpose": {"operation": TRANSPOSE, "b": None},
     "transpose into out": {"operation": TRANSPOSE, "b": None, "out": _SQUARE},
     "transpose, scaled": {"operation": TRANSPOSE_ADD, "b": None, "alpha": 2.0},

@@ -21,7 +21,7 @@ from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
 from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared, recall
-from matmill.dispatch.validate import NO_FINISH, Request
+from matmill.dispatch.validate import NO_OPTIONS, Request
 from matmill.dtypes import I8, DType
 from matmill.errors import LaunchError
 from matmill.lowering import NARROW, Shape
@@ -40,7 +40,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
     wait for each other, and what a library might hand out again before the kernels have run is held until they have.
     """
-    _operation, a, b, c, out, alpha, beta, like, home, array, bias, finish = request
+    _operation, a, b, c, out, alpha, beta, like, home, array, bias, options = request
     library, index = home.library, home.device[1]
     allocate: Callable[..., Result] = ALLOCATE.get(library, _our_memory)
     held: tuple[object, ...] = ()
@@ -55,7 +55,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
         others = () if named is not None else _other_streams((a, b, c, bias, out), library, index, stream)
         call = call if call.signature else recall(request, call.shape)
     if out is None:
-        array, address = allocate(like, a, call.shape, named, finish.out_dtype)
+        array, address = allocate(like, a, call.shape, named, options.out_dtype)
         call = misaligned(call, address) if address & 15 else call
     else:
         address = out.address
@@ -123,7 +123,7 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
     """
     gpu = GPU.get(0)
     a, b, c, bias = request.a, request.b, request.c, request.bias
-    plain = bias is None and request.finish == NO_FINISH
+    plain = bias is None and request.options == NO_OPTIONS
     if b is not None and request.operation.streams and plain and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
         return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from matmill.arrays import Operand, mirrors
 from matmill.dispatch.activations import activate
-from matmill.dispatch.validate import Finish, Operation, Request
+from matmill.dispatch.validate import Operation, Options, Request
 from matmill.dtypes import F32, DType, result_type
 from matmill.errors import ArgumentError, ShapeError, unknown_name
 from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
@@ -82,7 +82,7 @@ def _check_added(request: Request, shape: Shape) -> None:
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     a, b = _factors(request)
-    activation, _out_dtype, precision = request.finish
+    activation, _out_dtype, precision = request.options
     return lower_gemm(
         a,
         b,
@@ -95,7 +95,7 @@ def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     )
 
 
-def finish(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Finish:
+def checked_options(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Options:
     """How a product of elements of ``dtype`` ends, where something was asked for.
 
     Raises what :func:`matmill.matmul` says it raises.
@@ -114,7 +114,7 @@ def finish(activation: str | None, out_dtype: object, precision: str | None, dty
     result = result_type(out_dtype, dtype)
     # float32 and float64 are summed by FMA: there is nothing to promote.
     precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
-    return Finish(activation, None if result is dtype else result, precise)
+    return Options(activation, None if result is dtype else result, precise)
 
 
 def k_chunks(k: int, per_k: int) -> Iterator[slice]:
@@ -143,8 +143,8 @@ def _compute(request: Request, shape: Shape) -> Array:
         product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
     if request.bias is not None:
         product += _bias(request.bias, a, b).astype(scalar)
-    if request.finish.activation is not None:
-        activate(request.finish.activation, product)
+    if request.options.activation is not None:
+        activate(request.options.activation, product)
     # No copy but where the sums were wider than the elements: they are rounded here, once.
     return product.astype(request.result_type.numpy, copy=False)
 

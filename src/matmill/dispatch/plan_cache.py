@@ -18,7 +18,7 @@ from typing import TypeAlias
 from matmill.arrays import ALLOCATE, Operand
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
-from matmill.dispatch.validate import NO_FINISH, Request, choose_backend, validate
+from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
 from matmill.lowering import Shape
 from matmill.plan import Enqueue, Plan, prepare
 from matmill.runtime.gpu import GPU
@@ -133,12 +133,12 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
     scalars that were not named and without C.
     """
-    operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, finish = request
+    operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
     # Operands are taken apart at once: field by field takes half as long again.
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
     if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _alike(bias, a))):
         return ()
-    result = dtype if finish is NO_FINISH else request.result_type
+    result = dtype if options is NO_OPTIONS else request.result_type
     if c is not None:
         c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
         if not mixed and (other is not result or owned != library or where != device):
@@ -148,8 +148,8 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
         kind = operation
     else:
         kind = (operation, _TOLD.get(alpha), _TOLD.get(beta))
-    if bias is not None or finish != NO_FINISH:
-        kind = (kind, finish, bias and bias[:2])  # shape and strides
+    if bias is not None or options != NO_OPTIONS:
+        kind = (kind, options, bias and bias[:2])  # shape and strides
     layout = _layout(shape, strides)
     if b is None:
         key: Signature = (kind, device[1], dtype, shape, layout, start & 15)

@@ -35,7 +35,7 @@ from matmill.lowering import Shape, SubProblem
 from matmill.runtime import gpu
 
 
-class Finish(NamedTuple):
+class Options(NamedTuple):
     """How a product is summed and rounded: as in :class:`~matmill.problem.Gemm`, whose defaults these are.
 
     ``out_dtype`` is None where the result has the operands' type.
@@ -47,7 +47,7 @@ class Finish(NamedTuple):
 
 
 #: Of all operations but products, and of calls that name none of it.
-NO_FINISH = Finish()
+NO_OPTIONS = Options()
 
 
 class Request(NamedTuple):
@@ -68,12 +68,12 @@ class Request(NamedTuple):
     home: Operand
     array: Any
     bias: Operand | None = None
-    finish: Finish = NO_FINISH
+    options: Options = NO_OPTIONS
 
     @property
     def result_type(self) -> DType:
         """The element type of ``c``, ``out`` and the result."""
-        return self.finish.out_dtype or self.a.dtype
+        return self.options.out_dtype or self.a.dtype
 
 
 @dataclass(frozen=True, eq=False)  # a few objects, compared by identity, which is quick in keys

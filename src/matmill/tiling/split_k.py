@@ -139,13 +139,13 @@ _REDUCE = Parameters.of(
 )
 
 
-def _ending(problem: Gemm) -> dict[str, int]:
+def _of_problem(problem: Gemm) -> dict[str, int]:
     """The constants of the reduction that depend on the problem; FLOAT32_D: C and D are of 32 bits, A and B of 16."""
     return {**problem.epilogue.constants, "FLOAT32_D": int(problem.d_dtype is not problem.dtype)}
 
 
 #: Those of every plain problem.
-_PLAIN = _ending(Gemm(1, 1, 1))
+_PLAIN = _of_problem(Gemm(1, 1, 1))
 
 
 def _slices(config: Config) -> int:
@@ -183,7 +183,7 @@ def splitk_reduce(
     constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored), **_PLAIN)
     package, geometry = "matmill.kernels.splitk.reduce", _by(outputs, ways)
     return AuxLaunch(
-        "splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True, constants=_ending
+        "splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True, constants=_of_problem
     )
 
 

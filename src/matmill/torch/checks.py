@@ -9,9 +9,9 @@ import torch
 
 from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
-from matmill.dispatch.gemm import INNER, MATMUL, finish
+from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
-from matmill.dispatch.validate import NO_FINISH, Operation, Request, check_apart, validate
+from matmill.dispatch.validate import NO_OPTIONS, Operation, Request, check_apart, validate
 from matmill.dtypes import ALL, ELEMENTWISE, DType, named
 
 #: What each operator asks of the core, and its element types.
@@ -76,15 +76,17 @@ def _request(
     a = read(tensors[0], operation.first)
     b = read(tensors[1], operation.second) if len(tensors) > 1 else None
     bias = read(tensors[2], "bias") if len(tensors) > 2 and tensors[2] is not None else None
-    ending = NO_FINISH
+    options = NO_OPTIONS
     if operation is MATMUL:
-        ending = finish(factors.get("activation"), factors.get("out_dtype"), factors.get("precision"), a.dtype)
+        options = checked_options(
+            factors.get("activation"), factors.get("out_dtype"), factors.get("precision"), a.dtype
+        )
     else:
         for name, value in factors.items():
             if type(value) not in SYMBOLS:
                 factor(value, name, a.dtype)
     target = None if out is None else read(out, "out")
-    return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out, bias, ending)
+    return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out, bias, options)
 
 
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:

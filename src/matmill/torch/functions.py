@@ -128,13 +128,13 @@ def matmul(
     direct = not is_compiling() and _plain(a, b)
     if bias is not None or activation is not None or out_dtype is not None or precision is not None:
         out_dtype = out_dtype if out_dtype is None or type(out_dtype) is torch.dtype else _dtype(out_dtype, a)
-        ending = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
         direct = direct and (bias is None or _plain(bias, bias)) and (out is None or _plain(out, out))
         if direct:
-            return ops.matmul(a, b, bias=bias, **ending, out=out)
+            return ops.matmul(a, b, bias=bias, **options, out=out)
         if out is None:
-            return gradients.matmul(a, b, bias, **ending)
-        _MATMUL_OUT(a, b, bias, **ending, out=out)
+            return gradients.matmul(a, b, bias, **options)
+        _MATMUL_OUT(a, b, bias, **options, out=out)
         return out
     if out is None:
         return (ops if direct else gradients).matmul(a, b)

@@ -51,11 +51,11 @@ def inner(e: Any, f: Any) -> Any:
     return _INNER(e, f)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, **ending: Any) -> Any:
-    """See :func:`transpose_add`; ``ending`` are ``activation``, ``out_dtype`` and ``precision``."""
+def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
+    """See :func:`transpose_add`; ``options`` are ``activation``, ``out_dtype`` and ``precision``."""
     if not torch.compiler.is_compiling() and _transforming():
-        return MatMul.recorded(a, b, bias, **ending)
-    return _MATMUL(a, b, bias, **ending)
+        return MatMul.recorded(a, b, bias, **options)
+    return _MATMUL(a, b, bias, **options)
 
 
 class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
@@ -215,9 +215,9 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         """The product rule."""
         a, b = ctx.saved_tensors
         da, db, dbias = tangents[:3]
-        ending = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
-        terms = [] if da is None else [matmul(da, b, **ending)]
-        terms += [] if db is None else [matmul(a, db, **ending)]
+        options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
+        terms = [] if da is None else [matmul(da, b, **options)]
+        terms += [] if db is None else [matmul(a, db, **options)]
         if dbias is not None:
             added = along(dbias, a.dim(), b.dim()).to(ctx.out_dtype or a.dtype)
             terms.append(added + added.new_zeros(ctx.shape))
@@ -247,21 +247,21 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         A bias of each product's own is added by torch, and then the activation is its too.
         """
         row, column = _rank(a, dims[0]) == 1, _rank(b, dims[1]) == 1
-        ending = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
         added = None
         if bias is not None and dims[2] is not None:
             one = tuple(_of_one(x, dim) for x, dim in zip((a, b, bias), dims, strict=False))
-            check_fake("matmul", one, ending)
+            check_fake("matmul", one, options)
             shape = along(one[2], one[0].dim(), one[1].dim()).shape
             added, bias = _in_front(bias, dims[2]).reshape(-1, *shape), None
-            ending |= {"activation": None, "out_dtype": _sums(a)}
+            options |= {"activation": None, "out_dtype": _sums(a)}
         elif bias is not None and column:
             bias = bias.reshape(-1, 1)
         a, b = _in_front(a, dims[0]), _in_front(b, dims[1])
         left, right = a.unsqueeze(-2) if row else a, b.unsqueeze(-1) if column else b
         first, second = (None if dim is None else 0 for dim in dims[:2])
         rank = max(_rank(left, first), _rank(right, second))
-        product = operator(_batched(left, first, rank), _batched(right, second, rank), bias, **ending)
+        product = operator(_batched(left, first, rank), _batched(right, second, rank), bias, **options)
         product = product.squeeze(-1) if column else product
         product = product.squeeze(-1 if column else -2) if row else product
         if added is None:
