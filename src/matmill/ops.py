@@ -103,7 +103,7 @@ def matmul(
     """
     if misplaced:
         raise _third_array()
-    if bias is activation is out_dtype is precision is None:
+    if bias is None and activation is None and out_dtype is None and precision is None:
         return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
     asked = bias, activation, out_dtype, precision
     return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, asked)
@@ -261,7 +261,8 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
             raise ArgumentError(argument="c", got="an array without beta", wanted="c together with beta", fix=_CURES)
         beta = 0.0
     # `scalar` checks numbers that are no floats.
-    if c is asked is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
+    named_none = c is None and asked is None and stream is None and executor is None
+    if named_none and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
         known = fast_path.repeat(operation, first, second, out)
         if known is not None:
             return known
