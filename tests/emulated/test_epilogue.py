@@ -56,6 +56,25 @@ def test_results_that_are_not_rounded(dtype: str) -> None:
     assert error(c, a, b, before, beta=2, bias=bias, activation="silu") <= 1
 
 
+@pytest.mark.parametrize("precision", [None, "high"])
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+def test_aligned_products(out_dtype: str, precision: str | None) -> None:
+    a, b, column = (_random(i, *shape, dtype="float16") for i, shape in enumerate(((64, 272), (272, 80), (64, 1))))
+    options: dict[str, Any] = {"bias": column, "activation": "gelu"}
+    found = _emulate(a, b, out_dtype=out_dtype, precision=precision, **options)
+    assert found.dtype == ALL[out_dtype].numpy
+    assert error(found, a, b, **options) <= 1
+
+
+def test_float32_rounded_to_tf32() -> None:
+    a, w, bias = (_random(i, *shape, dtype="float32") for i, shape in enumerate(((64, 96), (40, 96), (40,))))
+    b = w.T  # both are stored along k, as tensor cores take tf32
+    found = _emulate(a, b, bias=bias, activation="relu", precision="tf32")
+    limit = 2 * 2.0**-10 * (np.abs(a) @ np.abs(b)) + 1e-5
+    assert (np.abs(found - np.maximum(a @ b + bias, 0)) <= limit).all()
+    assert not np.allclose(found, np.maximum(a @ b + bias, 0), rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_batches(dtype: str) -> None:
     # Two batch dimensions that do not collapse into one, in the result neither.

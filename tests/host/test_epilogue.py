@@ -21,6 +21,7 @@ from matmill.kernel import GemmOperands
 from matmill.launch import Pointer
 from matmill.lowering import lower_gemm
 from matmill.problem import ACTIVATIONS, Epilogue, Gemm
+from matmill.registry import PRODUCTION
 from support.epilogues import error
 
 Array = NDArray[Any]
@@ -245,6 +246,15 @@ def test_sums_of_a_whole_k_wait_for_the_launch_with_the_epilogue(dtype: DType) -
     steps = kernels[1].steps(other, GemmOperands(a, b, c, d, workspace=sums))
     assert [program.entry for program, _ in steps] == [kernels[1].entry, "splitk_reduce"]
     assert (steps[1][0].config["BIAS"], steps[0][0].config) == (1, kernels[1].config)
+
+
+def test_a_kernel_with_an_epilogue_is_launched_alone_where_k_is_whole() -> None:
+    h200, problem = arch.get("h200"), Gemm(256, 256, 4096, F16, epilogue=Epilogue("row", activation="gelu"))
+    (candidate,) = (one for one in PRODUCTION if one.kernel.entry == "wgmma_gemm")
+    found = {kernel.config["SPLIT_K"] > 1: kernel for kernel in candidate.legal(problem, h200)}
+    assert (found[False].count_launches(problem), found[False].workspace(problem)) == (1, 0)
+    assert found[True].count_launches(problem) == 2
+    assert found[True].workspace(problem) == 256 * 256 * 4 * found[True].config["SPLIT_K"]
 
 
 @pytest.mark.parametrize(
