@@ -78,9 +78,9 @@ def needs_epilogue(problem: Gemm) -> bool:
 def leaves_partials(problem: Gemm, config: Config) -> bool:
     """Whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
 
-    A kernel with an epilogue of its own has the constant PARTIALS, which says whether it leaves sums instead.
+    A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``).
     """
-    return config["SPLIT_K"] > 1 or ("PARTIALS" not in config and needs_epilogue(problem))
+    return config["SPLIT_K"] > 1 or ("ACTIVATION" not in config and needs_epilogue(problem))
 
 
 def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
