@@ -64,7 +64,7 @@ def matmul(
     tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
 
     ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
-    of k are promoted to a separate float32 sum. float32 and float64 are summed by FMA, and it changes nothing there.
+    of k are promoted to a separate float32 sum. float32 and float64 are summed as exactly without it.
     ``precision="tf32"`` rounds float32 elements to tf32, which tensor cores multiply faster; nothing else does that.
     None is ``"default"``. NumPy's BLAS, which answers on the host, is at least as exact as what was asked for.
     ``docs/precision.md`` has the errors of each.

@@ -112,7 +112,7 @@ def checked_options(activation: str | None, out_dtype: object, precision: str | 
             fix="Omit precision=.",
         )
     result = result_type(out_dtype, dtype)
-    # float32 and float64 are summed by FMA: there is nothing to promote.
+    # float32 and float64 are summed as FMA sums: there is nothing to promote.
     precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
     return Options(activation, None if result is dtype else result, precise)
 
