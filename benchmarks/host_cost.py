@@ -173,7 +173,9 @@ def _calls(rand: Callable[[tuple[int, ...]], Any], *, torch_too: bool) -> dict[s
     found: dict[str, dict[str, Callable[[], object]]] = {}
     for name, (m, n, k) in _SHAPES.items():
         a, b, out = rand((m, k)), rand((k, n)), rand((m, n))
-        product = matmill.matmul if name == "matmul" else matmill.inner
+        product: Callable[..., Any] = matmill.inner
+        if name == "matmul":
+            product = matmill.matmul
         found[name] = {"plain": partial(product, a, b), "out=": partial(product, a, b, out=out)}
         if torch_too:
             found[name]["torch.mm"] = partial(sys.modules["torch"].mm, a, b)

@@ -34,6 +34,9 @@ class Config:
     def __getitem__(self, name: str) -> int:
         return self._values[name]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
     @cached_property
     def _values(self) -> dict[str, int]:
         # Models ask for a dozen of them for each of a thousand configurations.

@@ -100,6 +100,38 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
     return named(dtype.name, argument, table, fix=f"Convert it first, for example {argument}.astype('float32').")
 
 
+def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DType:
+    """The element type that a product of elements of ``dtype`` is asked to have.
+
+    ``asked`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It may
+    be the type that 16-bit elements are summed in. Raises :class:`~matmill.errors.DTypeError` for all others.
+
+    >>> result_type("float32", F16).name, result_type(np.float16, F16).name, result_type(None, F64).name
+    ('float32', 'float16', 'float64')
+    """
+    if asked is None:
+        return dtype
+    # torch's have no other name; JAX's scalar types, like NumPy's own, are taken by np.dtype.
+    name = str(asked).removeprefix("torch.")
+    if name not in ALL:
+        try:
+            name = of_numpy(np.dtype(asked), argument).name  # type: ignore[call-overload] # whatever it may be
+        except TypeError as error:
+            if isinstance(error, DTypeError):
+                raise
+            name = repr(asked)
+    for one in (dtype, dtype.accumulator):
+        if name == one.name:
+            return one
+    wanted = dtype.name if dtype.wider is None else f"{dtype.name} or {dtype.wider.name}"
+    raise DTypeError(
+        argument=argument,
+        got=f"dtype {name} for a product in {dtype.name}",
+        wanted=wanted,
+        fix="Omit it, and convert the result.",
+    )
+
+
 def named(
     name: str,
     argument: str,

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Never
+from typing import Any, Never, TypeAlias
 
 from matmill.arrays import inspect, resolve_stream, will_write
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
-from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.plan_cache import Call, resolve
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor, without_x
-from matmill.dispatch.validate import Operation, Request, check_apart, check_callable, out_of_memory, scalar
+from matmill.dispatch.validate import (
+    NO_OPTIONS,
+    Operation,
+    Request,
+    check_apart,
+    check_callable,
+    out_of_memory,
+    scalar,
+)
 from matmill.dtypes import ALL
 from matmill.errors import ArgumentError
 
+#: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
+_Asked: TypeAlias = tuple[Any, str | None, object, str | None]
 #: Past the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
 
@@ -27,11 +37,15 @@ def matmul(
     c: Any = None,
     alpha: float = 1.0,
     beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    out_dtype: object = None,
+    precision: str | None = None,
     out: Any = None,
     stream: object = None,
     executor: str | None = None,
 ) -> Any:
-    """``alpha * (a @ b)``, or ``alpha * (a @ b) + beta * c``, of float32, float64, float16 or bfloat16.
+    """``activation(alpha * (a @ b) + beta * c + bias)`` of float32, float64, float16 or bfloat16.
 
     Shapes follow the array API's ``matmul``: ``a`` (..., m, k), ``b`` (..., k, n), result (..., m, n) with batch
     dimensions broadcast; a one-dimensional ``a`` is a row and ``b`` a column whose dimension of 1 is dropped from the
@@ -39,8 +53,21 @@ def matmul(
     position, which NumPy takes for ``out``, is refused. Strides may be anything, zero and negative ones included, and
     every extent may be 0 (a product over k = 0 is zero).
 
-    In float16 and bfloat16, terms and scalars are multiplied and summed in float32, and the result is rounded once.
-    GPUs before Ampere have no tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
+    ``bias`` has the dtype of ``a`` and is the same for every product of a batch: a row (n,) or (1, n), of which each
+    column of the result gets an element, or a column (m, 1), of which each row gets one; where ``b`` is a vector, (m,)
+    is a column too. ``activation`` is None, ``"relu"``, ``"gelu"`` (with the error function), ``"gelu_tanh"`` or
+    ``"silu"``, as torch defines them.
+
+    In float16 and bfloat16, terms and scalars are multiplied and summed in float32, bias and activation are applied to
+    that, and the result is rounded once: to the dtype of ``a``, or not at all with ``out_dtype="float32"`` (a name, or
+    a dtype object of NumPy, torch, CuPy or JAX). ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no
+    tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
+
+    ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
+    of k are promoted to a separate float32 sum. float32 and float64 are summed as exactly without it.
+    ``precision="tf32"`` rounds float32 elements to tf32, which tensor cores multiply faster; nothing else does that.
+    None is ``"default"``. NumPy's BLAS, which answers on the host, is at least as exact as what was asked for.
+    ``docs/precision.md`` has the errors of each.
 
     Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
     on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
@@ -50,7 +77,7 @@ def matmul(
     is refused, and :mod:`matmill.torch` takes it. Writing into a tensor counts up its version, as in torch.
 
     As in BLAS, ``beta = 0`` means that ``c`` is not read, and ``alpha = 0`` that ``a`` and ``b`` are not: NaN there
-    does not reach the result.
+    does not reach the result. ``bias`` and ``activation`` apply all the same.
 
     ``executor`` is ``"auto"``, ``"gpu"``, ``"cpu"`` (NumPy's BLAS) or ``"emulator"`` (the GPU kernel's own PTX, run on
     the CPU). Arrays on a GPU are multiplied there. For arrays on the host, None means the environment's
@@ -70,10 +97,16 @@ def matmul(
     >>> matmul(a, a.T, executor="cpu")
     array([[ 5., 14.],
            [14., 50.]], dtype=float32)
+    >>> matmul(a, a.T, bias=np.float32([-10, -20]), activation="relu", executor="cpu")
+    array([[ 0.,  0.],
+           [ 4., 30.]], dtype=float32)
     """
     if misplaced:
         raise _third_array()
-    return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
+    if bias is None and activation is None and out_dtype is None and precision is None:
+        return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor)
+    asked = bias, activation, out_dtype, precision
+    return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, asked)
 
 
 def inner(
@@ -166,7 +199,7 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out))
+    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
@@ -194,7 +227,7 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     named = None if stream is None else resolve_stream(stream)
     a = inspect(x, "x", named)
     target = None if out is None else inspect(out, "out", named)
-    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out))
+    request = _new(Request, (TRANSPOSE, a, None, None, target, 1.0, 0.0, x, a, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
@@ -221,13 +254,15 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     stream: object,
     executor: str | None,
     progress: Callable[[int, int], None] | None = None,
+    asked: _Asked | None = None,
 ) -> Any:
     if beta is None:
         if c is not None:
             raise ArgumentError(argument="c", got="an array without beta", wanted="c together with beta", fix=_CURES)
         beta = 0.0
     # `scalar` checks numbers that are no floats.
-    if c is stream is executor is None and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
+    named_none = c is None and asked is None and stream is None and executor is None
+    if named_none and type(alpha) is type(beta) is float and alpha == 1 and beta == 0:
         known = fast_path.repeat(operation, first, second, out)
         if known is not None:
             return known
@@ -240,7 +275,12 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         alpha = scalar(alpha, "alpha")
     if type(beta) is not float:
         beta = scalar(beta, "beta")
-    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out))
+    vector, options = None, NO_OPTIONS
+    if asked is not None:
+        bias, activation, out_dtype, precision = asked
+        vector = None if bias is None else inspect(bias, "bias", named, ALL)
+        options = checked_options(activation, out_dtype, precision, a.dtype)
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out, vector, options))
     call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)

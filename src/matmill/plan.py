@@ -23,10 +23,10 @@ from matmill.runtime.stream_scratch import Own, scratch
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
-NAMES = ("A", "B", "C", "D", "workspace", "counter")
-#: Addresses of the four matrices, of a workspace and of a counter, 0 for those that are not there.
-Addresses: TypeAlias = tuple[int, int, int, int, int, int]
-_NOWHERE: Addresses = (0, 0, 0, 0, 0, 0)
+NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
+#: Addresses of the four matrices, of a workspace, of a counter and of a bias, 0 for those that are not there.
+Addresses: TypeAlias = tuple[int, int, int, int, int, int, int]
+_NOWHERE: Addresses = (0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class Ready(Generic[P]):
 def _operands(
     addresses: Addresses, offsets: Offsets = (0, 0, 0, 0), alpha: float = 1.0, beta: float = 0.0
 ) -> GemmOperands:
-    moved = zip(NAMES, addresses, (*offsets, 0, 0), strict=True)
-    a, b, c, d, workspace, counter = (Pointer(name, base + step) for name, base, step in moved)
-    return GemmOperands(a, b, c, d, alpha, beta, workspace, counter)
+    moved = zip(NAMES, addresses, (*offsets, 0, 0, 0), strict=True)
+    a, b, c, d, workspace, counter, bias = (Pointer(name, base + step) for name, base, step in moved)
+    return GemmOperands(a, b, c, d, alpha, beta, workspace, counter, bias=bias)
 
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
@@ -115,9 +115,9 @@ class _Step:
         return frame.bind, None if self._at_once else self._at_offsets, calls
 
     def _at_offsets(self, addresses: Addresses) -> Iterator[Addresses]:
-        a, b, c, d, workspace, counter = addresses
+        a, b, c, d, workspace, counter, bias = addresses
         for to_a, to_b, to_c, to_d in self._ready.stage.offsets:
-            yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter
+            yield a + to_a, b + to_b, c + to_c, d + to_d, workspace, counter, bias
 
 
 #: What binds a stage's frame to addresses, its offsets where it has not just the addresses themselves, its launches.

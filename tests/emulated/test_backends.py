@@ -14,12 +14,13 @@ from matmill import arch, plan
 from matmill.arrays import dlpack
 from matmill.arrays import operand as operand_module
 from matmill.choose import Choice, choose
-from matmill.dispatch import plan_cache
+from matmill.dispatch import backends, plan_cache
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.reference import check
+from support.epilogues import error
 from support.fake_gpu import Buffer, DeviceArray, FakeGPU, Tensors
 
 Array = NDArray[Any]
@@ -82,6 +83,37 @@ def test_dlpack_arrays_stay_and_the_result_is_exported(device: FakeGPU) -> None:
     assert all(isinstance(owner, dlpack.Tensor) for owner in held)
     words = device.memory.allocations[-1].words[4].view(np.float32).reshape(20, 40)
     assert check(words, a, b).ok
+
+
+def test_epilogues_travel(device: FakeGPU) -> None:
+    a, b, c = (_random(i, *shape).astype(np.float16) for i, shape in enumerate(((20, 30), (30, 40), (20, 40))))
+    wide, column = c.astype(np.float32), _random(3, 40, 1).astype(np.float16)[::-2]
+    for _ in range(2):
+        result = matmill.matmul(a, b, c=wide, beta=2, bias=column, activation="silu", out_dtype="float32")
+        assert result.dtype == np.float32
+        assert error(result, a, b, wide, beta=2, bias=column, activation="silu") <= 1
+    assert device.uploaded == [a.nbytes, b.nbytes, wide.nbytes, (column.size * 2 - 1) * 2] * 2
+
+
+def test_long_narrow_products_with_an_epilogue_are_not_streamed(
+    device: FakeGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "CHUNK", 1000)
+    e, f, bias = _random(0, 3, 900), _random(1, 900, 5), _random(2, 5)
+    assert error(matmill.matmul(e, f, bias=bias), e, f, bias=bias) <= 1
+    assert device.uploaded == [e.nbytes, f.nbytes, bias.nbytes]
+
+
+def test_wide_results_of_dlpack_arrays_are_exported_as_what_they_are(device: FakeGPU) -> None:
+    a, b, bias = (_random(i, *shape).astype(np.float16) for i, shape in enumerate(((20, 30), (30, 40), (40,))))
+    x, y, z = (DeviceArray(device, array) for array in (a, b, bias))
+    before = len(device.memory.allocations)
+    result = matmill.matmul(x, y, bias=z, out_dtype=np.float32, stream=5)
+    assert (result.shape, result.dtype, z.waits) == ((20, 40), "float32", [5])
+    ((held, _),) = device.held
+    assert len([owner for owner in held if isinstance(owner, dlpack.Tensor)]) == 3
+    words = device.memory.allocations[before].words[4].view(np.float32).reshape(20, 40)
+    assert error(words, a, b, bias=bias) <= 1
 
 
 class InterfaceArray:
@@ -216,7 +248,7 @@ def test_tensors_stay_in_place_and_lend_the_workspace(device: FakeGPU, tensors: 
         result = matmill.inner(x, y, c=z, alpha=0.5, beta=1.0 + turn)
         assert check(result.base, e, f, c, alpha=0.5, beta=1.0 + turn).ok
     workspace = 3 * 4 * 3 * ALL[dtype].accumulator.itemsize
-    assert tensors.made == [(12, dtype), (workspace, "uint8")] * 2
+    assert tensors.made == [(12, dtype), (workspace, "int8")] * 2
     assert [(launch.entry, stream) for launch, stream in device.launches] == [("inner", 33), ("splitk_reduce", 33)] * 2
     assert (device.held, device.orders, device.waits, device.uploaded) == ([], [], 0, [])
     out = np.full((3, 4), np.nan, kind).T

@@ -13,6 +13,7 @@ import matmill
 from matmill import arrays, ops
 from matmill.dispatch import fast_path, plan_cache
 from matmill.errors import AliasError, ArgumentError, DTypeError, ReadOnlyError, ShapeError
+from matmill.plan import prepare
 from support.fake_gpu import FakeGPU, Parameter, Subclass, Tensor, Tensors
 
 Array = NDArray[Any]
@@ -102,6 +103,34 @@ def test_scalars_and_other_arguments_are_for_the_checked_path(tensors: Tensors, 
     assert len(checked) == 2 * (2 + 2 + 3)
     with pytest.raises(ArgumentError, match="beta"):
         matmill.matmul(tensors(x), tensors(y), beta=1.0)
+
+
+def test_epilogues_have_plans_in_the_cache(tensors: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def counted(*asked: Any) -> Any:
+        made.append(asked)
+        return prepare(*asked)
+
+    monkeypatch.setattr(plan_cache, "prepare", counted)
+    kinds: list[dict[str, Any]] = [
+        {"bias": lambda turn: _matrix(turn, 1, 24)},
+        {"bias": lambda turn: _matrix(turn, 20, 1)},
+        {"bias": lambda turn: _matrix(turn, 1, 48)[0, ::-2], "activation": "relu"},
+        {"activation": "relu"},
+        {"bias": lambda turn: _matrix(turn, 1, 24).astype(np.float16), "out_dtype": "float32"},
+    ]
+    for turn in range(3):
+        for kind in kinds:
+            dtype = np.dtype(np.float16 if "out_dtype" in kind else np.float32)
+            x, y = _matrix(turn, 20, 12).astype(dtype), _matrix(turn + 10, 12, 24).astype(dtype)
+            bias = kind["bias"](turn) if "bias" in kind else np.zeros(1, dtype)
+            options = {**kind, "bias": tensors(bias)} if "bias" in kind else kind
+            found = matmill.matmul(tensors(x), tensors(y), **options)
+            expected = np.matmul(x, y, dtype=np.float32) + bias
+            assert (found.base == (np.maximum(expected, 0) if "activation" in kind else expected)).all()
+            assert found.dtype == "float32"
+        assert len(made) == len(kinds)
 
 
 def test_results_may_be_written_where_y_is_and_nowhere_else(tensors: Tensors, checked: list[str]) -> None:

@@ -131,7 +131,7 @@ def test_repacked_batches_with_c_and_split_k(pads: str, parts: int) -> None:
     launches = product.kernel.launches(product.problem, SOMEWHERE)
     assert [launch.entry for launch in launches] == ["repack", "hgemm", "splitk_reduce"][: 2 + (parts > 1)]
     pointers = {arg for launch in launches for arg in launch.args if isinstance(arg, Pointer)}
-    assert pointers <= {*POINTERS, Pointer("no workspace", 0)}
+    assert pointers <= {*POINTERS, Pointer("no workspace", 0), Pointer("no bias", 0)}
 
 
 SOMEWHERE = GemmOperands(

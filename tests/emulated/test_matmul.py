@@ -113,7 +113,7 @@ def test_the_kernel_has_no_race(sizes: tuple[int, int, int], dtype: str, late_co
     ]
     (ready,) = prepare(lower_gemm(*operands), arch.get("h200"))
     places = [pointer.address for pointer in pointers]
-    (launch,) = ready.launches((places[0], places[1], places[2], places[3], 0, 0), alpha=0.5, beta=2.0)
+    (launch,) = ready.launches((places[0], places[1], places[2], places[3], 0, 0, 0), alpha=0.5, beta=2.0)
     for schedule in (0, 1):
         d[...] = np.nan
         report = run(ready.ptx[0], launch, memory, late_copies=late_copies, schedule=schedule)

@@ -87,6 +87,27 @@ def test_refusals(torch: Any, mt: Any) -> None:
         mt.transpose_add(x.requires_grad_(), y, out=y)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_layers_and_their_gradients(torch: Any, mt: Any, dtype: str) -> None:
+    x, w, b = (
+        _random(torch, 4, 70, 60, dtype=dtype),
+        _random(torch, 90, 60, dtype=dtype),
+        _random(torch, 90, dtype=dtype),
+    )
+    wide = [one.double().requires_grad_() for one in (x, w, b)]
+    expected = torch.nn.functional.gelu(torch.nn.functional.linear(*wide))
+    given = [one.clone().requires_grad_() for one in (x, w, b)]
+    tolerance = {"float32": 1e-3, "float16": 3e-2, "bfloat16": 2e-1}[dtype]
+    found = mt.linear(*given, "gelu")
+    for one in (found, mt.linear(x, w, b, "gelu"), torch.ops.matmill.matmul(x, w.mT, b, activation="gelu")):
+        assert torch.allclose(one.double(), expected, rtol=tolerance, atol=tolerance)
+    weight = torch.rand_like(expected)
+    gradients = torch.autograd.grad(found, given, weight.to(found.dtype)), torch.autograd.grad(expected, wide, weight)
+    for got, wanted in zip(*gradients, strict=True):
+        assert torch.allclose(got.double(), wanted, rtol=tolerance, atol=10 * tolerance)
+    assert mt.matmul(x, w.mT, bias=b, out_dtype="float32").dtype is torch.float32
+
+
 # -- what torch knows beside the memory -------------------------------------------------------------------------------
 
 NAMES = ["transpose_add", "transpose", "inner", "matmul"]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from matmill.arrays import ALLOCATE, dlpack, from_host, inspect, mirrors, overlaps, resolve_stream, self_overlap
 from matmill.arrays.operand import Operand
-from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, F64, DType
+from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, F64, I8, DType
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class FakeTorch:
 
     def __init__(self) -> None:
         self.current = "current"
-        self.uint8 = "uint8"
+        self.int8 = "int8"
         self.asked: list[tuple[object, str, object]] = []
         self.cuda = SimpleNamespace(
             default_stream=lambda index: f"default of {index}",
@@ -230,9 +230,9 @@ def test_results_come_from_the_memory_of_the_stream_that_writes_them(monkeypatch
     operand = Operand((2, 2), (2, 1), F32, ("cuda", 1), 4096, readonly=False, library="torch", owner=None)
     for stream in (None, 0, 1, 77):
         assert ALLOCATE["torch"](fake, operand, (2, 2), stream)[1] == 4096
-    assert ALLOCATE["torch"](fake, operand, 100, 77, raw=True)[1] == 4096
+    assert ALLOCATE["torch"](fake, operand, 100, 77, I8)[1] == 4096
     streams = ["current", "default of 1", "default of 1", "77 of 1"]
-    assert fake.asked == [*(((2, 2), stream, None) for stream in streams), (100, "77 of 1", "uint8")]
+    assert fake.asked == [*(((2, 2), stream, None) for stream in streams), (100, "77 of 1", "int8")]
 
 
 def test_other_devices_are_refused() -> None:

@@ -124,7 +124,7 @@ def test_launches_of_an_atomic_rung() -> None:
     assert values(own) == (E, F, W, 5, 7, 1000, 1000, 1, 7, 1)
     assert {type(x) for x in own.args[5:]} == {np.int64}
     assert finish.grid == (2, 1, 1)
-    assert values(finish) == (C, D, W, 1, 5, 7, 7, 1, 35, 9, 1, 35, 2.0, 3.0)
+    assert values(finish) == (C, D, W, 1, 5, 7, 7, 1, 35, 9, 1, 35, 2.0, 3.0, Pointer("no bias", 0), 1)
     # Sums of 16-bit types are float32, and so are alpha and beta.
     last = named(kernel.steps(problem, OPERANDS)[-1])
     assert type(last["alpha"]) is type(last["beta"]) is np.float32

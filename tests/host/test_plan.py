@@ -105,7 +105,7 @@ def test_all_launches_in_order_with_their_addresses() -> None:
     gpu = Recorder()
     plan = _plan(gpu)
     assert plan.workspace == 4 * 3 * 2
-    plan.run((100, 200, 300, 400, 500, 0), 0.5, 2.0, 9)
+    plan.run((100, 200, 300, 400, 500, 0, 0), 0.5, 2.0, 9)
     (_, first, on_first), (_, second, on_second) = gpu.seen
     assert (on_first, on_second) == (9, 9)
     assert (first.entry, second.entry) == ("twice", "splitk_reduce")
@@ -124,7 +124,7 @@ def test_kernels_of_one_launch_need_no_workspace() -> None:
     gpu = Recorder()
     plan = _plan(gpu, ALONE)
     assert plan.workspace == 0
-    plan.run((1, 2, 3, 4, 0, 0), 1.0, 0.0, 0)
+    plan.run((1, 2, 3, 4, 0, 0, 0), 1.0, 0.0, 0)
     assert [launch.entry for _, launch, _ in gpu.seen] == ["alone"]
 
 
@@ -133,7 +133,7 @@ def test_every_place_of_a_stage_is_aimed_at_with_the_same_workspace() -> None:
     gpu = Recorder()
     made: Any = gpu
     plan = Plan(made, _ready(lower_gemm(a, b, None, d), TWICE))
-    plan.run((1000, 2000, 0, 4000, 77, 0), 1.0, 0.0, 0)
+    plan.run((1000, 2000, 0, 4000, 77, 0, 0), 1.0, 0.0, 0)
     places = [[arg.address for arg in launch.args if isinstance(arg, Pointer)] for _, launch, _ in gpu.seen]
     assert places == [[1000, 2000, 77], [77, 4000, 0], [1080, 2000, 77], [77, 4288, 0]]
 
@@ -143,7 +143,7 @@ def test_scalars_may_change_from_run_to_run() -> None:
     plan = _plan(gpu)
     for alpha, beta in ((1.0, 0.0), (0.5, 2.0), (0.5, 3.0), (1.0, 0.0), (1e300, 0.0)):
         gpu.seen.clear()
-        plan.run((1, 2, 3, 4, 5, 0), alpha, beta, 0)
+        plan.run((1, 2, 3, 4, 5, 0, 0), alpha, beta, 0)
         with np.errstate(over="ignore"):
             assert gpu.seen[1][1].args[2:4] == (np.float32(alpha), np.float32(beta))
 
@@ -152,9 +152,9 @@ def test_a_launch_that_fails_leaves_the_plan_as_it_was() -> None:
     gpu = Recorder(fails=True)
     plan = _plan(gpu)
     with pytest.raises(RuntimeError, match="says no"):
-        plan.run((1, 2, 3, 4, 5, 0), 1.0, 0.0, 0)
+        plan.run((1, 2, 3, 4, 5, 0, 0), 1.0, 0.0, 0)
     gpu.fails = False
-    plan.run((1, 2, 3, 4, 5, 0), 1.0, 0.0, 0)
+    plan.run((1, 2, 3, 4, 5, 0, 0), 1.0, 0.0, 0)
     assert len(gpu.seen) == 2
 
 
@@ -167,7 +167,7 @@ def test_threads_do_not_write_into_each_others_launches() -> None:
     def work(base: int) -> None:
         ready.wait()
         for i in range(300):
-            plan.run((base, base + 1, base + 2, base + 3, base + 4, 0), float(base), float(i % 2), base)
+            plan.run((base, base + 1, base + 2, base + 3, base + 4, 0, 0), float(base), float(i % 2), base)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

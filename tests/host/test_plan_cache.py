@@ -14,8 +14,8 @@ from matmill.dispatch import plan_cache
 from matmill.dispatch.gemm import INNER, MATMUL
 from matmill.dispatch.plan_cache import signature
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD
-from matmill.dispatch.validate import Operation, Request
-from matmill.dtypes import F32, F64
+from matmill.dispatch.validate import Operation, Options, Request
+from matmill.dtypes import F16, F32, F64
 
 _GPU = ("cuda", 0)
 
@@ -26,6 +26,8 @@ def _operand(shape: tuple[int, ...], strides: tuple[int, ...], address: int, **o
 
 _A, _B = _operand((4, 64), (64, 1), 1 << 20), _operand((64, 4), (4, 1), 1 << 21)
 _SQUARE = _operand((4, 4), (4, 1), 1 << 22)
+_ROW = _operand((4,), (1,), 1 << 23)
+_HALF_A, _HALF_B = _A._replace(dtype=F16), _B._replace(dtype=F16)
 
 
 def _request(**changes: Any) -> Request:
@@ -53,6 +55,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "another out": {"out": _SQUARE._replace(strides=(1, 4))},
     "alignment of out": {"out": _SQUARE._replace(address=_SQUARE.address + 4)},
     "c and out": {"c": _SQUARE, "out": _SQUARE},
+    "bias": {"bias": _ROW},
+    "bias of rows": {"bias": _ROW._replace(shape=(4, 1), strides=(1, 1))},
+    "another bias": {"bias": _ROW._replace(strides=(-2,))},
+    "activation": {"options": Options("relu")},
+    "another activation": {"options": Options("silu")},
+    "bias and activation": {"bias": _ROW, "options": Options("relu")},
+    "precision": {"options": Options(precision="high")},
+    "halves": {"a": _HALF_A, "b": _HALF_B},
+    "wider result": {"a": _HALF_A, "b": _HALF_B, "options": Options(out_dtype=F32)},
+    "wider out": {"a": _HALF_A, "b": _HALF_B, "out": _SQUARE, "options": Options(out_dtype=F32)},
     "transpose": {"operation": TRANSPOSE, "b": None},
     "transpose into out": {"operation": TRANSPOSE, "b": None, "out": _SQUARE},
     "transpose, scaled": {"operation": TRANSPOSE_ADD, "b": None, "alpha": 2.0},
@@ -77,6 +89,7 @@ def test_addresses_and_libraries_are_not(name: str) -> None:
         a=request.a._replace(address=request.a.address + (1 << 23), library="cupy", owner=object()),
         b=moved(request.b, (1 << 23) + same),
         c=moved(request.c, 4),
+        bias=moved(request.bias, 4),
         out=moved(request.out, 1 << 5),
         alpha=request.alpha if request.alpha in {0, 1} else -0.5,
         beta=request.beta if request.beta in {0, 1} else float("nan"),
@@ -85,12 +98,12 @@ def test_addresses_and_libraries_are_not(name: str) -> None:
     assert signature(there, mixed=True) == signature(request, mixed=True)
 
 
-@pytest.mark.parametrize("place", ["a", "b", "c", "out"])
+@pytest.mark.parametrize("place", ["a", "b", "c", "bias", "out"])
 @pytest.mark.parametrize(
     "other", [{"library": "jax"}, {"dtype": F64}, {"device": ("cuda", 1)}, {"device": ("cpu", 0)}], ids=str
 )
 def test_operands_that_need_a_check_at_every_call_have_no_signature(place: str, other: dict[str, Any]) -> None:
-    request = _request(c=_SQUARE, out=_SQUARE)
+    request = _request(c=_SQUARE, bias=_ROW, out=_SQUARE)
     assert signature(request)
     assert signature(request._replace(**{place: getattr(request, place)._replace(**other)})) == ()
 

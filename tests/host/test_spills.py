@@ -18,8 +18,9 @@ from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
-from matmill.problem import Geam, Gemm, View
+from matmill.problem import ACTIVATIONS, Epilogue, Geam, Gemm, View
 from matmill.registry import PRODUCTION
+from matmill.tiling.split_k import SPLITK_REDUCE
 from support.compiled import resources
 
 H200 = get("h200")
@@ -119,3 +120,11 @@ def test_no_tile_of_16_bit_products_spills(
         if config["SPLIT_K"] == 1:  # one binary serves all
             made = resources(generate(HGEMM.with_config(config), F16), arch.target)
             assert made.spill_stores == 0, str(config)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_no_epilogue_spills(activation: str) -> None:
+    problem = Gemm(64, 64, 64, F64, epilogue=Epilogue("row", activation=activation))
+    for launch in SPLITK_REDUCE:
+        made = resources(generate(launch.of_problem(problem), F64), H200.target)
+        assert (made.spill_stores, made.stack) == (0, 0), str(launch.config)

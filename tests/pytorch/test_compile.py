@@ -41,7 +41,7 @@ def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any
     operators = torch.ops.matmill
     x, y, vector = _random(3, 5, grad=grad), _random(2, 5, 3, grad=grad), _random(5, grad=grad)
     halves = x.detach().half().requires_grad_(grad), y.detach().half().requires_grad_(grad)
-    forms = {
+    forms: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         "transpose_add": (operators.transpose_add.default, (x, y), {}),
         "scaled": (operators.transpose_add.default, (x, y), {"alpha": 2.0, "beta": -1}),
         "halves": (operators.transpose_add.default, halves, {}),
@@ -49,6 +49,9 @@ def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any
         "inner": (operators.inner.default, (x, y[0]), {}),
         "matmul": (operators.matmul.default, (y, x), {}),
         "vectors": (operators.matmul.default, (vector, y), {}),
+        "activated": (operators.matmul.default, (y, x, vector), {"activation": "gelu_tanh"}),
+        "rows of bias": (operators.matmul.default, (y, x, _random(5, 1, grad=grad)), {}),
+        "wide": (operators.matmul.default, halves, {"out_dtype": torch.float32, "precision": "high"}),
     }
     if grad:  # no derivative is recorded into out
         return forms
@@ -60,6 +63,11 @@ def _forms(*, grad: bool) -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any
         "transpose.out": (operators.transpose.out, (y.mT,), out),
         "inner.out": (operators.inner.out, (x, y[0]), {"out": torch.empty(3, 3, dtype=torch.float64)}),
         "matmul.out": (operators.matmul.out, (y, x), {"out": torch.empty(2, 5, 5, dtype=torch.float64)}),
+        "activated.out": (
+            operators.matmul.out,
+            (y, x, vector),
+            {"activation": "relu", "out": torch.empty(2, 5, 5, dtype=torch.float64)},
+        ),
     }
 
 
@@ -93,6 +101,26 @@ def test_all_functions_and_their_gradients(backend: str, dynamic: bool) -> None:
         )
         for got, wanted in pairs:
             assert torch.allclose(got, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layers_and_their_gradients(backend: str) -> None:
+    def layers(x: Any, w: Any, b: Any) -> Any:
+        hidden = mt.linear(x, w, b, "gelu")
+        return mt.matmul(hidden.half(), w.half(), bias=b[:1].half().expand(w.shape[1]), out_dtype="float32")
+
+    compiled = _compile(layers, backend, dynamic=True)
+    for rows, columns in ((3, 5), (4, 6)):
+        given = _random(7, columns, grad=True), _random(rows, columns, grad=True), _random(rows, grad=True)
+        expected, result = layers(*given), compiled(*given)
+        assert result.dtype is torch.float32
+        assert torch.allclose(result, expected, atol=1e-3)
+        weight = torch.rand_like(expected)
+        pairs = zip(
+            torch.autograd.grad(result, given, weight), torch.autograd.grad(expected, given, weight), strict=True
+        )
+        for got, wanted in pairs:
+            assert torch.allclose(got, wanted, atol=2e-2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -21,6 +21,18 @@ def _scaled(x: Any, y: Any) -> Any:
     return mt.transpose_add(x, y, alpha=2.0, beta=-0.5)
 
 
+def _activated(a: Any, b: Any, bias: Any) -> Any:
+    return mt.matmul(a, b, bias=bias, activation="gelu")
+
+
+def _silu(x: Any, w: Any, b: Any) -> Any:
+    return mt.linear(x, w, b, "silu")
+
+
+def _biased(a: Any, b: Any, bias: Any) -> Any:
+    return mt.matmul(a, b, bias=bias)
+
+
 #: Functions with arguments to differentiate at.
 CASES = {
     "transpose_add": (mt.transpose_add, (_random(0, 3, 5), _random(1, 5, 3))),
@@ -32,10 +44,15 @@ CASES = {
     "dot": (mt.matmul, (_random(0, 4), _random(1, 4))),
     "row": (mt.matmul, (_random(0, 4), _random(1, 3, 4, 2))),
     "column": (mt.matmul, (_random(0, 3, 2, 4), _random(1, 4))),
+    "bias of rows": (_biased, (_random(0, 2, 3, 4), _random(1, 4, 2), _random(2, 3, 1))),
+    "bias of vectors": (_biased, (_random(0, 4), _random(1, 4), _random(2, 1))),
+    "bias of a column": (_biased, (_random(0, 2, 3, 4), _random(1, 4), _random(2, 3))),
+    "gelu": (_activated, (_random(0, 3, 4), _random(1, 2, 4, 2), _random(2, 1, 2))),
+    "layer": (_silu, (_random(0, 2, 4), _random(1, 3, 4), _random(2, 3))),
 }
 
 #: Those whose function is an operator.
-OPERATORS = [case for case, (function, _) in CASES.items() if function is not _scaled]
+OPERATORS = [case for case, (function, _) in CASES.items() if hasattr(torch.ops.matmill, function.__name__)]
 
 
 def _plain(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -115,9 +132,12 @@ def test_batches_by_function_and_operator(case: str, place: int) -> None:
     if case in OPERATORS:
         operator = getattr(torch.ops.matmill, function.__name__)
         assert torch.allclose(torch.vmap(operator, in_dims=place)(*stacked), expected)
-    if len(plain) == 2:
-        one = torch.vmap(function, in_dims=(None, place))(plain[0], stacked[1])
-        assert torch.allclose(one[1], function(plain[0], 2 * plain[1]))
+    if len(plain) > 1:
+        dims = (*[None] * (len(plain) - 1), place)
+        one = torch.vmap(function, in_dims=dims)(*plain[:-1], stacked[-1])
+        assert torch.allclose(one[1], function(*plain[:-1], 2 * plain[-1]))
+        alone = torch.vmap(function, in_dims=(place, *[None] * (len(plain) - 1)))(stacked[0], *plain[1:])
+        assert torch.allclose(alone[1], function(2 * plain[0], *plain[1:]))
 
 
 def test_tangents_are_not_lost() -> None:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 import matmill
 from matmill import errors
 from matmill.dtypes import ALL, ELEMENTWISE
+from matmill.problem import ACTIVATIONS
 from matmill.reference import check
+from support.epilogues import error
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
@@ -213,6 +215,72 @@ def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest
         assert check(_host(result), _host(a), _host(b)).ok
         assert len(seen) > 2
         assert max(seen) <= 4096
+
+
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("dtype", ALL)
+def test_epilogues(dtype: str, activation: str | None) -> None:
+    a, b = _tensor(0, 2, 9, 40, dtype=dtype), _tensor(1, 40, 7, dtype=dtype)
+    options: dict[str, Any] = {"activation": activation}
+    for bias in (_tensor(2, 7, dtype=dtype), _tensor(3, 9, 1, dtype=dtype), None):
+        added = None if bias is None else _host(bias)
+        results = [mt.matmul(a, b, bias=bias, **options), torch.ops.matmill.matmul(a, b, bias, **options)]
+        results.append(mt.matmul(a, b, bias=bias, out=torch.full_like(results[0], float("nan")), **options))
+        if a.dtype.itemsize == 2:
+            results.append(mt.matmul(a, b, bias=bias, out_dtype=torch.float32, precision="high", **options))
+        results.append(mt.matmul(a.clone().requires_grad_(), b, bias=bias, **options).detach())
+        for result in results:
+            assert error(_host(result), _host(a), _host(b), bias=added, activation=activation) <= 1
+        assert torch.equal(results[0], results[-1])
+        assert results[-2].dtype is (torch.float32 if a.dtype.itemsize == 2 else a.dtype)
+
+
+def test_epilogues_of_vectors() -> None:
+    a, b, vector = _tensor(0, 3, 5, 4), _tensor(1, 4), _tensor(2, 5)
+    assert torch.allclose(mt.matmul(a, b, bias=vector), a @ b + vector)
+    assert torch.allclose(mt.matmul(b, b, bias=vector[:1], activation="relu"), (b @ b + vector[0]).relu())
+    assert mt.matmul(b, a.mT, bias=vector[:, None].mT).shape == (3, 5)
+
+
+def test_layers() -> None:
+    x, layer = _tensor(0, 2, 6, 4), torch.nn.Linear(4, 3)
+    assert torch.allclose(mt.linear(x, layer.weight, layer.bias), layer(x), atol=1e-6)
+    activated = torch.nn.functional.silu(layer.weight @ x[0, 0])
+    assert torch.allclose(mt.linear(x[0, 0], layer.weight, None, "silu"), activated, atol=1e-6)
+    with pytest.raises(errors.ShapeError, match=r"b: got shape \(4,\); wanted one element for each row of w"):
+        mt.linear(x, layer.weight, torch.zeros(4))
+    with pytest.raises(errors.ShapeError, match=r"w: got shape \(3,\)"):
+        mt.linear(x, layer.bias)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"activation": "tanh"}, errors.UnknownNameError, "activation"),
+        ({"precision": "tf32"}, errors.ArgumentError, "float32 elements"),
+        ({"out_dtype": torch.float64}, errors.DTypeError, "float16 or float32"),
+        ({"out_dtype": "float64"}, errors.DTypeError, "float16 or float32"),
+        ({"bias": torch.zeros(7)}, errors.DTypeError, "a's float16"),
+        ({"bias": torch.zeros(9).half()}, errors.ShapeError, r"wanted \(7,\)"),
+    ],
+)
+def test_refusals_of_epilogues(options: dict[str, Any], kind: type[Exception], words: str, batched: bool) -> None:
+    a, b = _tensor(0, 9, 4, dtype="float16"), _tensor(1, 4, 7, dtype="float16")
+    bias = options.get("bias", torch.zeros(7).half())
+    others = {name: value for name, value in options.items() if name != "bias"}
+
+    def call(a: Any, b: Any, bias: Any) -> Any:
+        return mt.matmul(a, b, bias=bias, **others)
+
+    calls: list[Callable[..., Any]] = [call, lambda *given: call(*(x.to("meta") for x in given))]
+    calls.append(lambda a, b, bias: call(a.requires_grad_(), b, bias))
+    if batched:
+        calls = [lambda *given: torch.vmap(call)(*(x.detach()[None] for x in given))]
+        calls.append(lambda a, b, bias: torch.vmap(call, in_dims=(0, None, None))(a.detach()[None], b, bias))
+    for refused in calls:
+        with pytest.raises(kind, match=words):
+            refused(a, b, bias)
 
 
 # -- out --------------------------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class Tensor:
     def new_empty(self, shape: int | tuple[int, ...], dtype: str | None = None) -> Tensor:
         """Poisoned memory."""
         self.made.append((int(np.prod(shape)), dtype or self.dtype))
-        kind = np.dtype(np.uint8) if dtype else ELEMENTWISE[self.dtype].numpy
+        kind = np.dtype(np.uint8) if dtype == "uint8" else ELEMENTWISE[dtype or self.dtype].numpy
         array = np.empty(shape, kind)
         if self.behind:
             memory = np.empty(array.nbytes + 16, np.uint8)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from matmill.arrays.operand import Operand
-from matmill.dtypes import BF16
+from matmill.dtypes import BF16, DType
 from matmill.errors import ArgumentError, ReadOnlyError
 
 #: Libraries whose own functions make results; others have the array API's.
@@ -23,8 +23,10 @@ Shape: TypeAlias = "int | tuple[int, ...]"
 Result: TypeAlias = tuple[Any, int]
 
 
-def _torch_empty(like: Any, operand: Operand, shape: Shape, stream: int | None = None, *, raw: bool = False) -> Result:
-    dtype = sys.modules["torch"].uint8 if raw else None
+def _torch_empty(
+    like: Any, operand: Operand, shape: Shape, stream: int | None = None, wanted: DType | None = None
+) -> Result:
+    dtype = None if wanted is None else getattr(sys.modules["torch"], wanted.name)
     if stream is None:
         array = like.new_empty(shape, dtype=dtype)
     else:
@@ -41,9 +43,11 @@ def _torch_empty(like: Any, operand: Operand, shape: Shape, stream: int | None =
         ) from error
 
 
-def _cupy_empty(_like: Any, operand: Operand, shape: Shape, stream: int | None = None, *, raw: bool = False) -> Result:
+def _cupy_empty(
+    _like: Any, operand: Operand, shape: Shape, stream: int | None = None, wanted: DType | None = None
+) -> Result:
     cupy = sys.modules["cupy"]
-    dtype = np.dtype(np.uint8) if raw else operand.dtype.numpy
+    dtype = (wanted or operand.dtype).numpy
     with cupy.cuda.Device(operand.device[1]):
         if stream is None:
             array = cupy.empty(shape, dtype)
@@ -53,7 +57,7 @@ def _cupy_empty(_like: Any, operand: Operand, shape: Shape, stream: int | None =
     return array, array.data.ptr
 
 
-#: How to make an uninitialised packed array of a shape, beside ``like`` and of its dtype, or of bytes where ``raw``: of
+#: How to make an uninitialised packed array of a shape, beside ``like`` and of its dtype, or of the one ``wanted``: of
 #: libraries whose own streams we work on unless told otherwise, and that hand freed memory out again in the order of
 #: one stream. So ``stream`` must be the handle of the one on which the array is used; None means the current one.
 ALLOCATE: dict[str, Callable[..., Result]] = {"torch": _torch_empty, "cupy": _cupy_empty}
@@ -74,7 +78,7 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
         return array
     if operand.library == "torch":
         torch = sys.modules["torch"]
-        if operand.dtype is BF16:  # see the reader of torch tensors
+        if array.dtype == BF16.numpy:  # see the reader of torch tensors
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     return namespace(like, operand).asarray(array, device=like.device)

@@ -27,6 +27,7 @@ from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import ELEMENT_BYTES, RepackedMatrix, repacked, repacked_matrix
 from matmill.tiling.simt import tiles
+from matmill.tiling.split_k import leaves_partials
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
 #: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
@@ -255,7 +256,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
 
     # float64 is stored without staging, by pairs or in twice as many stores; neither has been timed.
-    outputs, whole, pieces = per_sm * bm * bn, slices == 1, config["D_VEC"] > 1 or double
+    outputs, whole, pieces = per_sm * bm * bn, not leaves_partials(problem, config), config["D_VEC"] > 1 or double
     copies = [repacked_matrix(problem, config, name) for name in _repacked(problem, config)]
     return Demand(
         multiply=0.0 if beside_wgmma else cycles / share,

@@ -43,6 +43,7 @@ from matmill.cost.inner_passes import (
 )
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
+from matmill.tiling.split_k import leaves_partials
 
 _LANES, _CACHE_LINE = 32, 128
 #: Lanes that share the k's of a row or column where a warp loads fragments.
@@ -298,7 +299,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         cache_lines += _cache_lines(problem, config, "F", tn, config["ACROSS"])
 
     last_block_adds = config["LAST_BLOCK"] == 1
-    second_launch = slices > 1 and not last_block_adds
+    adds_apart = leaves_partials(problem, config)
+    second_launch = adds_apart and not last_block_adds
     sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return Demand(
         bytes=float(terms * busy * row_bytes),
@@ -325,7 +327,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         direct=float(not staged),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if slices > 1 else 0.0,
+        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if adds_apart else 0.0,
         steps=float(ceil_div(slices, _WAYS * _UNROLLED)),
         last_block_steps=float(_last_block_steps(problem, config)),
         read_bytes_per_s=arch.dram_bytes_per_s,

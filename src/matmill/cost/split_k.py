@@ -5,6 +5,7 @@ from __future__ import annotations
 from matmill.arch import Arch
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
+from matmill.tiling.split_k import needs_epilogue
 
 #: Seconds that a second launch right after the first adds, and of each step in which its threads add STEP_SLICES
 #: slices. Safe estimates, not fitted yet: k is split where that gains more than their possible error.
@@ -14,11 +15,12 @@ L2_BYTES = 32.0
 
 
 def second(problem: Gemm, slices: int, arch: Arch) -> float:
-    """Seconds of storing ``slices`` partial sums per output, and of the launch that adds them; 0 for one slice.
+    """Seconds of storing ``slices`` partial sums per output, and of the launch that adds them and makes D.
 
-    They go through L2 twice: blocks store them after their last FMA, and the launch reads them.
+    They go through L2 twice: blocks store them after their last FMA, and the launch reads them. There are none for one
+    slice of a problem without an epilogue.
     """
-    if slices == 1:
+    if slices == 1 and not needs_epilogue(problem):
         return 0.0
     moved = 2 * slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
     return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (L2_BYTES * arch.sms * arch.boost_hz)

@@ -21,10 +21,11 @@ from matmill.arrays.operand import CPU, packed_strides
 from matmill.arrays.overlap import bounds
 from matmill.arrays.results import namespace
 from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared, recall
-from matmill.dispatch.validate import Request
+from matmill.dispatch.validate import NO_OPTIONS, Request
+from matmill.dtypes import I8, DType
 from matmill.errors import LaunchError
 from matmill.lowering import NARROW, Shape
-from matmill.plan import prepare
+from matmill.plan import Addresses, prepare
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 from matmill.streaming import CHUNK, OnGPU, Progress, inner_steps, plan_stream, stream_inner
@@ -39,7 +40,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
     wait for each other, and what a library might hand out again before the kernels have run is held until they have.
     """
-    _operation, a, b, c, out, alpha, beta, like, home, array = request
+    _operation, a, b, c, out, alpha, beta, like, home, array, bias, options = request
     library, index = home.library, home.device[1]
     allocate: Callable[..., Result] = ALLOCATE.get(library, _our_memory)
     held: tuple[object, ...] = ()
@@ -48,11 +49,13 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     if stream is None:
         stream = current_stream(library, index, home)
     if named is not None or not call.signature:
-        held = tuple(x.owner for x in (a, b, c) if x is not None and (named is not None or x.library not in ALLOCATE))
-        others = () if named is not None else _other_streams((a, b, c, out), library, index, stream)
+        held = tuple(
+            x.owner for x in (a, b, c, bias) if x is not None and (named is not None or x.library not in ALLOCATE)
+        )
+        others = () if named is not None else _other_streams((a, b, c, bias, out), library, index, stream)
         call = call if call.signature else recall(request, call.shape)
     if out is None:
-        array, address = allocate(like, a, call.shape, named)
+        array, address = allocate(like, a, call.shape, named, options.out_dtype)
         call = misaligned(call, address) if address & 15 else call
     else:
         address = out.address
@@ -62,11 +65,10 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     own = plan.own
     workspace, counter = own(stream)
     if plan.workspace and not workspace:
-        lent, workspace = allocate(like, a, plan.workspace, named, raw=True)
+        lent, workspace = allocate(like, a, plan.workspace, named, I8)
         # What a library lent lives until the launches are made; ours until they have run.
         held = held if library in ALLOCATE else (*held, lent)
-    addresses = (a.address, 0 if b is None else b.address, 0 if c is None else c.address, address, workspace, counter)
-    plan.run(addresses, alpha, beta, stream)
+    plan.run(_addresses(request, address, workspace, counter), alpha, beta, stream)
     if held:
         GPU.get(index).keep(held, stream)
     for other in others:
@@ -74,17 +76,19 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     return array if out is not None or library in ALLOCATE else _export(request, call.shape, array, stream)
 
 
-def _our_memory(_like: Any, operand: Operand, shape: int | Shape, _stream: int | None, *, raw: bool = False) -> Result:
+def _our_memory(
+    _like: Any, operand: Operand, shape: int | Shape, _stream: int | None, wanted: DType | None = None
+) -> Result:
     """As the functions of :data:`ALLOCATE` do, for a library that only takes memory through DLPack."""
     count = math.prod(shape) if isinstance(shape, tuple) else shape
-    memory = GPU.get(operand.device[1]).empty(count if raw else count * operand.dtype.itemsize)
+    memory = GPU.get(operand.device[1]).empty(count * (wanted or operand.dtype).itemsize)
     return memory, memory.address
 
 
-def _starts(request: Request) -> tuple[int, int, int]:
-    """Addresses of A, B and C, 0 for those that are not there."""
-    a, b, c = request.a, request.b, request.c
-    return a.address, 0 if b is None else b.address, 0 if c is None else c.address
+def _addresses(request: Request, result: int, workspace: int, counter: int) -> Addresses:
+    """Where a plan's operands are, 0 for those that are not there."""
+    a, b, c, bias = (0 if x is None else x.address for x in (request.a, request.b, request.c, request.bias))
+    return a, b, c, result, workspace, counter, bias
 
 
 def _other_streams(operands: tuple[Operand | None, ...], library: str, index: int, stream: int) -> tuple[int, ...]:
@@ -104,7 +108,7 @@ def _export(request: Request, shape: Shape, kept: Allocation, stream: int) -> An
     export = Export(
         kept.address,
         shape,
-        request.a.dtype,
+        request.result_type,
         device=(_CUDA, gpu.index),
         keep=kept,
         wait=lambda consumer: gpu.order(stream, consumer),
@@ -118,26 +122,33 @@ def through_gpu(request: Request, shape: Shape, stream: int | None, progress: Pr
     ``progress`` is told of the bytes of those.
     """
     gpu = GPU.get(0)
-    a, b, c = request.a, request.b, request.c
-    if b is not None and request.operation.streams and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
+    a, b, c, bias = request.a, request.b, request.c, request.bias
+    plain = bias is None and request.options == NO_OPTIONS
+    if b is not None and request.operation.streams and plain and a.nbytes + b.nbytes > CHUNK and _narrow(a, b):
         return _deliver(request, _streamed(gpu, request, b, shape, progress))
     with ExitStack() as stack:
-        memory = stack.enter_context(gpu.empty(a.dtype.itemsize * math.prod(shape)))
+        memory = stack.enter_context(gpu.empty(request.result_type.itemsize * math.prod(shape)))
         x = _upload(gpu, a, "a")
         y = None
         if b is not None:
             # What is one matrix on the host stays one.
             y = x._replace(shape=b.shape, strides=_swapped(x.strides)) if mirrors(a, b) else _upload(gpu, b, "b")
-        there = request._replace(a=x, b=y, c=None if c is None else _upload(gpu, c, "c"), out=None)
+        there = request._replace(
+            a=x,
+            b=y,
+            c=None if c is None else _upload(gpu, c, "c"),
+            bias=None if bias is None else _upload(gpu, bias, "bias"),
+            out=None,
+        )
         call = recall(there, shape)
         plan = (call if isinstance(call, PreparedCall) else prepared(call, there, memory.address)).plan
         workspace, counter = plan.own(stream or 0)
         if plan.workspace and not workspace:
             workspace = stack.enter_context(gpu.empty(plan.workspace)).address
-        addresses = (*_starts(there), memory.address, workspace, counter)
+        addresses = _addresses(there, memory.address, workspace, counter)
         plan.run(addresses, request.alpha, request.beta, stream or 0)
         gpu.synchronize()
-        return _deliver(request, memory.download(shape, a.dtype.numpy))
+        return _deliver(request, memory.download(shape, request.result_type.numpy))
 
 
 def _narrow(a: Operand, b: Operand) -> bool:
@@ -203,8 +214,9 @@ def emulated(request: Request, shape: Shape) -> Any:
     from matmill.emulator import Memory  # noqa: PLC0415 — GPU users never need it, and it takes time to import
     from matmill.emulator import run as emulate  # noqa: PLC0415 — see above
 
-    a, b, c, out = request.a, request.b, request.c, request.out
-    target = np.empty(shape, a.dtype.numpy) if out is None else out.owner
+    a, b, c, bias, out = request.a, request.b, request.c, request.bias, request.out
+    dtype = request.result_type
+    target = np.empty(shape, dtype.numpy) if out is None else out.owner
     same = out is not None and any(x is not None and x.address == out.address for x in (a, b, c))
     memory = Memory()
     to = memory.bind("D", target, access="rw" if same else "w")
@@ -217,15 +229,17 @@ def emulated(request: Request, shape: Shape) -> Any:
     y = None
     if b is not None:
         y = b._replace(address=x.address) if mirrors(a, b) else bound("B", b)
-    there = request._replace(a=x, b=y, c=None if c is None else bound("C", c))
-    steps = tuple(stride // a.dtype.itemsize for stride in target.strides)
-    d = Operand(shape, steps, a.dtype, CPU, to.address, readonly=False, library="numpy", owner=target)
+    there = request._replace(
+        a=x, b=y, c=None if c is None else bound("C", c), bias=None if bias is None else bound("bias", bias)
+    )
+    steps = tuple(stride // dtype.itemsize for stride in target.strides)
+    d = Operand(shape, steps, dtype, CPU, to.address, readonly=False, library="numpy", owner=target)
     ready = prepare(request.operation.lower(there, d), arches.get(arches.DEFAULT))
     room = np.empty(max((one.workspace for one in ready), default=0), np.uint8)
     workspace = memory.bind("workspace", room, access="rw").address
     counted = any(one.counts for one in ready)
     counter = memory.bind("counter", np.zeros(1, np.uint32), access="rw").address if counted else 0
-    addresses = (*_starts(there), to.address, workspace, counter)
+    addresses = _addresses(there, to.address, workspace, counter)
     for one in ready:
         texts = one.ptx
         for offsets in one.stage.offsets:

@@ -158,5 +158,5 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
         if not workspace:
             lent = x.new_empty(call.workspace, dtype=torch.byte)
             workspace = lent.data_ptr()
-    enqueue((a, b, 0, d, workspace, counter), stream)
+    enqueue((a, b, 0, d, workspace, counter, 0), stream)
     return out

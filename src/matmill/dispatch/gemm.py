@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.arrays import Operand, mirrors
-from matmill.dispatch.validate import Operation, Request
-from matmill.errors import ArgumentError, ShapeError
-from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_shape, lower_gemm
-from matmill.problem import Gemm
+from matmill.dispatch.activations import activate
+from matmill.dispatch.validate import Operation, Options, Request
+from matmill.dtypes import F32, DType, result_type
+from matmill.errors import ArgumentError, ShapeError, unknown_name
+from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
+from matmill.problem import ACTIVATIONS, PRECISIONS, Gemm
 
 #: Wider copies of 16-bit operands that BLAS is given at a time; much more than its own blocks, much less than memory.
 _WIDENED_BYTES = 32 * 2**20
@@ -27,6 +29,7 @@ def _shape(request: Request) -> Shape:
     a, b = _factors(request)
     operation = request.operation
     shape = gemm_shape(tuple(a.shape), tuple(b.shape), (operation.first, operation.second))
+    gemm_epilogue(request.bias, None, a.shape, b.shape)
     _check_added(request, shape)
     return shape
 
@@ -79,7 +82,39 @@ def _check_added(request: Request, shape: Shape) -> None:
 
 def _lower(request: Request, d: Operand) -> tuple[SubProblem[Gemm], ...]:
     a, b = _factors(request)
-    return lower_gemm(a, b, request.c, d, skip_product=request.alpha == 0)
+    activation, _out_dtype, precision = request.options
+    return lower_gemm(
+        a,
+        b,
+        request.c,
+        d,
+        skip_product=request.alpha == 0,
+        bias=request.bias,
+        activation=activation,
+        precision=precision,
+    )
+
+
+def checked_options(activation: str | None, out_dtype: object, precision: str | None, dtype: DType) -> Options:
+    """How a product of elements of ``dtype`` ends, where something was asked for.
+
+    Raises what :func:`matmill.matmul` says it raises.
+    """
+    if activation is not None and activation not in ACTIVATIONS:
+        raise unknown_name("activation", str(activation), ACTIVATIONS)
+    if precision is not None and precision not in PRECISIONS:
+        raise unknown_name("precision", str(precision), PRECISIONS)
+    if precision == "tf32" and dtype is not F32:
+        raise ArgumentError(
+            argument="precision",
+            got=f"'tf32' with dtype {dtype.name}",
+            wanted="float32 elements, which it rounds to tf32",
+            fix="Omit precision=.",
+        )
+    result = result_type(out_dtype, dtype)
+    # float32 and float64 are summed as FMA sums: there is nothing to promote.
+    precise = "default" if precision is None or (precision == "high" and dtype.wider is None) else precision
+    return Options(activation, None if result is dtype else result, precise)
 
 
 def k_chunks(k: int, per_k: int) -> Iterator[slice]:
@@ -106,8 +141,20 @@ def _compute(request: Request, shape: Shape) -> Array:
             product *= scalar(request.alpha)
     if c is not None:
         product += scalar(request.beta) * c.owner.astype(scalar, copy=False)
+    if request.bias is not None:
+        product += _bias(request.bias, a, b).astype(scalar)
+    if request.options.activation is not None:
+        activate(request.options.activation, product)
     # No copy but where the sums were wider than the elements: they are rounded here, once.
-    return product.astype(a.dtype.numpy, copy=False)
+    return product.astype(request.result_type.numpy, copy=False)
+
+
+def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
+    """The bias as it broadcasts to the result, of which a vector has dropped its dimension of 1."""
+    own: Array = bias.owner
+    if len(a.shape) == len(b.shape) == 1:
+        return own.reshape(())
+    return own.reshape(-1) if 1 in {len(a.shape), len(b.shape)} else own
 
 
 def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:

@@ -1,8 +1,9 @@
 """The plan cache: calls of one signature share the shape of their results and one plan, whatever their addresses.
 
-A signature is all that a plan depends on: the operation, which scalars are 0 or 1, the GPU, the element type, shape,
-strides and alignment of every operand, and whether A and B start at one address. :func:`signature` makes it of
-operands, :mod:`matmill.dispatch.fast_path` makes the same one of torch's tensors, and both look it up in :data:`calls`.
+A signature is all that a plan depends on: the operation, which scalars are 0 or 1, the epilogue, the GPU, the element
+type, shape, strides and alignment of every operand, and whether A and B start at one address. :func:`signature` makes
+it of operands, :mod:`matmill.dispatch.fast_path` makes the same one of torch's tensors, and both look it up in
+:data:`calls`.
 
 What follows from a signature is checked once. What follows from addresses is checked at every call.
 """
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from matmill.arrays import ALLOCATE, Operand
 from matmill.arrays.operand import packed_strides
 from matmill.arrays.overlap import bounds
-from matmill.dispatch.validate import Request, choose_backend, validate
+from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, validate
 from matmill.lowering import Shape
 from matmill.plan import Enqueue, Plan, prepare
 from matmill.runtime.gpu import GPU
@@ -96,10 +97,12 @@ def misaligned(call: Call, address: int) -> Call:
 
 def prepared(call: Call, request: Request, address: int) -> PreparedCall:
     """The call with a plan, made for a result at ``address`` and cached from now on."""
-    operation, a, b, _c, out, _alpha, _beta, _like, _home, _array = request
+    operation, a, b, _c, out, _alpha, _beta, _like, _home, _array, _bias, _finish = request
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
-    d = out or a._replace(shape=shape, strides=packed_strides(shape), address=address, owner=None)
+    d = out or a._replace(
+        shape=shape, strides=packed_strides(shape), dtype=request.result_type, address=address, owner=None
+    )
     plan = Plan(gpu, prepare(operation.lower(request, d), gpu.arch))
     (x_low, x_high), (y_low, y_high) = _sharing(a, out), _sharing(b, out)
     known = PreparedCall(
@@ -130,20 +133,23 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
     scalars that were not named and without C.
     """
-    operation, a, b, c, out, alpha, beta, _like, _home, _array = request
+    operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
     # Operands are taken apart at once: field by field takes half as long again.
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
-    if not mixed and (library not in ALLOCATE or device[0] != "cuda"):
+    if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _alike(bias, a))):
         return ()
+    result = dtype if options is NO_OPTIONS else request.result_type
     if c is not None:
         c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
-        if not mixed and (other is not dtype or owned != library or where != device):
+        if not mixed and (other is not result or owned != library or where != device):
             return ()
         kind: object = (operation, _TOLD.get(alpha), _TOLD.get(beta), c_shape, c_strides)
     elif alpha == 1 and beta == operation.beta:
         kind = operation
     else:
         kind = (operation, _TOLD.get(alpha), _TOLD.get(beta))
+    if bias is not None or options != NO_OPTIONS:
+        kind = (kind, options, bias and bias[:2])  # shape and strides
     layout = _layout(shape, strides)
     if b is None:
         key: Signature = (kind, device[1], dtype, shape, layout, start & 15)
@@ -155,7 +161,7 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
         key = (kind, device[1], dtype, shape, layout, start & 15, y_shape, y_layout, address & 15, start == address)
     if out is not None:
         shape, strides, other, where, address, _readonly, owned, _owner, _stream = out
-        if not mixed and (other is not dtype or owned != library or where != device):
+        if not mixed and (other is not result or owned != library or where != device):
             return ()
         key = (key, shape, _layout(shape, strides), address & 15)
     return key
@@ -169,6 +175,10 @@ def _layout(shape: Shape, strides: tuple[int, ...]) -> tuple[int, ...] | bool:
     """
     pairs = zip(shape, strides, packed_strides(shape), strict=True)
     return strides if 0 not in shape and any(own != step and extent != 1 for extent, own, step in pairs) else True
+
+
+def _alike(x: Operand, y: Operand) -> bool:
+    return x.dtype is y.dtype and x.library == y.library and x.device == y.device
 
 
 def _sharing(operand: Operand | None, out: Operand | None) -> tuple[int, int]:

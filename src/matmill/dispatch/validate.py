@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from matmill import settings
 from matmill.arrays import Operand, check_results, overlaps, self_overlap
+from matmill.dtypes import DType
 from matmill.errors import (
     OMIT_OUT,
     AliasError,
@@ -32,6 +33,21 @@ from matmill.errors import (
 )
 from matmill.lowering import Shape, SubProblem
 from matmill.runtime import gpu
+
+
+class Options(NamedTuple):
+    """How a product is summed and rounded: as in :class:`~matmill.problem.Gemm`, whose defaults these are.
+
+    ``out_dtype`` is None where the result has the operands' type.
+    """
+
+    activation: str | None = None
+    out_dtype: DType | None = None
+    precision: str = "default"
+
+
+#: Of all operations but products, and of calls that name none of it.
+NO_OPTIONS = Options()
 
 
 class Request(NamedTuple):
@@ -51,6 +67,13 @@ class Request(NamedTuple):
     like: Any
     home: Operand
     array: Any
+    bias: Operand | None = None
+    options: Options = NO_OPTIONS
+
+    @property
+    def result_type(self) -> DType:
+        """The element type of ``c``, ``out`` and the result."""
+        return self.options.out_dtype or self.a.dtype
 
 
 @dataclass(frozen=True, eq=False)  # a few objects, compared by identity, which is quick in keys
@@ -92,7 +115,7 @@ _MOST_BYTES = 2**63
 
 
 def _nbytes(request: Request, shape: Shape) -> int:
-    return math.prod(shape) * request.a.dtype.itemsize
+    return math.prod(shape) * request.result_type.itemsize
 
 
 def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryError:
@@ -100,7 +123,7 @@ def out_of_memory(request: Request, shape: Shape, wanted: str) -> OutOfMemoryErr
     operation = request.operation
     return OutOfMemoryError(
         argument=operation.first if request.b is None else f"{operation.first}, {operation.second}",
-        got=f"a {request.a.dtype.name} result of shape {tuple(shape)}, {size(_nbytes(request, shape))}",
+        got=f"a {request.result_type.name} result of shape {tuple(shape)}, {size(_nbytes(request, shape))}",
         wanted=wanted,
         fix="Compute it in parts: slices of rows, of columns or of batches.",
     )
@@ -139,16 +162,21 @@ def check_callable(value: object, argument: str) -> None:
 
 
 def _check_same(request: Request) -> None:
-    """One dtype and one device for all."""
-    operation, first = request.operation, request.a
-    for name, operand in ((operation.second, request.b), ("c", request.c), ("out", request.out)):
+    """One device for all, and one dtype: but C and the result may have another one."""
+    operation, first, result = request.operation, request.a, request.result_type
+    for name, operand, dtype in (
+        (operation.second, request.b, first.dtype),
+        ("c", request.c, result),
+        ("bias", request.bias, first.dtype),
+        ("out", request.out, result),
+    ):
         if operand is None:
             continue
-        if operand.dtype is not first.dtype:
+        if operand.dtype is not dtype:
             raise DTypeError(
                 argument=name,
                 got=f"dtype {operand.dtype.name}",
-                wanted=f"{operation.first}'s {first.dtype.name}",
+                wanted=f"{operation.first}'s {dtype.name}" if dtype is first.dtype else f"out_dtype's {dtype.name}",
                 fix=by_copy(name, "Convert one of them: matmill does not mix element types."),
             )
         if operand.device != first.device:
@@ -162,9 +190,9 @@ def _check_same(request: Request) -> None:
 
 def check_apart(request: Request) -> None:
     """``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
-    operation, a, b, c, out, _alpha, _beta, _like, _home, _array = request
+    operation, a, b, c, out, _alpha, _beta, _like, _home, _array, bias, _finish = request
     added = operation.added
-    for name, operand in ((operation.first, a), (operation.second, b), ("c", c)):
+    for name, operand in ((operation.first, a), (operation.second, b), ("c", c), ("bias", bias)):
         if operand is None or out is None:
             continue
         if name == added and operand.address == out.address and operand[:2] == out[:2]:  # shape and strides
@@ -223,7 +251,9 @@ def choose_backend(executor: str | None, request: Request) -> str:
         return "gpu"
     name = settings.default_executor() if executor is None else executor
     if name == "auto":
-        numpy_only = all(x is None or x.library == "numpy" for x in (request.a, request.b, request.c, request.out))
+        numpy_only = all(
+            x is None or x.library == "numpy" for x in (request.a, request.b, request.c, request.bias, request.out)
+        )
         return "gpu" if numpy_only and gpu.unavailable() is None else "cpu"
     if name == "gpu":
         reason = gpu.unavailable()

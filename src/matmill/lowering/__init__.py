@@ -7,7 +7,7 @@ offsets. Dimensions with regular strides in all operands collapse into one. What
 from __future__ import annotations
 
 from matmill.lowering.axes import MOST_BATCHES, Offsets, Shape, SubProblem, check_broadcast
-from matmill.lowering.gemm import NARROW, gemm_shape, is_long, lower_gemm
+from matmill.lowering.gemm import NARROW, gemm_epilogue, gemm_shape, is_long, lower_gemm
 from matmill.lowering.transpose import lower_transpose, many_small, transpose_shape
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Shape",
     "SubProblem",
     "check_broadcast",
+    "gemm_epilogue",
     "gemm_shape",
     "is_long",
     "lower_gemm",

@@ -116,28 +116,29 @@ def cut(extent: int, most: int) -> list[tuple[int, range]]:
 
 def grids(
     axes: Sequence[Axis],
-    itemsize: int,
+    sizes: Offsets,
     starts: Iterable[Offsets] = ((0, 0, 0, 0),),
     *,
     most: int = MOST_BATCHES,
 ) -> Iterator[tuple[Axis, tuple[Offsets, ...]]]:
     """One axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
 
-    The other axes are looped over, from each of ``starts`` (in elements).
+    The other axes are looped over, from each of ``starts`` (in elements). ``sizes`` are the bytes of an element of A,
+    B, C and D.
     """
     longest = max(axes, key=lambda axis: axis.extent, default=NO_AXIS)
     loops = [axis for axis in axes if axis is not longest]
     indices = list(product(*(range(axis.extent) for axis in loops)))
     firsts = [total([start, *map(Axis.at, loops, index)]) for start in starts for index in indices]
     for batch, numbers in cut(longest.extent, most):
-        offsets = tuple(total([first, longest.at(n)], itemsize) for first in firsts for n in numbers)
+        offsets = tuple(total([first, longest.at(n)], sizes) for first in firsts for n in numbers)
         if offsets:
             yield Axis(batch, longest.strides if batch > 1 else NO_AXIS.strides), offsets
 
 
-def total(steps: Iterable[Sequence[int]], size: int = 1) -> Offsets:
-    """Steps in A, B, C and D, added up and times ``size``."""
-    a, b, c, d = (sum(column) * size for column in zip(*steps, strict=True))
+def total(steps: Iterable[Sequence[int]], sizes: Offsets = (1, 1, 1, 1)) -> Offsets:
+    """Steps in A, B, C and D, added up and times ``sizes``."""
+    a, b, c, d = (sum(column) * size for column, size in zip(zip(*steps, strict=True), sizes, strict=True))
     return a, b, c, d
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
@@ -23,7 +24,7 @@ from matmill.lowering.axes import (
     grids,
     lowest_bit,
 )
-from matmill.problem import Gemm
+from matmill.problem import Epilogue, Gemm
 
 #: Products of at most this many rows and columns are narrow: `inner` takes them alone.
 NARROW = 128
@@ -73,13 +74,55 @@ def gemm_shape(a: Shape, b: Shape, names: tuple[str, str] = ("a", "b")) -> Shape
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
+def gemm_epilogue(bias: Operand | None, activation: str | None, a: Shape, b: Shape) -> Epilogue:
+    """What becomes of the product of arrays of shapes ``a`` and ``b`` before it is rounded.
+
+    A bias of one element, whether by its shape or by its strides, is a row of stride 0. Raises
+    :class:`~matmill.errors.ShapeError` for a bias that is neither a row nor a column of the product.
+    """
+    if bias is None:
+        return Epilogue(activation=activation)
+    m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
+    rows, columns = ((m,), (m, 1)), ((n,), (1, n))
+    shape = tuple(bias.shape)
+    if len(b) > 1 and shape in columns:
+        kind, extent, stride = "row", n, bias.strides[-1]
+    elif shape == rows[1] or (len(b) == 1 and shape == rows[0]):
+        kind, extent, stride = "column", m, bias.strides[0]
+    else:
+        raise _wrong_bias(shape, m, n, vector=len(b) == 1)
+    stride = 0 if extent == 1 else stride
+    return Epilogue("row" if stride == 0 else kind, stride, activation)
+
+
+def _wrong_bias(shape: Shape, m: int, n: int, *, vector: bool) -> ShapeError:
+    row = f"({m},)" if vector else f"({n},) or (1, {n}), an element for each column,"
+    count = prod(shape)
+    if count == n and not vector:
+        fix = "Pass bias.reshape(-1)."
+    elif count == m:
+        fix = "It has an element for each row: pass bias.reshape(-1, 1)."
+    else:
+        fix = "Pass an addend of another shape as c=, with beta=1."
+    wanted = f"{row} or ({m}, 1), an element for each row"
+    return ShapeError(argument="bias", got=f"shape {shape}", wanted=wanted, fix=fix)
+
+
 def lower_gemm(
-    a: Operand, b: Operand, c: Operand | None, d: Operand, *, skip_product: bool = False
+    a: Operand,
+    b: Operand,
+    c: Operand | None,
+    d: Operand,
+    *,
+    skip_product: bool = False,
+    bias: Operand | None = None,
+    activation: str | None = None,
+    precision: str = "default",
 ) -> tuple[SubProblem[Gemm], ...]:
-    """The problems that compute D = alpha * A @ B + beta * C.
+    """The problems that compute D = activation(alpha * A @ B + beta * C + bias).
 
     ``d`` has the shape :func:`gemm_shape` gives, ``c`` is None where beta is 0. ``skip_product`` (alpha = 0) makes
-    the inner dimension 0, so that A and B are not read. An empty result needs none.
+    the inner dimension 0, so that A and B are not read. An empty result needs none. C and D may be wider than A and B.
 
     Where B is A's transpose in the same memory, the problems say so (``Gemm.gram``) and B's offsets are A's.
     """
@@ -105,6 +148,9 @@ def lower_gemm(
         c_strides=canonical(c_strides, m, n) if c is not None else None,
         d_strides=canonical(d_strides, m, n),
         has_c=c is not None,
+        epilogue=gemm_epilogue(bias, activation, a.shape, b.shape),
+        out_dtype=None if d.dtype is a.dtype else d.dtype,
+        precision=precision,
     )
     problem, axes = _taller(problem, axes)
     starts = [operand.address | 16 for operand in (a, b, d)]
@@ -119,7 +165,8 @@ def lower_gemm(
     if a.address == b.address and _mirrored(problem, axes):
         known = replace(known, gram=True, b_strides=None, b_align=a_align)
     found = []
-    for axis, offsets in grids(axes, problem.dtype.itemsize):
+    size, wide = problem.dtype.itemsize, problem.d_dtype.itemsize
+    for axis, offsets in grids(axes, (size, size, wide, wide)):
         a_batch, b_batch, c_batch, d_batch = axis.strides
         whole = replace(known, batch=axis.extent, a_batch=a_batch, b_batch=b_batch, c_batch=c_batch, d_batch=d_batch)
         found.append(SubProblem(whole, offsets))
@@ -146,9 +193,10 @@ def _result_strides(x: Operand, a: Operand, b: Operand, shape: Shape) -> tuple[t
 def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
     """Joins the last batch axis to the rows where B is shared: one tall product fills the GPU better than many.
 
-    Those with a long k stay narrow: a kernel for them reads B once per product and is still many times faster.
+    Those with a long k stay narrow: a kernel for them reads B once per product and is still many times faster. A bias
+    that has an element for each row is the same for every product of a batch.
     """
-    if not axes:
+    if not axes or problem.epilogue.bias == "column":
         return problem, axes
     extent, (a, b, c, d) = axes[-1]
     m = problem.m
@@ -192,5 +240,5 @@ def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[
     for which, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
         steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
         steps += [axis.strides[which] for axis in axes]
-        found.append(lowest_bit(start, steps, problem.dtype.itemsize))
+        found.append(lowest_bit(start, steps, (problem.d_dtype if which == 3 else problem.dtype).itemsize))
     return found

@@ -140,7 +140,9 @@ def lower_transpose(
             plain=plain,
         )
         small = len(batch) == 1 and many_small(_batched(one, batch[0])) is None
-        for axis, offsets in grids(batch, size, starts, most=_MOST_SMALL if small else MOST_BATCHES):
+        for axis, offsets in grids(
+            batch, (size, size, size, size), starts, most=_MOST_SMALL if small else MOST_BATCHES
+        ):
             found.append(SubProblem(_batched(one, axis), offsets))
     return tuple(found)
 

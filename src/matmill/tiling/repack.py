@@ -15,7 +15,7 @@ from matmill.launch import Argument, Value
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 from matmill.tiling.mma import RepackedMatrix, repacked, repacked_matrix
-from matmill.tiling.split_k import split_bytes, workspace
+from matmill.tiling.split_k import leaves_partials, split_bytes, workspace
 
 _THREADS = 256  # of a block
 _ALIGN = 256  # bytes, as for allocations: whole sectors and cache lines
@@ -43,7 +43,7 @@ def rewrite(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Gemm
 
     The workspace among the operands is that of the partial sums, or None.
     """
-    sums = operands.workspace if config["SPLIT_K"] > 1 else None
+    sums = operands.workspace if leaves_partials(problem, config) else None
     copies = repacked(config)
     if not copies:
         return problem, replace(operands, workspace=sums)

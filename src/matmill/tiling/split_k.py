@@ -3,7 +3,8 @@
 Such a kernel leaves one sum per output and slice of k in the workspace, in the type that the element type is summed in
 (``DType.accumulator``). The split-K reduction (``kernels/splitk/reduce``) adds them in fixed order and makes D of them,
 or the last block of the kernel's own launch does (``include/matmill/splitk/last_block.cuh``). Kernels that add
-atomically keep one sum per output, which ``CLEAR`` sets to zero first. Where k itself comes in pieces,
+atomically keep one sum per output, which ``CLEAR`` sets to zero first. A kernel that has no epilogue of its own leaves
+its sums to the reduction also where k is whole (:func:`leaves_partials`). Where k itself comes in pieces,
 ``ACCUMULATE_PARTIAL`` adds each piece's sums to a running total.
 """
 
@@ -16,7 +17,7 @@ from matmill.config import Config
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.launch import Argument, Pointer, Value
 from matmill.parameters import Parameters
-from matmill.problem import Gemm
+from matmill.problem import NO_EPILOGUE, Gemm
 
 _CLEAR_THREADS = 256
 #: The most slices that one thread adds, which are what it loads at once, and the fewest outputs that 4 threads add:
@@ -69,16 +70,43 @@ def splits(blocks: int, most: int, per_sm: int, arch: Arch) -> list[int]:
     return sorted({1, *(max(1, min(slices, most)) for slices in filling)})
 
 
+def needs_epilogue(problem: Gemm) -> bool:
+    """Whether D is more than the sums scaled, C added, and rounded to the type of A and B."""
+    return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
+
+
+def leaves_partials(problem: Gemm, config: Config) -> bool:
+    """Whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
+
+    A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``).
+    """
+    return config["SPLIT_K"] > 1 or ("ACTIVATION" not in config and needs_epilogue(problem))
+
+
+def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:
+    """Why a kernel without wgmma does not sum with the precision that was asked for, or None.
+
+    ``promotes`` says that it adds few terms of k at a time to its float32 sums, or each by FMA, which is ``"high"``.
+
+    >>> why_not_precision(Gemm(2, 3, 4, precision="tf32"), promotes=True)
+    "precision 'tf32' needs wgmma: compute capability 9.0"
+    """
+    precision = problem.precision
+    if precision == "default" or (promotes and precision == "high"):
+        return None
+    return f"precision {precision!r} needs wgmma: compute capability 9.0"
+
+
 def why_not_split(problem: Gemm, config: Config) -> str | None:
     """Why the partial sums of one product are too many for the launch that adds them, or None."""
-    if config["SPLIT_K"] > 1 and problem.m * problem.n >= 2**31:
+    if leaves_partials(problem, config) and problem.m * problem.n >= 2**31:
         return f"{problem.m} x {problem.n} partial sums are more than are counted in 32 bits"
     return None
 
 
 def split_bytes(problem: Gemm, config: Config) -> int:
-    """:func:`partials_bytes`, or none where k is whole: the one block of a tile then makes D itself."""
-    return 0 if config["SPLIT_K"] == 1 else partials_bytes(problem, config)
+    """:func:`partials_bytes`, or none where the one block of a tile makes D itself."""
+    return partials_bytes(problem, config) if leaves_partials(problem, config) else 0
 
 
 #: C and D of a kernel that makes outputs of sums: pointers, strides in elements, and the scalars, as wide as the sums.
@@ -102,8 +130,25 @@ def output_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | fl
 
 
 _REDUCE = Parameters.of(
-    C="const Scalar*", D="Scalar*", workspace="const Acc*", slices="int", m="int", n="int", **OUTPUT_FIELDS
+    C="const void*",
+    D="void*",
+    workspace="const Acc*",
+    slices="int",
+    m="int",
+    n="int",
+    **OUTPUT_FIELDS,
+    bias="const Scalar*",
+    bias_stride="Index",
 )
+
+
+def _of_problem(problem: Gemm) -> dict[str, int]:
+    """The constants of the reduction that depend on the problem; FLOAT32_D: C and D are of 32 bits, A and B of 16."""
+    return {**problem.epilogue.constants, "FLOAT32_D": int(problem.d_dtype is not problem.dtype)}
+
+
+#: Those of every plain problem.
+_PLAIN = _of_problem(Gemm(1, 1, 1))
 
 
 def _slices(config: Config) -> int:
@@ -118,7 +163,7 @@ def splitk_reduce(
     mirrored: bool = False,
     needed: Needed | None = None,
 ) -> AuxLaunch[Gemm]:
-    """The launch that makes D of so many partial sums per output.
+    """The launch that makes D of so many partial sums per output, with the epilogue of the problem.
 
     A block makes ``outputs``, each by ``ways`` threads. ``mirrored`` says that there are no partial sums below the
     diagonal.
@@ -129,6 +174,8 @@ def splitk_reduce(
             problem.dtype,
             C=operands.c,
             D=operands.d,
+            bias=operands.bias or Pointer("no bias", 0),
+            bias_stride=problem.epilogue.bias_stride,
             workspace=workspace(operands),
             slices=slices(config),
             m=problem.m,
@@ -136,9 +183,11 @@ def splitk_reduce(
             **output_values(problem, operands),
         )
 
-    constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored))
+    constants = Config.of(OUTPUTS=outputs, WAYS=ways, MIRRORED=int(mirrored), **_PLAIN)
     package, geometry = "matmill.kernels.splitk.reduce", _by(outputs, ways)
-    return AuxLaunch("splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True)
+    return AuxLaunch(
+        "splitk_reduce", package, constants, _REDUCE, geometry, arguments, needed, pdl=True, constants=_of_problem
+    )
 
 
 def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
@@ -156,15 +205,15 @@ REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
 
 
 def _ways(problem: Gemm, config: Config) -> int:
-    """Threads that add the partial sums of one output, 0 where k is whole."""
+    """Threads that add the partial sums of one output, 0 where the kernel makes D itself."""
     if config["SPLIT_K"] <= _FEW:
-        return 1 if config["SPLIT_K"] > 1 else 0
+        return 1 if leaves_partials(problem, config) else 0
     return 4 if problem.batch * problem.m * problem.n >= _MANY else 16
 
 
-#: After a kernel that makes D itself where k is whole: few partial sums of an output are one thread's work, many are
-#: shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the product saves, and 16 to
-#: each of 128 x 128 outputs of 33 slices 2 us longer than 4.
+#: After a kernel that makes D itself where k is whole and the problem plain: few partial sums of an output are one
+#: thread's work, many are shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the
+#: product saves, and 16 to each of 128 x 128 outputs of 33 slices 2 us longer than 4.
 SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
     splitk_reduce(outputs=256, ways=1, needed=lambda *asked: _ways(*asked) == 1),
     splitk_reduce(outputs=64, ways=4, needed=lambda *asked: _ways(*asked) == 4),

@@ -1,7 +1,8 @@
 """matmill's operators as torch's: differentiable, for ``torch.compile`` and CUDA graphs, on GPU and CPU tensors.
 
 Importing this module imports torch and defines ``torch.ops.matmill.transpose_add``, ``transpose``, ``inner`` and
-``matmul``, each with an ``out`` overload. The functions of the same names here take less of the host's time.
+``matmul``, each with an ``out`` overload. The functions of the same names here take less of the host's time;
+:func:`linear` is ``matmul`` in the layout of ``torch.nn.Linear``.
 
 >>> import torch
 >>> import matmill.torch
@@ -15,8 +16,8 @@ tensor([[4., 4., 4.],
 from __future__ import annotations
 
 from matmill.torch.dispatch import register
-from matmill.torch.functions import inner, matmul, transpose, transpose_add
+from matmill.torch.functions import inner, linear, matmul, transpose, transpose_add
 
-__all__ = ["inner", "matmul", "transpose", "transpose_add"]
+__all__ = ["inner", "linear", "matmul", "transpose", "transpose_add"]
 
 register()

@@ -9,9 +9,9 @@ import torch
 
 from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
-from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
-from matmill.dispatch.validate import Operation, Request, check_apart, validate
+from matmill.dispatch.validate import NO_OPTIONS, Operation, Request, check_apart, validate
 from matmill.dtypes import ALL, ELEMENTWISE, DType, named
 
 #: What each operator asks of the core, and its element types.
@@ -44,7 +44,8 @@ def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
     Symbols are checked by the sizes that they had when they were met. Those that have none yet (a number of elements
     found, say), and whether ``out`` overlaps an operand, are checked once there is memory.
     """
-    symbols = [size for x in tensors for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
+    known = [x for x in tensors if x is not None]
+    symbols = [size for x in known for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
     if not all(size.node.has_hint() for size in symbols):
         return _symbolic(name, tensors)
     operation, dtypes = _OPERATIONS[name]
@@ -74,11 +75,18 @@ def _request(
 ) -> Request:
     a = read(tensors[0], operation.first)
     b = read(tensors[1], operation.second) if len(tensors) > 1 else None
-    for name, value in factors.items():
-        if type(value) not in SYMBOLS:
-            factor(value, name, a.dtype)
+    bias = read(tensors[2], "bias") if len(tensors) > 2 and tensors[2] is not None else None
+    options = NO_OPTIONS
+    if operation is MATMUL:
+        options = checked_options(
+            factors.get("activation"), factors.get("out_dtype"), factors.get("precision"), a.dtype
+        )
+    else:
+        for name, value in factors.items():
+            if type(value) not in SYMBOLS:
+                factor(value, name, a.dtype)
     target = None if out is None else read(out, "out")
-    return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out)
+    return Request(operation, a, b, None, target, 1.0, 0.0, tensors[0], a, out, bias, options)
 
 
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:

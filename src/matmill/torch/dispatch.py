@@ -23,7 +23,7 @@ _ON_GPU: dict[str, Callable[..., Any]] = {
     "transpose_add": ops.transpose_add,
     "transpose": ops.transpose,
     "inner": ops.inner,
-    "matmul": ops.matmul,
+    "matmul": lambda a, b, bias=None, **others: ops.matmul(a, b, bias=bias, **others),
 }
 _ON_HOST: dict[str, Callable[..., None]] = {
     "transpose_add": host.transpose_add,
@@ -39,25 +39,24 @@ _FUNCTIONS: dict[str, Any] = {
 }
 #: Kinds of tensors that torch dispatches apart. None is taken: the checks of strided ones say why.
 _LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
-#: Defaults of the factors, which the dispatcher leaves out of its calls.
-_FACTORS: dict[str, dict[str, Any]] = {"transpose_add": {"alpha": 1, "beta": 1}}
 
 
 def differentiated(*tensors: Any) -> bool:
     """Whether a derivative of these tensors is being recorded, backwards or forwards."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+    given = [x for x in tensors if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         return True
     # A module variable of torch's: -1 outside every `dual_level`.
     if forward_ad._current_level < 0:  # noqa: SLF001 — there is no public way to ask
         return False
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     fill = _ON_HOST[name]
 
     def functional(*tensors: Any, **factors: Any) -> Any:
-        out = tensors[0].new_empty(check_host(name, tensors, factors))
+        out = tensors[0].new_empty(check_host(name, tensors, factors), dtype=factors.get("out_dtype"))
         fill(out, *tensors, **factors)
         return out
 
@@ -71,7 +70,7 @@ def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def functional(*tensors: Any, **factors: Any) -> Any:
-        return tensors[0].new_empty(check_fake(name, tensors, factors))
+        return tensors[0].new_empty(check_fake(name, tensors, factors), dtype=factors.get("out_dtype"))
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
         check_fake(name, tensors, factors, out)
@@ -81,11 +80,11 @@ def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    function, defaults, operator, writing = _FUNCTIONS[name], _FACTORS.get(name, {}), FUNCTIONAL[name], OUT[name]
+    function, operator, writing = _FUNCTIONS[name], FUNCTIONAL[name], OUT[name]
 
     def functional(*tensors: Any, **factors: Any) -> Any:
         if differentiated(*tensors):
-            return function.apply(*tensors, *({**defaults, **factors}.values()))
+            return function.recorded(*tensors, **factors)
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return operator(*tensors, **factors)
 
@@ -119,7 +118,7 @@ def _negated(name: str) -> Callable[..., None]:
         # torch's own way with lazily negated tensors copies them, and takes no operator that returns nothing.
         if out.is_neg():
             inspect(out, "out")  # raises
-        writing(*(x.resolve_neg() for x in tensors), out=out, **factors)
+        writing(*(None if x is None else x.resolve_neg() for x in tensors), out=out, **factors)
 
     return into
 

@@ -17,7 +17,8 @@ from torch.compiler import is_compiling
 from matmill import ops
 from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import scalar
-from matmill.dtypes import ELEMENTWISE
+from matmill.dtypes import ELEMENTWISE, result_type
+from matmill.errors import ShapeError
 from matmill.torch import gradients
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
@@ -103,21 +104,72 @@ def inner(e: Any, f: Any, *, out: Any = None) -> Any:
     return out
 
 
-def matmul(a: Any, b: Any, *, out: Any = None) -> Any:
-    """``a @ b`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    out: Any = None,
+) -> Any:
+    """``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
 
-    Differentiable as :func:`transpose_add` is.
+    ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
+    ``out_dtype`` float32 for 16-bit operands, ``precision`` ``"high"`` or ``"tf32"``, all as in :func:`matmill.matmul`.
+
+    Differentiable as :func:`transpose_add` is, in ``bias`` too. Where a derivative of an activation is recorded, torch
+    applies it to a product that is kept in the type of its sums: the result is the same.
 
     >>> matmul(torch.eye(2), torch.tensor([1.0, 2.0]))
     tensor([1., 2.])
     """
     direct = not is_compiling() and _plain(a, b)
+    if bias is not None or activation is not None or out_dtype is not None or precision is not None:
+        out_dtype = out_dtype if out_dtype is None or type(out_dtype) is torch.dtype else _dtype(out_dtype, a)
+        options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        direct = direct and (bias is None or _plain(bias, bias)) and (out is None or _plain(out, out))
+        if direct:
+            return ops.matmul(a, b, bias=bias, **options, out=out)
+        if out is None:
+            return gradients.matmul(a, b, bias, **options)
+        _MATMUL_OUT(a, b, bias, **options, out=out)
+        return out
     if out is None:
         return (ops if direct else gradients).matmul(a, b)
     if direct and _plain(out, out):
         return ops.matmul(a, b, out=out)
     _MATMUL_OUT(a, b, out=out)
     return out
+
+
+def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
+    """``activation(x @ w.T + b)``: what ``torch.nn.Linear`` computes, with an activation in the same kernel.
+
+    ``x`` is (..., in), ``w`` (out, in) and ``b`` (out,) or None; the result is (..., out). Everything else is as in
+    :func:`matmul`.
+
+    >>> linear(torch.ones(2, 3), torch.eye(3)[:2], torch.tensor([0.0, -2.0]), "relu")
+    tensor([[1., 0.],
+            [1., 0.]])
+    """
+    if w.dim() != 2:
+        raise _not_linear("w", w, "two dimensions, (out, in)")
+    if b is not None and b.shape != w.shape[:1]:
+        raise _not_linear("b", b, "one element for each row of w, (out,)")
+    return matmul(x, w.mT, bias=b, activation=activation)
+
+
+def _not_linear(argument: str, x: Any, wanted: str) -> ShapeError:
+    return ShapeError(argument=argument, got=f"shape {tuple(x.shape)}", wanted=wanted, fix="Use matmul for others.")
+
+
+def _dtype(asked: Any, a: Any) -> Any:
+    """What torch calls the element type that a product of ``a`` is asked to have."""
+    dtype = _DTYPES.get(getattr(a, "dtype", None))
+    # What is no tensor, or none of these elements, the operator refuses.
+    return None if dtype is None else getattr(torch, result_type(asked, dtype).name)
 
 
 def _factor(value: Any, argument: str, x: Any) -> Any:

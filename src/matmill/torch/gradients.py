@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from matmill.torch.checks import check_fake
+from matmill.torch.host import along, finished
 from matmill.torch.schemas import FUNCTIONAL
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
@@ -31,33 +33,38 @@ def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
     """The operator, as a function that ``torch.func`` can transform too."""
     # Derivatives of torch.func start from an autograd.Function, not from inside an operator. Compilers see operators.
     if not torch.compiler.is_compiling() and _transforming():
-        return TransposeAdd.apply(x, y, alpha, beta)
+        return TransposeAdd.recorded(x, y, alpha=alpha, beta=beta)
     return _TRANSPOSE_ADD(x, y, alpha=alpha, beta=beta)
 
 
 def transpose(x: Any) -> Any:
     """See :func:`transpose_add`."""
     if not torch.compiler.is_compiling() and _transforming():
-        return Transpose.apply(x)
+        return Transpose.recorded(x)
     return _TRANSPOSE(x)
 
 
 def inner(e: Any, f: Any) -> Any:
     """See :func:`transpose_add`."""
     if not torch.compiler.is_compiling() and _transforming():
-        return Inner.apply(e, f)
+        return Inner.recorded(e, f)
     return _INNER(e, f)
 
 
-def matmul(a: Any, b: Any) -> Any:
-    """See :func:`transpose_add`."""
+def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
+    """See :func:`transpose_add`; ``options`` are ``activation``, ``out_dtype`` and ``precision``."""
     if not torch.compiler.is_compiling() and _transforming():
-        return MatMul.apply(a, b)
-    return _MATMUL(a, b)
+        return MatMul.recorded(a, b, bias, **options)
+    return _MATMUL(a, b, bias, **options)
 
 
 class TransposeAdd(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
     """``alpha * x.mT + beta * y``: linear in both, so the gradients are the result's, transposed and scaled."""
+
+    @staticmethod
+    def recorded(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
+        """The operator, differentiable."""
+        return TransposeAdd.apply(x, y, alpha, beta)
 
     @staticmethod
     def forward(x: Any, y: Any, alpha: Any, beta: Any) -> Any:
@@ -109,6 +116,11 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
     """``x.mT``, copied: its gradient is a transposed view."""
 
     @staticmethod
+    def recorded(x: Any) -> Any:
+        """The operator, differentiable."""
+        return Transpose.apply(x)
+
+    @staticmethod
     def forward(x: Any) -> Any:
         """The operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
@@ -140,23 +152,48 @@ class Transpose(torch.autograd.Function):  # type: ignore[misc] # torch may be a
 
 
 class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be absent, and is Any then
-    """``a @ b``: the gradients are ``grad @ b.mT`` and ``a.mT @ grad``, with vectors seen as matrices."""
+    """``a @ b + bias``: the gradients are ``grad @ b.mT``, ``a.mT @ grad`` and sums, with vectors seen as matrices."""
 
     @staticmethod
-    def forward(a: Any, b: Any) -> Any:
+    def recorded(
+        a: Any,
+        b: Any,
+        bias: Any = None,
+        *,
+        activation: str | None = None,
+        out_dtype: Any = None,
+        precision: str | None = None,
+    ) -> Any:
+        """The operator, differentiable: an activation is torch's own, whose derivatives need what it is applied to.
+
+        That is kept in the type of the sums, so that the result is the same as without derivatives.
+        """
+        if activation is None:
+            return MatMul.apply(a, b, bias, out_dtype, precision)
+        check_fake("matmul", (a, b, bias), {"activation": activation, "out_dtype": out_dtype, "precision": precision})
+        product = MatMul.apply(a, b, bias, _sums(a), precision)
+        return finished(product, None, activation).to(out_dtype or a.dtype)
+
+    @staticmethod
+    def forward(a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None) -> Any:
         """The operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
-            return _MATMUL(a, b)
+            return _MATMUL(a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 — torch's signature
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keeps both operands, for both directions."""
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        a, b, bias, ctx.out_dtype, ctx.precision = inputs
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        ctx.shape, ctx.bias_shape = output.shape, None if bias is None else bias.shape
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """Summed over the batches over which an operand was broadcast."""
+        """Summed over the batches over which an operand was broadcast, and over what an element of bias was added to.
+
+        Products of a gradient of another type than the operands' are taken in theirs.
+        """
         a, b = ctx.saved_tensors
         (grad,) = grads
         left, right = _as_matrices(a, b)
@@ -164,45 +201,84 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
             grad = grad.unsqueeze(-1)
         if a.dim() == 1:
             grad = grad.unsqueeze(-2)
-        to_a = (
-            torch.matmul(grad, right.mT).sum_to_size(left.shape).reshape(a.shape) if ctx.needs_input_grad[0] else None
-        )
-        to_b = (
-            torch.matmul(left.mT, grad).sum_to_size(right.shape).reshape(b.shape) if ctx.needs_input_grad[1] else None
-        )
-        return to_a, to_b
+        own = grad.to(a.dtype)
+        to_a = torch.matmul(own, right.mT).sum_to_size(left.shape).reshape(a.shape) if ctx.needs_input_grad[0] else None
+        to_b = torch.matmul(left.mT, own).sum_to_size(right.shape).reshape(b.shape) if ctx.needs_input_grad[1] else None
+        to_bias = None
+        if ctx.needs_input_grad[2]:
+            shape = (*ctx.bias_shape, 1) if b.dim() == len(ctx.bias_shape) == 1 else ctx.bias_shape
+            to_bias = grad.sum_to_size(shape).reshape(ctx.bias_shape).to(a.dtype)
+        return to_a, to_b, to_bias, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """The product rule."""
         a, b = ctx.saved_tensors
-        da, db = tangents
-        terms = [] if da is None else [matmul(da, b)]
-        return sum(terms if db is None else [*terms, matmul(a, db)])
+        da, db, dbias = tangents[:3]
+        options = {"out_dtype": ctx.out_dtype, "precision": ctx.precision}
+        terms = [] if da is None else [matmul(da, b, **options)]
+        terms += [] if db is None else [matmul(a, db, **options)]
+        if dbias is not None:
+            added = along(dbias, a.dim(), b.dim()).to(ctx.out_dtype or a.dtype)
+            terms.append(added + added.new_zeros(ctx.shape))
+        return sum(terms)
 
     @staticmethod
-    def vmap(_info: Any, in_dims: Dims, a: Any, b: Any) -> tuple[Any, int]:
+    def vmap(  # noqa: PLR0917 — torch's signature
+        _info: Any, in_dims: Dims, a: Any, b: Any, bias: Any, out_dtype: Any, precision: str | None
+    ) -> tuple[Any, int]:
         """Batches, differentiable."""
-        return MatMul.batched(matmul, in_dims, a, b)
+        return MatMul.batched(matmul, in_dims, a, b, bias, out_dtype=out_dtype, precision=precision)
 
     @staticmethod
-    def batched(operator: Operator, dims: Dims, a: Any, b: Any) -> tuple[Any, int]:
-        """One more batch dimension, in front; vectors become matrices, so that batches stay batches."""
+    def batched(
+        operator: Operator,
+        dims: Dims,
+        a: Any,
+        b: Any,
+        bias: Any = None,
+        *,
+        activation: str | None = None,
+        out_dtype: Any = None,
+        precision: str | None = None,
+    ) -> tuple[Any, int]:
+        """One more batch dimension, in front; vectors become matrices, so that batches stay batches.
+
+        A bias of each product's own is added by torch, and then the activation is its too.
+        """
         row, column = _rank(a, dims[0]) == 1, _rank(b, dims[1]) == 1
+        options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
+        added = None
+        if bias is not None and dims[2] is not None:
+            one = tuple(_of_one(x, dim) for x, dim in zip((a, b, bias), dims, strict=False))
+            check_fake("matmul", one, options)
+            shape = along(one[2], one[0].dim(), one[1].dim()).shape
+            added, bias = _in_front(bias, dims[2]).reshape(-1, *shape), None
+            options |= {"activation": None, "out_dtype": _sums(a)}
+        elif bias is not None and column:
+            bias = bias.reshape(-1, 1)
         a, b = _in_front(a, dims[0]), _in_front(b, dims[1])
         left, right = a.unsqueeze(-2) if row else a, b.unsqueeze(-1) if column else b
-        first, second = (None if dim is None else 0 for dim in dims)
+        first, second = (None if dim is None else 0 for dim in dims[:2])
         rank = max(_rank(left, first), _rank(right, second))
-        product = operator(_batched(left, first, rank), _batched(right, second, rank))
+        product = operator(_batched(left, first, rank), _batched(right, second, rank), bias, **options)
         product = product.squeeze(-1) if column else product
-        return product.squeeze(-1 if column else -2) if row else product, 0
+        product = product.squeeze(-1 if column else -2) if row else product
+        if added is None:
+            return product, 0
+        return finished(product, _batched(added, 0, rank - row - column), activation).to(out_dtype or a.dtype), 0
 
 
 class Inner(MatMul):
     """``e @ f`` of two matrices; batches of them are :func:`matmul`'s."""
 
     @staticmethod
-    def forward(e: Any, f: Any) -> Any:
+    def recorded(e: Any, f: Any) -> Any:  # type: ignore[override] # no epilogue
+        """The operator, differentiable."""
+        return Inner.apply(e, f, None, None, None)
+
+    @staticmethod
+    def forward(e: Any, f: Any, _bias: Any, _out_dtype: Any, _precision: Any) -> Any:
         """The operator below autograd."""
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — what torch.library's own autograd does
             return _INNER(e, f)
@@ -223,6 +299,16 @@ def _batched(x: Any, batch: int | None, rank: int) -> Any:
         return x
     x = _in_front(x, batch)
     return x.reshape(x.shape[0], *[1] * (rank + 1 - x.dim()), *x.shape[1:])
+
+
+def _of_one(x: Any, batch: int | None) -> Any:
+    """What a function under vmap sees of ``x``."""
+    return x if batch is None else x.select(batch, 0)
+
+
+def _sums(a: Any) -> Any:
+    """The type that products of ``a`` are summed in."""
+    return torch.float32 if a.dtype.itemsize < torch.float32.itemsize else a.dtype
 
 
 def _in_front(x: Any, batch: int | None) -> Any:

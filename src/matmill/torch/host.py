@@ -7,6 +7,8 @@ as the core does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -17,6 +19,12 @@ from matmill.dispatch.transpose import factor
 from matmill.dtypes import ELEMENTWISE, DType, named
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": partial(torch.nn.functional.gelu, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
 
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
@@ -39,12 +47,40 @@ def transpose(out: Any, x: Any) -> None:
     out.copy_(x.mT)
 
 
-def matmul(out: Any, a: Any, b: Any) -> None:
-    """``out = a @ b``."""
-    if out.dtype in _HALVES:
-        out.copy_(_widened(out, a, b))
-    else:
+def matmul(
+    out: Any,
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    out_dtype: Any = None,  # noqa: ARG001 — that of out
+    precision: str | None = None,  # noqa: ARG001 — torch's sums on the CPU are at least as exact as any
+) -> None:
+    """``out = activation(a @ b + bias)``."""
+    # torch 2.13 warns of the shape of out where it sees a vector as a matrix.
+    if bias is activation is None and a.dtype not in _HALVES and min(a.dim(), b.dim()) > 1:
         torch.matmul(a, b, out=out)
+    else:
+        product = _widened(out, a, b) if a.dtype in _HALVES else torch.matmul(a, b)
+        out.copy_(finished(product, None if bias is None else along(bias, a.dim(), b.dim()), activation))
+
+
+def finished(product: Any, bias: Any, activation: str | None) -> Any:
+    """``activation(product + bias)`` in the product's type, which a bias of fewer bits is converted to.
+
+    >>> finished(torch.tensor([[-1.0, 1.0]]), torch.tensor([2.0, -2.0]), "relu")
+    tensor([[1., 0.]])
+    """
+    total = product if bias is None else product + bias.to(product.dtype)
+    return total if activation is None else _ACTIVATIONS[activation](total)
+
+
+def along(bias: Any, a_rank: int, b_rank: int) -> Any:
+    """The bias as it broadcasts to the product, of which a vector has dropped its dimension of 1."""
+    if a_rank == b_rank == 1:
+        return bias.reshape(())
+    return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias
 
 
 def _widened(out: Any, a: Any, b: Any) -> Any:

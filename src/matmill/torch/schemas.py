@@ -17,7 +17,11 @@ _ARGUMENTS = {
     "transpose_add": "Tensor x, Tensor y, *, Scalar alpha=1, Scalar beta=1",
     "transpose": "Tensor x",
     "inner": "Tensor e, Tensor f",
-    "matmul": "Tensor a, Tensor b",
+    # vmap wants tensors by position.
+    "matmul": (
+        "Tensor a, Tensor b, Tensor? bias=None, *, "
+        "str? activation=None, ScalarType? out_dtype=None, str? precision=None"
+    ),
 }
 
 for _name, _arguments in _ARGUMENTS.items():

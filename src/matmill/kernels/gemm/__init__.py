@@ -2,7 +2,7 @@
 
 The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
 has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds
-their partial sums in fixed order.
+their partial sums in fixed order. That launch is also the one that applies an epilogue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matmill.lowering import is_long
 from matmill.problem import Gemm
 from matmill.tiling.simt import STRIDED, TILES, strided_values, threads, tiles, why_not, with_vector_widths
 from matmill.tiling.simt import space as shapes
-from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_split
+from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 
 #: The fewest k-steps of a split-K slice: the first two fill the pipeline.
 _LEAST_STEPS = 4
@@ -28,7 +28,12 @@ _NARROWEST = 96
 
 
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
-    """Every configuration worth considering: the tile shapes, without and (for few tiles) with split-K."""
+    """Every configuration worth considering: the tile shapes, without and (for few tiles) with split-K.
+
+    There is only one where the precision is not this kernel's, so that the reason is given once.
+    """
+    if why_not_precision(problem, promotes=True) is not None:
+        return tuple(config.launched(SPLIT_K=1) for config in shapes(problem, arch)[:1])
     return tuple(
         config.launched(SPLIT_K=slices)
         for config in shapes(problem, arch)
@@ -76,7 +81,7 @@ def _arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[
 
 
 def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
-    return why_not(problem, config) or why_not_split(problem, config)
+    return why_not_precision(problem, promotes=True) or why_not(problem, config) or why_not_split(problem, config)
 
 
 GEMM: Kernel[Gemm] = Kernel(

@@ -21,7 +21,7 @@ from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, w
 from matmill.tiling.mma import space as shapes
 from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
-from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split
+from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_precision, why_not_split
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
@@ -36,13 +36,13 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: the GPU's tile shapes, without and (for few tiles) with split-K.
 
     Where matrices are not aligned, each comes twice: with narrow copies, and with these matrices repacked. Where the
-    tensor cores do not take the elements there is only one, so that the reason is given once. There is none for
-    float32: it has a kernel of its own.
+    tensor cores do not take the elements or the precision there is only one, so that the reason is given once. There is
+    none for float32: it has a kernel of its own.
     """
     if problem.dtype not in (F16, BF16, F64):
         return ()
     configs = shapes(problem, arch)
-    if why_not_elements(problem, configs[0], arch) is not None:
+    if (_why_not_precision(problem) or why_not_elements(problem, configs[0], arch)) is not None:
         return (_launched(configs[0], 1),)
     repack = unaligned(problem)
     direct = [_launched(config, slices) for config in configs for slices in _slices(problem, config, arch)]
@@ -81,7 +81,17 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     missing = why_not_elements(problem, config, arch)
     if missing is not None:
         return missing if problem.dtype is F64 else f"{missing} (float32 needs no tensor core, float16 one of 7.5)"
-    return why_not(problem, config, arch) or why_not_split(problem, config) or _why_not_repack(problem, config)
+    return (
+        _why_not_precision(problem)
+        or why_not(problem, config, arch)
+        or why_not_split(problem, config)
+        or _why_not_repack(problem, config)
+    )
+
+
+def _why_not_precision(problem: Gemm) -> str | None:
+    # Of float64 every sum is rounded to nearest; sums of 16-bit products are not promoted.
+    return why_not_precision(problem, promotes=problem.dtype is F64)
 
 
 def _why_not_repack(problem: Gemm, config: Config) -> str | None:

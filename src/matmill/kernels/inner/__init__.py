@@ -1,7 +1,8 @@
 """The inner kernel: products of at most 128 rows of E and columns of F along any k, at memory speed.
 
 E and F are A and B of the problem. k is split over SPLIT_K blocks. Of more than one, the last block to
-finish (LAST_BLOCK = 1) or a second launch adds the partial sums, which are in a workspace, in fixed order.
+finish (LAST_BLOCK = 1) or a second launch adds the partial sums, which are in a workspace, in fixed order. An epilogue
+is the second launch's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from matmill.tiling.split_k import (
     OUTPUT_FIELDS,
     REDUCE_TOTALS,
     counter,
+    leaves_partials,
     output_values,
     padded_bytes,
     partials_bytes,
@@ -81,8 +83,8 @@ _PARAMETERS = Parameters.of(
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
-    """Bytes of the partial sums; a single block writes D itself."""
-    if config["SPLIT_K"] == 1:
+    """Bytes of the partial sums; a single block writes D of a plain problem itself."""
+    if not leaves_partials(problem, config):
         return 0
     return padded_bytes(problem, config) if config["LAST_BLOCK"] else partials_bytes(problem, config)
 
@@ -121,7 +123,7 @@ INNER: Kernel[Gemm] = Kernel(
     geometry=_geometry,
     arguments=_arguments,
     why_not_config=why_not,
-    after=(splitk_reduce(needed=lambda _problem, config: config["SPLIT_K"] > 1),),
+    after=(splitk_reduce(needed=leaves_partials),),
     workspace_bytes=_workspace_bytes,
     last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
     pdl=True,

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from math import gcd
 
 from matmill.arch import Arch
@@ -19,7 +19,7 @@ from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
 from matmill.lowering import NARROW, is_long
 from matmill.problem import Gemm
 from matmill.tiling.mma import LARGEST, why_not_tensor_cores
-from matmill.tiling.split_k import MOST_ADDED_BY_ONE, padded_bytes
+from matmill.tiling.split_k import MOST_ADDED_BY_ONE, needs_epilogue, padded_bytes, why_not_precision
 
 #: The most registers of a thread for sums, for one k of its rows and columns, and for all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
@@ -81,6 +81,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering for ``problem`` on ``arch``; none where m or n is too large."""
     if not (problem.m <= NARROW and problem.n <= NARROW):
         return ()
+    if why_not_precision(problem, promotes=True) is not None:  # one, so that the reason is given once
+        return tuple(islice((config.launched(SPLIT_K=1, LAST_BLOCK=0) for config in _configs(problem, arch)), 1))
     found: dict[Config, None] = {}
     for config in _configs(problem, arch):
         for slices in _grids(problem, config, arch):
@@ -289,7 +291,7 @@ def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:
 def _adders(problem: Gemm, config: Config) -> tuple[int, ...]:
     """What may add the partial sums: the last block (1) or a second launch (0)."""
     sums = padded_bytes(problem, config)
-    if config["SPLIT_K"] == 1 or sums > MOST_ADDED_BY_ONE:
+    if config["SPLIT_K"] == 1 or sums > MOST_ADDED_BY_ONE or needs_epilogue(problem):
         return (0,)
     return (1,) if sums <= _SOON_ADDED else (1, 0)
 
@@ -302,10 +304,16 @@ def block_terms(config: Config) -> int:
 def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """Why the constants do not fit the problem, or None."""
     checks = (_why_not_sizes, _why_not_loads, _why_not_launch)
-    reason = next(filter(None, (check(problem, config) for check in checks)), None)
+    reason = why_not_precision(problem, promotes=True) or next(
+        filter(None, (check(problem, config) for check in checks)), None
+    )
     if reason is None and config["MMA"]:
         reason = why_not_mma(problem, config, arch)
     return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
+
+
+def _why_not_precision(problem: Gemm, _config: Config) -> str | None:
+    return why_not_precision(problem, promotes=True)
 
 
 def _why_not_sizes(problem: Gemm, config: Config) -> str | None:
@@ -344,4 +352,6 @@ def _why_not_launch(problem: Gemm, config: Config) -> str | None:
     if config["LAST_BLOCK"] and not (config["SPLIT_K"] > 1 and padded_bytes(problem, config) <= MOST_ADDED_BY_ONE):
         most, blocks = MOST_ADDED_BY_ONE, config["SPLIT_K"]
         return f"LAST_BLOCK = 1: one block adds 1 to {most} bytes of partial sums, of SPLIT_K = {blocks} blocks"
+    if config["LAST_BLOCK"] and needs_epilogue(problem):
+        return "LAST_BLOCK = 1: the last block applies no epilogue"
     return None if config["SPLIT_K"] >= 1 else f"SPLIT_K = {config['SPLIT_K']} blocks"

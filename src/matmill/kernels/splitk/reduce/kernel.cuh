@@ -1,14 +1,27 @@
-// D = alpha * (the sum of each output's `slices` partial sums) + beta * C.
+// D = activation(alpha * (the sum of each output's `slices` partial sums) + beta * C + bias), rounded once.
 //
 //   partial sums [batch][slice][output] ── WAYS threads per output, in a fixed order ──▶ D
 //
 // grid.x: blocks of OUTPUTS outputs; grid.y: products of the batch. MIRRORED: partial sums exist on and above the
-// diagonal only. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may declare
-// them constant, as __restrict__ would.
+// diagonal only. BIAS: what the bias is added along; ACTIVATION: the one to apply. FLOAT32_D: C and D are float32 where
+// Scalar is narrower. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may
+// declare them constant, as __restrict__ would.
+#include "matmill/dtype/activation.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/splitk/reduce.cuh"
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
+
+template <bool FLOAT32_D>
+struct ResultOf {
+  using Type = Scalar;
+};
+template <>
+struct ResultOf<true> {
+  using Type = float;
+};
+using Result = ResultOf<Config::FLOAT32_D != 0>::Type;
+using ResultNumber = matmill::NumberOf<Result>;
 
 extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
@@ -19,7 +32,15 @@ extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(PARAMET
 
   const Acc sum = Sum::sum(workspace + batch * slices * outputs, slices, outputs, from);
   if (Sum::writes(outputs)) {
-    const auto read_c = [&] { return C[batch * c_batch + row * c_row + column * c_column]; };
-    D[batch * d_batch + row * d_row + column * d_column] = matmill::output_of(alpha, sum, beta, read_c);
+    Acc d = alpha * sum;
+    // C is not read where beta is 0: it may then hold NaN or not exist.
+    if (beta != 0) {
+      d += beta * ResultNumber::up(static_cast<const Result*>(C)[batch * c_batch + row * c_row + column * c_column]);
+    }
+    if constexpr (Config::BIAS != matmill::NO_BIAS) {
+      d += Number::up(bias[(Config::BIAS == matmill::ROW_BIAS ? column : row) * bias_stride]);
+    }
+    d = matmill::activated<Config::ACTIVATION>(d);
+    static_cast<Result*>(D)[batch * d_batch + row * d_row + column * d_column] = ResultNumber::down(d);
   }
 }
