@@ -147,8 +147,9 @@ def test_every_16_bit_problem_has_a_kernel_where_there_are_tensor_cores_for_it(
         (16, 16, 10**6, "inner"),
         (128, 128, 10**6, "hgemm"),
         (127, 127, 10**6 + 1, "hgemm"),
-        (64, 64, 64, "hgemm"),
-        (16, 4096, 4096, "hgemm"),
+        (64, 64, 64, "wgmma_gemm"),
+        (16, 4096, 4096, "wgmma_gemm"),
+        (4097, 4097, 4097, "wgmma_gemm"),
     ],
 )
 def test_16_bit_products_go_where_they_are_faster(m: int, n: int, k: int, entry: str) -> None:
@@ -160,11 +161,11 @@ def test_16_bit_products_go_where_they_are_faster(m: int, n: int, k: int, entry:
 def test_the_size_of_a_16_bit_product_decides_its_tile() -> None:
     sizes = {}
     for side in (8192, 2048, 512, 64):
-        config = choose(Gemm(side, side, side, dtype=ALL["bfloat16"]), arch.get("h200")).kernel.config
-        sizes[side] = config["BM"] * config["BN"]
-    assert sizes[8192] == sizes[2048] == 128 * 256
-    assert sizes[512] <= 64 * 64
-    assert sizes[64] <= 64 * 64
+        for name in ("a100", "h200"):
+            config = choose(Gemm(side, side, side, dtype=ALL["bfloat16"]), arch.get(name)).kernel.config
+            sizes[name, side] = config["BM"] * config["BN"]
+    assert sizes["h200", 8192] == sizes["h200", 2048] == sizes["a100", 8192] == 128 * 256
+    assert max(sizes[name, side] for name in ("a100", "h200") for side in (512, 64)) <= 64 * 64
 
 
 @pytest.mark.parametrize("name", ["t4", "rtx4090", "h200"])
@@ -180,10 +181,12 @@ def test_long_products_have_a_kernel_where_shared_memory_is_small(
 
 def test_few_tiles_and_a_long_k_are_split() -> None:
     h200 = arch.get("h200")
-    for m, n, k in ((16, 4096, 4096), (200, 200, 100_000), (128, 128, 10**6)):
-        config = choose(Gemm(m, n, k, dtype=ALL["float16"]), h200).kernel.config
-        tiles = -(-m // config["BM"]) * -(-n // config["BN"])
-        assert h200.sms / 2 < tiles * config["SPLIT_K"] <= h200.sms * config["BLOCKS_PER_SM"]
+    for m, n, k in ((16, 1024, 16384), (200, 200, 100_000), (256, 256, 8192)):
+        kernel = choose(Gemm(m, n, k, dtype=ALL["float16"]), h200).kernel
+        assert kernel.entry == "wgmma_gemm"
+        rows, columns = (n, m) if kernel.config["EXCHANGED"] else (m, n)
+        tiles = -(-rows // kernel.config["BM"]) * -(-columns // kernel.config["BN"])
+        assert h200.sms / 2 < tiles * kernel.config["SPLIT_K"] <= h200.sms
     assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["SPLIT_K"] == 1
 
 

@@ -14,11 +14,12 @@ from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import ARCHES, get
 from matmill.bench.problems.hgemm import half_product
-from matmill.choose import choose
+from matmill.choose import Choice, choose_from
 from matmill.cost import hgemm as cost
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernels.hgemm import space
 from matmill.problem import Gemm
+from matmill.registry import PRODUCTION
 
 H200 = get("h200")
 LARGE = Gemm(8192, 8192, 8192, F16)
@@ -27,6 +28,14 @@ TRUTH = replace(
     cost.DEFAULT, mma_share=0.7, read_share=0.8, launch=6e-6, second=3e-6, copy_slots=9.0, element_slots=20.0
 )
 _NOISE = 0.02
+
+
+_OTHERS = tuple(one for one in PRODUCTION if one.kernel.entry != "wgmma_gemm")
+
+
+def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
+    """The choice among the kernels that other GPUs have, too."""
+    return choose_from(_OTHERS, problem, arch)
 
 
 def _all(problem: Gemm, arch: str = "h200", constants: cost.Constants = cost.DEFAULT) -> list[cost.Prediction]:

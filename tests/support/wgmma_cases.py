@@ -20,7 +20,7 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs: few give blocks several tiles."""
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs: few, for several tiles."""
 
     name: str
     shape: Shape
@@ -108,6 +108,10 @@ OPERANDS = (
          given={"a": COLUMN}),
     Case("clusters along n of transposed operands", Shape(128, 128, 2, cluster=(1, 2)), (136, 200, 136), sms=2,
          given={"a": COLUMN}),
+    Case("tf32", SQUARE, (130, 72, 200), given={"b": COLUMN, "dtype": F32, "precision": "tf32", "c": ROW}),
+    Case("tf32, transposed and of odd pitch", SMALL, (70, 73, 77), given={"dtype": F32, "precision": "tf32"}),
+    Case("tf32, exchanged slices", SMALL, (70, 73, 77), swap=True, slices=2,
+         given={"dtype": F32, "precision": "tf32", "a": COLUMN, "batch": 2}),
     Case("one element", SMALL, (1, 1, 1)),
     Case("one row", Shape(64, 8, 1), (1, 136, 136), swap=True),
     Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),

@@ -21,7 +21,7 @@ from matmill.cost.hgemm import repacked_bytes, repacked_lines
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import repacked, repacked_matrix
-from matmill.tiling.wgmma import ROWS, SPAN, as_launched, work_tiles
+from matmill.tiling.wgmma import ROWS, SPAN, as_launched, runs, work_tiles
 
 #: Split-K slices that the threads of the last launch add in one step.
 _STEP_SLICES = 16
@@ -32,35 +32,37 @@ class Constants:
     """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
 
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 4.54e-06
+    launch: float = 4.99e-06
     #: What a launch right before or after adds, without its own work, and each step of the last one.
-    second: float = 4.32e-06
-    second_step: float = 1.67e-08
+    second: float = 3.95e-06
+    second_step: float = 5.57e-10
     #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
-    read_share: float = 0.584
-    copy_share: float = 0.921
+    read_share: float = 0.605
+    copy_share: float = 0.996
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
-    mma_share: float = 0.832
+    mma_share: float = 0.826
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
-    shared_bytes: float = 114.0
-    l2_bytes: float = 55.8
+    shared_bytes: float = 128.0
+    l2_bytes: float = 54.8
+    #: What is added to the bytes of rows that straddle cache lines, as a share of them.
+    straddle: float = 0.488
     #: Cycles from the request of a stage to its arrival.
-    latency: float = 40.0
+    latency: float = 1.33
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
     #: stores, and stored directly.
-    tile: float = 2390.0
-    staged: float = 21.7
-    ordinary: float = 125.0
-    direct: float = 464.0
+    tile: float = 1580.0
+    staged: float = 0.725
+    ordinary: float = 39.2
+    direct: float = 564.0
     #: Share of epilogues that consumers which alternate do not hide.
     exposed: float = 0.01
     #: Cycles per cache line that repacking looks up.
-    line_cycles: float = 0.462
+    line_cycles: float = 0.254
     #: How much slower blocks of a cluster go, which wait for each other.
-    cluster: float = 1.44
+    cluster: float = 1.46
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
-    pace_overlap: float = 18.9
-    overlap: float = 3.69
+    pace_overlap: float = 10.1
+    overlap: float = 4.02
 
 
 DEFAULT = Constants()
@@ -71,16 +73,17 @@ class Demand:
     """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
 
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
-    delivers or takes (``shared``), bytes from L2; ``ahead`` stages are in flight, ``clusters`` is 1 where blocks share
-    operands. Of the busiest SM: k-steps, work
-    tiles (``rounds``), whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary
-    stores, or are stored directly. Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of
-    repacking; launches, steps and bytes of the partial sums.
+    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
+    are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
+    whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary stores, or are stored
+    directly. Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of repacking; launches, steps and
+    bytes of the partial sums.
     """
 
     multiply: float
     shared: float
     l2_bytes: float
+    straddling: float
     ahead: float
     clusters: float
     steps: float
@@ -166,7 +169,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     pace = Pace(
         multiply=asked.multiply / c.mma_share,
         shared=asked.shared / c.shared_bytes,
-        l2=asked.l2_bytes / c.l2_bytes,
+        l2=(asked.l2_bytes + c.straddle * asked.straddling) / c.l2_bytes,
         latency=c.latency / asked.ahead,
     )
     waits = 1 + asked.clusters * (c.cluster - 1)
@@ -195,13 +198,19 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     rounds = ceil_div(work_tiles(launched, config), arch.sms // (cluster_m * cluster_n))
     row_tiles = bm // ROWS
     outputs = rounds * bm * bn / 1024
-    copies = [repacked_matrix(launched, config, name) for name in repacked(config)]
+    copies = {name: repacked_matrix(launched, config, name) for name in repacked(config)}
+    loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
     direct = config["STAGED"] == 0
     return Demand(
         multiply=bm * bn * config["BK"] / _fmas(problem, arch),
         # Every wgmma reads both of its operands; TMA writes each once.
         shared=float((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
-        l2_bytes=(bm / cluster_n + bn / cluster_m) * SPAN,
+        l2_bytes=sum(loaded.values()),
+        straddling=sum(
+            nbytes
+            for name, nbytes in loaded.items()
+            if (copies[name] if name in copies else runs(launched, name)).pitch * problem.dtype.itemsize % SPAN
+        ),
         ahead=float(config["STAGES"] - 1),
         clusters=float(cluster_m * cluster_n > 1),
         steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices)),
@@ -212,8 +221,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         direct=outputs * direct,
         bytes=float(problem.least_bytes),
         repacked=float(bool(copies)),
-        repacked_bytes=float(sum(repacked_bytes(one) for one in copies)),
-        repacked_lines=float(sum(repacked_lines(one) for one in copies)),
+        repacked_bytes=float(sum(repacked_bytes(one) for one in copies.values())),
+        repacked_lines=float(sum(repacked_lines(one) for one in copies.values())),
         split=float(slices > 1),
         partial_bytes=float((slices > 1) * slices * problem.batch * problem.m * problem.n * 4),
         split_steps=float(ceil_div(slices, _STEP_SLICES)),

@@ -283,8 +283,8 @@ class RepackedMatrix:
     def pitch(self) -> int:
         """Elements from one run of the copy to the next: the length rounded up to 16 bytes, or to whole cache lines.
 
-        128 bytes of a run that straddle two lines are two requests to L2, so that long runs start on a line: on an H200
-        a product of aligned 1000 x 1000 x 1000, whose rows straddle, takes a third longer than one of 1024.
+        128 bytes that straddle two cache lines are two requests to L2, so that long runs start on one: on an H200 a
+        product of 1000 x 1000 x 1000, whose rows straddle them, takes a third longer than one of 1024.
         """
         unit = (_CACHE_LINE if self.length * self.itemsize >= _LONG_RUN else VECTOR_BYTES) // self.itemsize
         return ceil_div(self.length, unit) * unit
