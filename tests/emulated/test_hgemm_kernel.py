@@ -149,7 +149,7 @@ def test_repacking_is_refused_where_it_takes_too_much_memory_or_finds_nothing() 
         ]
         assert repacking
         reasons = {kernel.why_not(odd, h200) for kernel in repacking}
-        assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32776} > {2**32} bytes"})
+        assert reasons == ({None} if fits else {f"repacked copies take {4 * 32769 * 32832} > {2**32} bytes"})
     empty = Gemm(9, 9, 0, dtype=ALL["float16"], a_align=2, b_align=2)
     assert not any(config["REPACK_A"] or config["REPACK_B"] for config in space(empty, h200))
     asked = HGEMM.with_config(with_vector_widths(SMALL, empty, "A").launched(SPLIT_K=1, REPACK_A=1, REPACK_B=0))

@@ -87,8 +87,9 @@ def test_every_rung_is_right_and_race_free(capsys: pytest.CaptureFixture[str]) -
         assert (row["seconds"], row["tflops"], row["peak_fraction"]) == (None, None, None)
         # A warp of m64n128k16 does as much as 16 mma.sync of 16 x 8 x 16, and of m64n256k16 twice that.
         counters, wide = row["counters"], row["rung"] in {"warp-specialised", "persistent", "tma-store", "multicast"}
-        assert counters["hmma"] + counters["gmma"] * (32 if wide else 16) == m * n * k // (16 * 8 * 16)
-        assert (counters["gmma"] > 0) == (row["rung"] in {rung.label for rung in ON_WGMMA})
+        if row["rung"] != "production":  # whose tile the cost model chooses
+            assert counters["hmma"] + counters["gmma"] * (32 if wide else 16) == m * n * k // (16 * 8 * 16)
+        assert (counters["gmma"] > 0) == (row["rung"] in {"production", *(rung.label for rung in ON_WGMMA)})
         assert row["registers"] > 0
         assert 0 < row["occupancy"] <= 1
     assert Outcome.from_dict(found).as_dict() == found

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from matmill.launch import Argument, Launch, Pointer, Struct, TensorMap
+from matmill.tensor_map import decode
 
 
 def read_launch(config: int, parameters: int, like: Launch) -> tuple[Launch, int]:
@@ -35,7 +36,8 @@ def read_attributes(config: int) -> dict[int, int]:
 def _read(place: int, like: Argument) -> Argument:
     if isinstance(like, Struct):
         return Struct(ctypes.string_at(place, len(like.data)), like.align)
-    assert not isinstance(like, TensorMap)
+    if isinstance(like, TensorMap):
+        return decode(ctypes.string_at(place, TensorMap.NBYTES), like.pointer.name)
     if isinstance(like, Pointer):
         return Pointer(like.name, ctypes.c_uint64.from_address(place).value)
     found: np.generic = np.frombuffer(ctypes.string_at(place, like.itemsize), like.dtype)[0]
