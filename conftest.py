@@ -26,6 +26,7 @@ _FOLDER = pytest.StashKey[Path]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this tree."""
     parser.addoption("--golden", action="store_true", help="write tests/golden/resources.json anew after the run")
+    parser.addoption("--exhaustive", action="store_true", help="also run the tests that take a quarter of an hour each")
     parser.addoption("--kernel-cache", metavar="FOLDER", type=Path, help="keep compiled kernels there between runs")
 
 

@@ -37,6 +37,9 @@ __device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, co
 #pragma unroll
     for (int j = 0; j < Tile::BN / 8; ++j) {
       const int column = first_column + lane.column + 8 * j;
+      if constexpr (!Outputs::PLAIN) {
+        if (first_column + 8 * j >= outputs.n) break;  // as in WgmmaStaging
+      }
       const float(&own)[Tile::BN / 2] = sums[i / 2];
       const int first = 4 * j + i % 2 * 2;
       const float x = outputs(own[first], row, column, of_row + outputs.of_column(column));
@@ -77,6 +80,11 @@ struct WgmmaStaging {
 #pragma unroll
     for (int i = 0; i < (Tile::STAGED + 15) / 16; ++i) {
       constexpr bool HALF = Tile::STAGED % 16 != 0;  // eight columns alone
+      // Columns beyond D need no outputs. Without a branch the compiler loads the biases of all columns ahead, and they do
+      // not fit in registers.
+      if constexpr (!Outputs::PLAIN) {
+        if (first_column + first + 16 * i >= outputs.n) break;
+      }
       unsigned pairs[4];
 #pragma unroll
       for (int p = 0; p < (HALF ? 2 : 4); ++p) {

@@ -19,6 +19,8 @@ struct ResultOf<Scalar, true> {
 // Of one product of a batch. C has D's type Out, the bias that of A and B.
 template <class Scalar, class Out, class Config>
 struct WgmmaOutputs {
+  static constexpr bool PLAIN =
+      Config::HAS_C == 0 && Config::BIAS == NO_BIAS && Config::ACTIVATION == NO_ACTIVATION;  // alpha * sum
   const Out* C;
   const Scalar* bias;
   Index c_row, c_column, bias_stride;

@@ -1,0 +1,100 @@
+"""The warp-specialised kernel compiles well: no remark of the assembler, no spill, no stack, registers within budget.
+
+Covered here are each tile in its most demanding epilogue, and each layout, way that D leaves and precision of the two
+largest tiles. ``--exhaustive`` takes every variant.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from matmill.config import Config
+from matmill.dtypes import F16, F32
+from matmill.jit.compile import Resources, assembler_report, parse_resources
+from matmill.jit.source import Source, generate
+from matmill.kernel import Kernel
+from matmill.problem import Gemm
+from matmill.tiling.wgmma import SHAPES, threads
+from support.compiled import resources
+from support.strided_product import H200
+from support.wgmma_variants import EPILOGUES, LAYOUTS, WAYS, Variant, everything
+
+#: Registers of an SM, and what a thread can have at most.
+_REGISTERS, _MOST = 65536, 255
+_REMARK = re.compile(r"C75\d\d|serializ|setmaxnreg ignored", re.IGNORECASE)
+_LARGEST, _DEMANDING = SHAPES[:2], "row bias, gelu, C"
+#: Compiled whole, for their remarks: products and waits, which epilogues do not change. Odd tiles have another layout.
+REMARKS = [
+    *(Variant(shape, ("tn", "nt")[index % 2]) for index, shape in enumerate(SHAPES)),
+    *(Variant(_LARGEST[0], layout) for layout in LAYOUTS if layout != "tn"),
+    *(Variant(_LARGEST[1], layout) for layout in LAYOUTS if layout != "nt"),
+    *(Variant(shape, precision="high") for shape in SHAPES),
+    Variant(_LARGEST[0], dtype=F16),
+    Variant(_LARGEST[1], "tn", "float32", precision="tf32", dtype=F32),
+]
+#: Known by their sources, where these are old.
+REGISTERS = [
+    *(Variant(shape, "tn", "TMA", _DEMANDING) for shape in SHAPES),
+    *(Variant(shape, "tn", way, _DEMANDING) for shape in _LARGEST for way in WAYS if not way.startswith("partial")),
+    *(Variant(shape, "tn", way) for shape in _LARGEST for way in WAYS if way.startswith("partial")),
+    *(Variant(_LARGEST[1], "tn", "TMA", epilogue) for epilogue in EPILOGUES),
+]
+
+
+def _known(variants: list[Variant]) -> list[Variant]:
+    """Those that the kernel does not refuse, each once."""
+    return [variant for variant in dict.fromkeys(variants) if variant.kernel is not None]
+
+
+def _is_within_budget(kernel: Kernel[Gemm], needs: Resources) -> None:
+    assert (needs.spill_stores, needs.spill_loads, needs.stack) == (0, 0, 0)
+    config, count = kernel.config, threads(kernel.config)
+    if config["CONSUMER_REGISTERS"]:
+        # What setmaxnreg moves: the launch bounds give all threads the same, in steps of eight.
+        assert needs.registers == _REGISTERS // count // 8 * 8
+        assert _moved(config) <= needs.registers * count <= _REGISTERS
+    else:
+        assert needs.registers <= min(_MOST, _REGISTERS // count)
+
+
+def _moved(config: Config) -> int:
+    """Registers of a block after setmaxnreg."""
+    return 128 * (config["PRODUCER_REGISTERS"] + config["CONSUMERS"] * config["CONSUMER_REGISTERS"])
+
+
+def _source(variant: Variant) -> tuple[Kernel[Gemm], Source]:
+    kernel = variant.kernel
+    assert kernel is not None
+    return kernel, generate(kernel, variant.dtype)
+
+
+def _compiles_well(variant: Variant) -> None:
+    kernel, source = _source(variant)
+    report = assembler_report(source, H200.target)
+    assert _REMARK.search(report) is None, report
+    _is_within_budget(kernel, parse_resources(report, source.entry))
+
+
+@pytest.mark.parametrize("variant", _known(REMARKS), ids=str)
+def test_no_product_is_serialized(variant: Variant) -> None:
+    _compiles_well(variant)
+
+
+@pytest.mark.parametrize("variant", _known(REGISTERS), ids=str)
+def test_nothing_spills(variant: Variant) -> None:
+    kernel, source = _source(variant)
+    _is_within_budget(kernel, resources(source, H200.target))
+
+
+def test_every_variant_compiles_well(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--exhaustive"):
+        pytest.skip("compiles for 20 minutes: --exhaustive")
+    seen = set()
+    for variant in _known(list(everything())):
+        digest = _source(variant)[1].digest
+        if digest not in seen:
+            seen.add(digest)
+            _compiles_well(variant)
+    assert len(seen) > 2000
