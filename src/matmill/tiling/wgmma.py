@@ -234,7 +234,7 @@ def configured(
         B_K_INNER=int(runs(launched, "B").along_k),
         STAGED=staged,
         D_TRANSPOSED=int(not direct and not d.along_k),
-        D_TMA=int(not direct and d.by_tma),
+        D_TMA=int(not direct and d.by_tma and d.length * itemsize % VECTOR_BYTES == 0),
         D_PAIRED=int(direct and _paired(launched, d, swap=swap, partial_sums=partial_sums)),
         FLOAT32_D=int(direct),
         PARTIAL_SUMS=int(partial_sums),
