@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import erf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,17 @@ from matmill import arch as arches
 from matmill import reference
 from matmill.dtypes import ALL, F32, DType
 from matmill.emulator import Memory, Report, run
-from matmill.jit.steps import binaries, ptx
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source, generate
+from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
 from matmill.launch import Pointer
 from matmill.problem import NO_EPILOGUE, Epilogue, Gemm
 from matmill.runtime.gpu import GPU
 
 Array = NDArray[Any]
+#: A file of a kernel, a text in it, and what stands there instead.
+Change: TypeAlias = tuple[str, str, str]
 H200 = arches.get("h200")
 
 #: What activations are, in float64.
@@ -34,6 +38,15 @@ ACTIVATED: dict[str | None, Callable[[Array], Array]] = {
 }
 #: By how much the slope of an activation exceeds 1 at most, and the error of its own evaluation in float32.
 _SLOPE, _EVALUATION = 1.2, 2.0**-20
+
+
+def changed(source: Source, changes: Sequence[Change]) -> Source:
+    """The source after changes to its files, whose texts they must have once."""
+    files = dict(source.headers)
+    for file, old, new in changes:
+        assert files[file].count(old) == 1, (file, old)
+        files[file] = files[file].replace(old, new)
+    return replace(source, headers=tuple(sorted(files.items())))
 
 
 @dataclass(frozen=True)
@@ -135,9 +148,15 @@ class StridedProduct:
         )  # fmt: skip
 
     def emulated(
-        self, kernel: Kernel[Gemm], *, late_copies: bool = False, schedule: int = 0, races: bool = True
+        self,
+        kernel: Kernel[Gemm],
+        *,
+        late_copies: bool = False,
+        schedule: int = 0,
+        races: bool = True,
+        changes: Sequence[Change] = (),
     ) -> list[Report]:
-        """Runs all launches of a kernel on a poisoned D; a report for each."""
+        """Runs all launches of a kernel, after ``changes`` to its sources, on a poisoned D; a report for each."""
         reason = kernel.why_not(self.problem, H200)
         assert reason is None, reason
         memory = Memory()
@@ -146,9 +165,12 @@ class StridedProduct:
         workspace = np.full(kernel.workspace(self.problem), 0xFF, np.uint8)
         operands = self._operands(pointers, memory.bind("workspace", workspace, access="rw"))
         return [
-            run(text, launch, memory, late_copies=late_copies, schedule=schedule, races=races)
-            for text, launch in ptx(kernel, self.problem, operands, H200.target)
-        ]
+            run(
+                compile_ptx(changed(generate(program, self.dtype), changes), H200.target), launch, memory,
+                late_copies=late_copies, schedule=schedule, races=races,
+            )
+            for program, launch in kernel.steps(self.problem, operands)
+        ]  # fmt: skip
 
     def on_gpu(self, kernel: Kernel[Gemm], gpu: GPU) -> None:
         """The same on a GPU; D is copied back."""

@@ -10,7 +10,7 @@ from matmill.dtypes import ALL, F32
 from matmill.kernel import Kernel
 from matmill.kernels.wgmma import WGMMA
 from matmill.problem import ACTIVATIONS, Gemm
-from matmill.tiling.wgmma import SHAPES, Shape, configured, exchanged, unaligned
+from matmill.tiling.wgmma import SHAPES, SPAN, Shape, configured, exchanged, unaligned
 from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
 
 BF16, F16 = ALL["bfloat16"], ALL["float16"]
@@ -20,7 +20,10 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 
 @dataclass(frozen=True)
 class Case:
-    """A product, the shape of its tiles, A and B exchanged or not, slices of k, and SMs: few, for several tiles."""
+    """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, and stages.
+
+    Few SMs give blocks several tiles, few stages give k-steps several rounds. 0 stages are as many as there is room for.
+    """
 
     name: str
     shape: Shape
@@ -28,6 +31,7 @@ class Case:
     swap: bool = False
     slices: int = 1
     sms: int = 2
+    stages: int = 0
     given: dict[str, object] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
@@ -45,6 +49,10 @@ class Case:
         """These constants; what TMA cannot read is repacked."""
         repack = unaligned(exchanged(problem) if self.swap else problem)
         config = configured(self.shape, problem, H200, swap=self.swap, slices=self.slices, repack=repack)
+        if self.stages:
+            fewer = config["STAGES"] - self.stages
+            room = config["SHARED_BYTES"] - fewer * ((config["BM"] + config["BN"]) * SPAN + 16)
+            config = config.replace(STAGES=self.stages, SHARED_BYTES=room)
         return config.launched(SMS=self.sms)
 
 
@@ -53,19 +61,27 @@ def _named(shape: Shape) -> str:
     return f"{shape.bm}x{shape.bn} by {shape.consumers}{' alternating' if shape.pingpong else ''}{cluster}"
 
 
-#: Each tile, with more work tiles than blocks and remainders in m, n and k.
+def _least(shape: Shape) -> tuple[int, int, int]:
+    """Two rows or columns of tiles, where that is cheaper, and remainders in m, n and k."""
+    rows, columns = shape.bm * shape.cluster[0], shape.bn * shape.cluster[1]
+    m, n = (rows + 8, max(columns - 24, 8)) if rows <= columns else (rows - 24, columns + 8)
+    return m, n, 136
+
+
+#: Each tile, with one work tile more than blocks, rounds of two stages, and remainders in m, n and k.
 SHAPED = tuple(
-    Case(_named(shape), shape, (136, 200 if shape.bn > 16 else 40, 200), sms=2, given={"b": COLUMN}) for shape in SHAPES
+    Case(_named(shape), shape, _least(shape), sms=shape.cluster[0] * shape.cluster[1], stages=2, given={"b": COLUMN})
+    for shape in SHAPES
 )
-#: All layouts of A, B and D, with A and B exchanged or not.
+#: All layouts of A, B and D; of one tile with A and B exchanged.
 LAYOUTS = tuple(
     Case(
         f"A {'transposed' if a.transposed else 'row'}, B {'transposed' if b.transposed else 'row'}, "
         f"D {'transposed' if d.transposed else 'row'}{', exchanged' if swap else ''}, {_named(shape)}",
-        shape, (136, 72, 136), swap=swap, sms=1, given={"a": a, "b": b, "d": d, "dtype": F16},
+        shape, sizes, swap=swap, sms=1, given={"a": a, "b": b, "d": d, "dtype": F16},
     )
-    for shape in (SQUARE, SMALL)
-    for a, b, d, swap in product((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN), (False, True))
+    for shape, sizes, swap in ((SQUARE, (136, 72, 72), False), (SMALL, (72, 56, 136), True))
+    for a, b, d in product((ROW, COLUMN), (ROW, COLUMN), (ROW, COLUMN))
 )  # fmt: skip
 #: Epilogues, each way that D is stored.
 EPILOGUES = (

@@ -374,6 +374,9 @@ def _why_not_tile(config: Config) -> str | None:
     sums = _shape_of(config).sums * (2 if config["PROMOTED"] else 1)
     if sums > _MOST_SUMS[config["CONSUMERS"]]:
         return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
+    ordinary = config["STAGED"] and not config["D_TMA"]
+    if config["ACTIVATION"] and ordinary and sums == _MOST_SUMS[config["CONSUMERS"]]:
+        return f"{sums} accumulators per thread leave no registers for an activation and stores of D without TMA"
     if config["STAGES"] < 2:
         return f"{config['STAGES']} stages leave nothing in flight"
     return None

@@ -75,35 +75,27 @@ struct WgmmaStaging {
   __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
                                         int first_row, int first_column) const {
     const WgmmaLane lane;
-    const int warp = threadIdx.x / 32 % 4, q = threadIdx.x % 32;
     const float of_rows[2] = {outputs.of_row(first_row + lane.row), outputs.of_row(first_row + lane.row + 8)};
+    int written = 0;  // groups of 16 columns
 #pragma unroll
-    for (int i = 0; i < (Tile::STAGED + 15) / 16; ++i) {
-      constexpr bool HALF = Tile::STAGED % 16 != 0;  // eight columns alone
-      // Columns beyond D need no outputs. Without a branch the compiler loads the biases of all columns ahead, and they do
-      // not fit in registers.
-      if constexpr (!Outputs::PLAIN) {
-        if (first_column + first + 16 * i >= outputs.n) break;
-      }
+    for (; written < GROUPS; ++written) {
+      const int inside = first + 16 * written;
+      // Without a branch the compiler loads the biases of all columns ahead, and they do not fit in registers.
+      if (!Outputs::PLAIN && first_column + inside >= outputs.n) break;
       unsigned pairs[4];
 #pragma unroll
       for (int p = 0; p < (HALF ? 2 : 4); ++p) {
         const int row = first_row + lane.row + 8 * (p % 2);
-        const int column = first_column + first + lane.column + 16 * i + 8 * (p / 2);
-        const int s = (first + 16 * i) / 2 + 2 * p;
+        const int column = first_column + inside + lane.column + 8 * (p / 2);
+        const int s = inside / 2 + 2 * p;
         pairs[p] = ptx::rounded_pair(
             Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + outputs.of_column(column)),
             outputs(sums[s + 1], row, column + 1, of_rows[p % 2] + outputs.of_column(column + 1)));
       }
-      // Lane q has the address of a run of matrix q / 8, 16 bytes; of eight columns there are two matrices.
-      const unsigned to = TRANSPOSED ? address(16 * i + q / 16 * 8 + q % 8, 16 * warp + q / 8 % 2 * 8)
-                                     : address(16 * warp + q % 16, 16 * i + q / 16 * 8);
-      if constexpr (HALF) {
-        ptx::stmatrix<TRANSPOSED>(to, {pairs[0], pairs[1]});
-      } else {
-        ptx::stmatrix<TRANSPOSED>(to, pairs);
-      }
+      put(written, pairs);
     }
+#pragma unroll 1
+    for (; written < GROUPS; ++written) put(written, {0, 0, 0, 0});  // columns beyond D
   }
 
   // Copies the buffer to D by ordinary stores, for runs at any distance: a warp has a run, a lane two elements of every 64.
@@ -130,6 +122,22 @@ struct WgmmaStaging {
   }
 
  private:
+  static constexpr int GROUPS = (Tile::STAGED + 15) / 16;   // of 16 columns
+  static constexpr bool HALF = Tile::STAGED % 16 != 0;      // eight columns alone
+
+  // Writes 16 columns of the warp's 16 rows, or 8.
+  __device__ __forceinline__ void put(int group, const unsigned (&pairs)[4]) const {
+    // Lane q has the address of a run of matrix q / 8, 16 bytes; of eight columns there are two matrices.
+    const int warp = threadIdx.x / 32 % 4, q = threadIdx.x % 32;
+    const unsigned to = TRANSPOSED ? address(16 * group + q / 16 * 8 + q % 8, 16 * warp + q / 8 % 2 * 8)
+                                   : address(16 * warp + q % 16, 16 * group + q / 16 * 8);
+    if constexpr (HALF) {
+      ptx::stmatrix<TRANSPOSED>(to, {pairs[0], pairs[1]});
+    } else {
+      ptx::stmatrix<TRANSPOSED>(to, pairs);
+    }
+  }
+
   __device__ __forceinline__ unsigned read(int run, int element) const {
     unsigned pair;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(pair) : "r"(address(run, element)) : "memory");
