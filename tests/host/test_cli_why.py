@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
 
 from matmill import cli
+from matmill.analysis.explain import explain
 from matmill.arch import ARCHES, get
+from matmill.bench import units
 from matmill.choose import choose, choose_transpose_add
 from matmill.cli import main
+from matmill.cli.console import PLAIN_WIDTH, output
+from matmill.cli.why_report import report
 from matmill.dtypes import BF16, F16
 from matmill.problem import Gemm
 
@@ -60,13 +65,75 @@ def test_sums_are_asked_by_x_alone_or_with_a_y_that_lies_elsewhere(capsys: pytes
 
 def test_the_report_says_what_was_chosen_and_what_ruled_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "matmul", "4096x4096", "4096x4096", "--dtype", "bfloat16", "--top", "2"]) == cli.OK
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("4096x4096x4096 bfloat16, H200")
-    assert sum("<- chosen" in line for line in said.splitlines()) == 1
+    assert said.count("<- chosen") == 1
     assert "The best 2 of" in said
     assert "predicted, not measured" in said
     assert main(["why", "inner", "3x1e7", "1e7x3", "--top", "1"]) == cli.OK
-    assert "Workspace: " in capsys.readouterr().out
+    assert "workspace " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("matmul", "8191x8191", "8191x8191", "--dtype", "bfloat16", "--top", "3"),
+        ("matmul", "16x4096", "4096x4096", "--dtype", "float16", "--arch", "a100"),
+        ("matmul", "64x1000x500", "64x500x300", "--dtype", "float64"),
+        ("inner", "24x1e5", "1e5x24", "--arch", "t4"),
+        ("transpose_add", "24300x11520", "--dtype", "bfloat16", "--top", "3"),
+    ],
+)
+def test_the_report_is_as_wide_as_the_terminal(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", *arguments]) == cli.OK
+    said = capsys.readouterr().out
+    long = [line for line in said.splitlines() if len(line.rstrip()) > PLAIN_WIDTH]
+    assert [line for line in long if not line.startswith("Ruled out")] == []
+    said = " ".join(said.split())
+    heads = [said.index(head) for head in (" times the floor of ", "Where the time goes", "Choice: ", "Runner-ups: ")]
+    assert heads == sorted(heads)
+
+
+def test_the_report_fits_a_terminal_of_80_columns() -> None:
+    made = explain(Gemm(999, 1001, 1003, dtype=BF16, a_align=2, b_align=2, d_align=2), get("h200"))
+    text = StringIO()
+    console = output(text, 80)
+    for part in report(made, 1, 3, 80):
+        console.print(part)
+    said = text.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in said) <= 80
+    words = " ".join(text.getvalue().split())
+    assert all(str(value) in words for value in dict(made.chosen.config.constants).values())
+    assert "repacked" in words
+
+
+def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("matmul", "8191x8191", "8191x8191", "--dtype", "bfloat16")
+    (stage,) = _asked(capsys, *arguments)["stages"]
+    changes = stage["changes"]
+    assert changes[0]["seconds"] == min(change["seconds"] for change in changes)
+    assert changes[0]["before"] == pytest.approx(stage["chosen"]["call_seconds"])
+    assert main(["why", *arguments]) == cli.OK
+    said = " ".join(capsys.readouterr().out.split())
+    for change in changes:
+        instead = f"{units.seconds(change['seconds'])} instead of {units.seconds(change['before'])}"
+        assert f"- {change['words']}: {instead}, {change['gain']:.0%} less." in said
+    assert f"Most would be saved by this: {changes[0]['words']}: " in said
+    assert main(["why", "matmul", "8192x8192", "8192x8192", "--dtype", "bfloat16"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "would save 3% of a call" in said
+    assert "What would be faster" not in said
+    assert main(["why", "transpose", "512x512"]) == cli.OK
+    assert "would save" not in capsys.readouterr().out
+
+
+def test_precision_and_the_type_of_the_result_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = ("matmul", "4096x4096", "4096x4096")
+    (tf32,) = _asked(capsys, *shapes, "--precision", "tf32")["stages"]
+    assert tf32["chosen"]["kernel"] == "wgmma_gemm"
+    assert tf32["floor"]["unit"] == "tensor cores, tf32"
+    (wide,) = _asked(capsys, *shapes, "--dtype", "float16", "--out-dtype", "float32")["stages"]
+    assert wide["chosen"]["config"]["FLOAT32_D"] == 1
 
 
 def test_reasons_against_configurations_are_counted(
@@ -74,9 +141,10 @@ def test_reasons_against_configurations_are_counted(
 ) -> None:
     monkeypatch.setitem(ARCHES, "h200", replace(get("h200"), shared_per_block=30_000))
     assert main(["why", "matmul", "512x512", "512x512"]) == cli.OK
-    ruled_out = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Ruled out")]
+    said = " ".join(capsys.readouterr().out.split())
+    _, *ruled_out = said.split("Ruled out, ")
     assert ruled_out
-    assert all("shared memory" in line and "> 30000" in line for line in ruled_out)
+    assert all("shared memory" in reason and "> 30000" in reason for reason in ruled_out)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +155,12 @@ def test_reasons_against_configurations_are_counted(
         (("matmul", "3x4"), ("SHAPE", "1 of them")),
         (("transpose", "3x4", "4x3"), ("SHAPE", "2 of them")),
         (("transpose", "3x4", "--gram"), ("--gram", "matmul or inner")),
+        (("transpose", "3x4", "--precision", "tf32"), ("--precision", "matmul or inner")),
+        (("transpose_add", "3x4", "--out-dtype", "float32"), ("--out-dtype", "matmul or inner")),
+        (("matmul", "3x4", "4x3", "--precision", "half"), ("precision", "tf32")),
+        (("matmul", "3x4", "4x3", "--dtype", "float16", "--precision", "tf32"), ("precision", "float32")),
+        (("matmul", "3x4", "4x3", "--out-dtype", "int8"), ("out_dtype", "int8")),
+        (("matmul", "4x4", "4x4", "--precision", "tf32", "--arch", "a100"), ("problem", "9.0")),
         (("matmul", "3xx4", "4x3"), ("SHAPE", "'3xx4'")),
         (("matmul", "3.5x4", "4x3"), ("SHAPE", "'3.5x4'")),
         (("transpose", "3T"), ("SHAPE", "'3T'")),

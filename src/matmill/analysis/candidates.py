@@ -1,0 +1,206 @@
+"""Legal configurations with their predictions, their rounds of work tiles, and how a reader is told of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from matmill.arch import Arch
+from matmill.choose import call_seconds
+from matmill.config import Config
+from matmill.kernel import Kernel, ceil_div
+from matmill.kernels.gemm import GEMM
+from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.wgmma import WGMMA
+from matmill.problem import Geam, Gemm
+from matmill.registry import Production
+from matmill.tiling import simt
+from matmill.tiling import wgmma as hopper
+from matmill.tiling.mma import repacked
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Rounds of work tiles: ``slots`` of the ``tiles`` are computed at a time, in the last round only a share.
+
+    ``last`` is that share. ``useful`` is the share of the FMAs that all SMs do in these rounds which is for outputs of
+    D: the rest is for tiles that reach over D's edges, or is not done by SMs that have no tile in the last round.
+    """
+
+    tiles: int
+    slots: int
+    rounds: int
+    last: float
+    useful: float
+
+    @property
+    def words(self) -> str:
+        """The rounds as a reader is told them."""
+        if self.rounds == 1:
+            return f"one round of {self.tiles} tiles on {self.slots} SMs"
+        return f"{self.rounds} rounds of tiles, the last {self.last:.0%} full"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal configuration and its prediction: the GPU's seconds, those of a call in a row, and the model's terms.
+
+    ``bound`` and the names of ``terms`` are those of the kernel's cost model. ``waves`` are known of kernels that
+    compute tiles of D. ``pace`` are the cycles of a k-step by what takes them, where the model knows. ``workspace`` is
+    in bytes.
+    """
+
+    kernel: Kernel[Any]
+    seconds: float
+    call_seconds: float
+    bound: str
+    terms: Mapping[str, float]
+    pace: Mapping[str, float]
+    waves: Waves | None
+    workspace: int
+    launches: int
+
+    @property
+    def config(self) -> Config:
+        """The kernel's constants."""
+        return self.kernel.config
+
+
+def candidates(
+    entries: Sequence[Production[Any]], problem: Gemm | Geam, arch: Arch
+) -> tuple[list[Candidate], dict[str, str]]:
+    """All legal configurations, those with the fastest calls first, and the reason against each other one."""
+    legal, ruled_out = [], {}
+    for entry in entries:
+        for config in entry.space(problem, arch):
+            kernel = entry.kernel.with_config(config)
+            reason = kernel.why_not(problem, arch)
+            if reason is not None:
+                ruled_out[f"{kernel.entry} ({config})"] = reason
+                continue
+            made = entry.explain(problem, config, arch)
+            legal.append(
+                Candidate(
+                    kernel,
+                    made.seconds,
+                    call_seconds(kernel, problem, made.seconds),
+                    made.bound,
+                    _terms(made),
+                    _pace(made),
+                    waves(kernel, problem, arch),
+                    kernel.workspace(problem),
+                    kernel.count_launches(problem),
+                )
+            )
+    return sorted(legal, key=lambda one: (one.call_seconds, one.seconds)), ruled_out
+
+
+def _terms(made: Any) -> dict[str, float]:
+    """The seconds that a prediction names, besides all together."""
+    numbers = {name: value for name, value in asdict(made).items() if isinstance(value, float)}
+    return {name: value for name, value in numbers.items() if name != "seconds" and math.isfinite(value)}
+
+
+def _pace(made: Any) -> dict[str, float]:
+    """The cycles of a k-step, where a prediction has them."""
+    found: dict[str, float] = asdict(made).get("pace", {})
+    return found
+
+
+def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None:
+    """The rounds in which the GPU computes the tiles of D; None of kernels whose blocks do not make tiles of D.
+
+    >>> from matmill.arch import get
+    >>> waves(GEMM, Gemm(1024, 1024, 64), get("h200"))
+    Waves(tiles=32, slots=132, rounds=1, last=0.24242424242424243, useful=0.24242424242424243)
+    """
+    count = _WORK_TILES.get(kernel.entry)
+    if count is None or not isinstance(problem, Gemm):
+        return None
+    config = kernel.config
+    tiles, blocks = count(problem, config)
+    slots = arch.sms // blocks
+    rounds = ceil_div(tiles, slots)
+    made = rounds * slots * blocks * config["BM"] * config["BN"]
+    useful = problem.batch * problem.m * problem.n * slices(config) / made
+    return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful)
+
+
+def _of_blocks(problem: Gemm, config: Config) -> tuple[int, int]:
+    return simt.tiles(problem, config) * problem.batch * config["SPLIT_K"], 1
+
+
+def _of_clusters(problem: Gemm, config: Config) -> tuple[int, int]:
+    launched = hopper.as_launched(problem, config)
+    return hopper.work_tiles(launched, config), config["CLUSTER_M"] * config["CLUSTER_N"]
+
+
+#: Work tiles of the kernels that compute tiles of D, and the blocks that share each.
+_WORK_TILES: dict[str, Callable[[Gemm, Config], tuple[int, int]]] = {
+    GEMM.entry: _of_blocks,
+    HGEMM.entry: _of_blocks,
+    WGMMA.entry: _of_clusters,
+}
+
+
+def value(config: Config, name: str, default: int = 0) -> int:
+    """A constant that not every kernel has."""
+    return dict((*config.constants, *config.launch)).get(name, default)
+
+
+def slices(config: Config) -> int:
+    """Split-K slices."""
+    return value(config, "SPLIT_K", 1)
+
+
+def tile(one: Candidate) -> tuple[object, ...]:
+    """What makes up the tile of a configuration; of a kernel without tiles of D all of its constants."""
+    if one.waves is None:
+        return one.config.constants
+    names = ("BM", "BN", "BK", "STAGES", "PINGPONG", "CLUSTER_M", "CLUSTER_N", "WARPS_M", "WARPS_N", "SLICES")
+    return tuple(value(one.config, name) for name in names)
+
+
+def exchanged(one: Candidate) -> int:
+    """1 where A and B are exchanged."""
+    return value(one.config, "EXCHANGED")
+
+
+def copied(config: Config) -> tuple[str, ...]:
+    """The caller's matrices that a configuration repacks."""
+    names = repacked(config)
+    return tuple(sorted("AB"["BA".index(name)] for name in names)) if value(config, "EXCHANGED") else names
+
+
+def label(config: Config) -> str:
+    """A configuration of a kernel that computes tiles of D, in words.
+
+    ``exchanged`` says that the tile is one of D's transpose, made of B's transpose times A's.
+
+    >>> label(GEMM.config.launched(SPLIT_K=4))
+    '128x256x8, 2x4 warps, split-K 4'
+    """
+    said = "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
+    cluster = value(config, "CLUSTER_M", 1), value(config, "CLUSTER_N", 1)
+    parts = [
+        f"{said} pingpong" if value(config, "PINGPONG") else said,
+        f"{config['WARPS_M']}x{config['WARPS_N']} warps" if value(config, "WARPS_M") else "",
+        f"clusters of {cluster[0]}x{cluster[1]}" if cluster != (1, 1) else "",
+        "exchanged" if value(config, "EXCHANGED") else "",
+        f"split-K {slices(config)}" if slices(config) > 1 else "",
+        f"{' and '.join(copied(config))} repacked" if copied(config) else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def described(one: Candidate, chosen: Candidate) -> str:
+    """A configuration in words, or the constants in which it differs where it has no tile of its own."""
+    same_kernel = one.kernel.entry == chosen.kernel.entry
+    if one.waves is not None and (one is chosen or not same_kernel or label(one.config) != label(chosen.config)):
+        return label(one.config)
+    if not same_kernel:
+        return "its best"
+    own, other = ([*made.config.constants, *made.config.launch] for made in (one, chosen))
+    return " ".join(f"{name}={number}" for name, number in own if (name, number) not in other)

@@ -1,0 +1,254 @@
+"""What the caller of a product could change, and the time that the cost models predict for it then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import isclose
+from typing import Any
+
+from matmill.arch import Arch
+from matmill.choose import Choice, call_seconds, choose
+from matmill.dtypes import BF16, F16, F32, F64, DType
+from matmill.errors import IllegalConfigError
+from matmill.kernel import ceil_div
+from matmill.lowering.axes import lowest_bit
+from matmill.problem import Gemm
+from matmill.tiling.simt import VECTOR_BYTES
+
+#: The least gain that is told.
+LEAST_GAIN = 0.03
+#: Of two changes that gain the same but for this share, the one that changes less is told.
+_ALIKE = 0.01
+#: Multiples to which sizes are padded.
+_MULTIPLES = (8, 64)
+#: Bytes of a cache line, on which loads are cheapest.
+_CACHE_LINE = 128
+#: Sizes are not padded to more than so many times the operations.
+_MOST_PADDING = 1.25
+#: Other element types to compute with.
+_NARROWER: dict[DType, tuple[DType, ...]] = {F32: (BF16, F16), F64: (F32,)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the call, in words, and the seconds of such calls in a row: ``seconds`` instead of ``before``.
+
+    ``kind`` is ``alignment``, ``sizes``, ``layout``, ``dtype``, ``precision`` or ``out_dtype``.
+    """
+
+    kind: str
+    words: str
+    problem: Gemm
+    seconds: float
+    before: float
+
+    @property
+    def gain(self) -> float:
+        """The share of the time that it saves."""
+        return 1 - self.seconds / self.before
+
+
+def changes(problem: Gemm, arch: Arch) -> tuple[Change, ...]:
+    """The changes that save at least :data:`LEAST_GAIN` of a call's time, those that save most first.
+
+    Times are the GPU's or the host's, whichever is longer, as calls in a row take (``choose.call_seconds``). Raises
+    :class:`~matmill.errors.IllegalConfigError` where no kernel takes the problem as it is.
+
+    >>> from matmill.arch import get
+    >>> changes(Gemm(4096, 4096, 4096, BF16), get("h200"))
+    ()
+    >>> odd = Gemm(4096, 4096, 4096, BF16, a_strides=(4097, 1), a_align=2)
+    >>> [change.words for change in changes(odd, get("h200"))]
+    ['Rows of A on 16 bytes (4096 elements apart instead of 4097)']
+    """
+    before = _of_call(choose(problem, arch), problem)
+    found: list[tuple[_Idea, float]] = []
+    for idea in (*_aligned(problem), *_resized(problem), *_transposed(problem), *_typed(problem)):
+        seconds = _seconds(idea.problem, arch)
+        gains = seconds is not None and seconds <= (1 - LEAST_GAIN) * before
+        if seconds is not None and gains and not any(_instead(other, idea, time / seconds) for other, time in found):
+            found.append((idea, seconds))
+    made = [Change(idea.kind, idea.words, idea.problem, seconds, before) for idea, seconds in found]
+    return tuple(sorted(_types_joined(made), key=lambda change: change.seconds))
+
+
+def _types_joined(made: list[Change]) -> list[Change]:
+    """The changes, with one instead of two for types that take equally long."""
+    types = [change for change in made if change.kind == "dtype"]
+    if len(types) != 2 or not isclose(types[0].seconds, types[1].seconds):
+        return made
+    both = replace(types[0], words=f"{types[0].problem.dtype.name} or {types[1].words}")
+    return [both if change is types[0] else change for change in made if change is not types[1]]
+
+
+@dataclass(frozen=True)
+class _Idea:
+    """A change whose gain is not known yet; ``parts`` are the matrices or extents that it changes."""
+
+    kind: str
+    words: str
+    problem: Gemm
+    parts: frozenset[str] = frozenset()
+
+
+def _instead(other: _Idea, idea: _Idea, times: float) -> bool:
+    """Whether ``other``, which takes ``times`` as long, is as good as ``idea`` and changes less."""
+    if idea.kind not in {"alignment", "sizes", "layout"} or times > 1 + _ALIKE:
+        return False
+    return other.kind == "alignment" if idea.kind == "sizes" != other.kind else other.parts <= idea.parts
+
+
+def _seconds(problem: Gemm, arch: Arch) -> float | None:
+    """Seconds of a call, None where no kernel takes the problem."""
+    try:
+        return _of_call(choose(problem, arch), problem)
+    except IllegalConfigError:
+        return None
+
+
+def _of_call(choice: Choice[Gemm], problem: Gemm) -> float:
+    return call_seconds(choice.kernel, problem, choice.predicted_seconds)
+
+
+def _extents(problem: Gemm, name: str) -> tuple[int, int]:
+    return {"A": (problem.m, problem.k), "B": (problem.k, problem.n), "D": (problem.m, problem.n)}[name]
+
+
+def _row_col(problem: Gemm, name: str) -> tuple[int, int]:
+    return {"A": problem.a_row_col, "B": problem.b_row_col, "D": problem.d_row_col}[name]
+
+
+def _by_rows(problem: Gemm, name: str) -> bool:
+    """Whether a matrix is contiguous, or nearly so, along its rows."""
+    row, column = _row_col(problem, name)
+    rows, columns = _extents(problem, name)
+    return rows == 1 or (columns > 1 and abs(column) <= abs(row))
+
+
+def _stored(problem: Gemm, name: str, *, by_rows: bool, multiple: int = 1) -> Gemm:
+    """The problem with one matrix stored anew: contiguous, from an aligned start, in runs of a padded length.
+
+    ``multiple`` is what the distance between runs is a multiple of, in elements.
+    """
+    rows, columns = _extents(problem, name)
+    length, count = (columns, rows) if by_rows else (rows, columns)
+    pitch = ceil_div(length, multiple) * multiple
+    key = name.lower()
+    batch = problem.batch_strides["ABCD".index(name)] and pitch * count
+    steps = [pitch] * (count > 1) + [batch] * (problem.batch > 1)
+    size = _itemsize(problem, name)
+    made: dict[str, Any] = {
+        f"{key}_strides": (pitch, 1) if by_rows else (1, pitch),
+        f"{key}_batch": batch,
+        f"{key}_align": lowest_bit(VECTOR_BYTES, steps, size),
+    }
+    if name != "D":
+        start = max(VECTOR_BYTES, getattr(problem, f"{key}_start_align") or 0)
+        made[f"{key}_start_align"] = lowest_bit(start, [batch] * (problem.batch > 1), size)
+    if problem.gram:
+        made |= {f"b{field[1:]}": value for field, value in made.items() if key == "a" and field != "a_strides"}
+    return replace(problem, **made)
+
+
+def _itemsize(problem: Gemm, name: str) -> int:
+    return (problem.d_dtype if name == "D" else problem.dtype).itemsize
+
+
+def _vector(problem: Gemm, name: str) -> int:
+    return VECTOR_BYTES // _itemsize(problem, name)
+
+
+def _matrices(problem: Gemm) -> tuple[str, ...]:
+    """The matrices that can be stored in another way by themselves."""
+    return ("A", "D") if problem.gram else ("A", "B", "D")
+
+
+def _aligned(problem: Gemm) -> Iterator[_Idea]:
+    """Rows (or columns) on 16 bytes, and on cache lines: of each matrix that has none, and of several such."""
+    aligns = {"A": problem.a_align, "B": problem.b_align, "D": problem.d_align}
+    names = [name for name in _matrices(problem) if aligns[name] < VECTOR_BYTES]
+    straddling = [name for name in _matrices(problem) if name != "D" and _pitch(problem, name) % _CACHE_LINE]
+    for nbytes, matrices in ((VECTOR_BYTES, names), (_CACHE_LINE, straddling)):
+        groups = (group for count in range(1, len(matrices) + 1) for group in combinations(matrices, count))
+        for group in groups:
+            changed, said = problem, {}
+            for name in group:
+                by_rows = _by_rows(problem, name)
+                changed = _stored(changed, name, by_rows=by_rows, multiple=nbytes // _itemsize(problem, name))
+                said[name] = _apart(problem, changed, name, by_rows=by_rows)
+            along = dict.fromkeys("rows" if _by_rows(problem, name) else "columns" for name in group)
+            alike = len(set(said.values())) == 1
+            how = said[group[0]] if alike else ", ".join(f"{name}: {one}" for name, one in said.items())
+            words = f"{' and '.join(along).capitalize()} of {_listed(group)} on {nbytes} bytes ({how})"
+            yield _Idea("alignment", words, changed, frozenset(group))
+
+
+def _pitch(problem: Gemm, name: str) -> int:
+    """Bytes from row to row, or from column to column."""
+    return _row_col(problem, name)[0 if _by_rows(problem, name) else 1] * _itemsize(problem, name)
+
+
+def _listed(names: Sequence[object]) -> str:
+    """Names with commas and an ``and``."""
+    *others, last = map(str, names)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _apart(problem: Gemm, changed: Gemm, name: str, *, by_rows: bool) -> str:
+    """How a matrix must be stored for that."""
+    along = 0 if by_rows else 1
+    old, new = _row_col(problem, name)[along], _row_col(changed, name)[along]
+    if min(map(abs, _row_col(problem, name))) > 1:
+        return "contiguous"
+    return f"{new} elements apart instead of {old}" if new != old else "an aligned start"
+
+
+def _resized(problem: Gemm) -> Iterator[_Idea]:
+    """Sizes padded to multiples with zeros: of one extent, and of all."""
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    for multiple in _MULTIPLES:
+        padded = {name: ceil_div(extent, multiple) * multiple for name, extent in extents.items()}
+        names = [name for name, extent in extents.items() if padded[name] != extent]
+        for group in dict.fromkeys([*((name,) for name in names), tuple(names)]):
+            sizes: dict[str, Any] = {name: padded[name] for name in group}
+            changed = replace(problem, **sizes)
+            if not sizes or changed.flops > _MOST_PADDING * problem.flops:
+                continue
+            changed = replace(changed, c_strides=None, c_batch=problem.c_batch and changed.m * changed.n)
+            for name in _matrices(problem):
+                changed = _stored(changed, name, by_rows=_by_rows(problem, name))
+            words = f"{_listed(group)} padded with zeros to {_listed([*sizes.values()])}"
+            yield _Idea("sizes", words, changed, frozenset(group))
+
+
+def _transposed(problem: Gemm) -> Iterator[_Idea]:
+    """Each matrix stored along its other dimension."""
+    for name in _matrices(problem):
+        by_rows = not _by_rows(problem, name)
+        if min(_extents(problem, name)) > 1:
+            changed = _stored(problem, name, by_rows=by_rows, multiple=_vector(problem, name))
+            way = "row by row" if by_rows else "transposed, column by column"
+            pitch = _row_col(changed, name)[0 if by_rows else 1]
+            length = _extents(problem, name)[1 if by_rows else 0]
+            padded = "" if pitch == length else f", {pitch} elements apart"
+            yield _Idea("layout", f"{name} stored {way}{padded}", changed, frozenset(name))
+
+
+def _typed(problem: Gemm) -> Iterator[_Idea]:
+    """Other element types, and another precision of the same."""
+    for dtype in _NARROWER.get(problem.dtype, ()):
+        changed = replace(problem, dtype=dtype, out_dtype=None, precision="default")
+        for name in _matrices(problem):
+            changed = _stored(changed, name, by_rows=_by_rows(problem, name))
+        yield _Idea("dtype", f"{dtype.name} elements", changed)
+    if problem.dtype is F32 and problem.precision == "default":
+        words = 'precision="tf32", which rounds elements to 10 bits of mantissa'
+        yield _Idea("precision", words, replace(problem, precision="tf32"))
+    if problem.precision == "high":
+        words = 'precision="default", whose sums are less exact'
+        yield _Idea("precision", words, replace(problem, precision="default"))
+    if problem.out_dtype is not None:
+        words = f"No out_dtype, which leaves D in {problem.dtype.name}"
+        yield _Idea("out_dtype", words, replace(problem, out_dtype=None))

@@ -1,0 +1,179 @@
+"""The configurations that come next to the chosen one, and what each of them spends more time on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from matmill.analysis.candidates import Candidate, copied, exchanged, slices, tile, value
+from matmill.config import Config
+from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.wgmma import WGMMA
+
+#: What bounds a prediction, in words, by the names that the cost models use.
+BOUNDS = {
+    "multiply": "the rate at which tensor cores multiply",
+    "compute": "the rate at which FMA units multiply",
+    "arithmetic": "the rate of multiplying",
+    "shared": "shared memory, which delivers operands",
+    "operands": "shared memory and L1, which deliver operands",
+    "l2": "L2, which delivers tiles",
+    "lines": "cache lines that loads look up",
+    "issue": "issuing instructions",
+    "latency": "the latency of the copies in flight",
+    "memory": "the bandwidth of memory",
+    "epilogue": "epilogues",
+    "repack": "repacking",
+    "second": "the launch that adds partial sums",
+    "blocks": "blocks that wait for their loads",
+    "overhead": "the launch, the first loads and the reduction",
+}
+#: What a configuration whose k-steps take longer has, by what takes them.
+_SLOWER = {
+    "multiply": "FMAs on padding",
+    "shared": "more bytes through shared memory for each FMA",
+    "l2": "more bytes from L2 for each FMA",
+    "lines": "more cache lines for each FMA",
+    "issue": "more instructions for each FMA",
+    "latency": "fewer copies in flight",
+}
+#: Terms that overlap: of these, shorter ones hardly show.
+_OVERLAPPED = ("compute", "main_loop", "memory", "issue", "arithmetic", "operands", "blocks")
+_SHOWS = 0.7
+#: A reason is left out where it makes up less of the difference than this, and predictions within this are equal.
+_MINOR, _EQUAL = 0.05, 1e-3
+#: Less work of D than this share of the choice's is told.
+_WASTED = 0.01
+#: Runner-ups of the chosen kernel that differ in their tile.
+_TILES = 3
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Something that makes a configuration slower than the chosen one, and by how many seconds."""
+
+    words: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunnerUp:
+    """A configuration that was not chosen and why, what costs most first."""
+
+    candidate: Candidate
+    reasons: tuple[Reason, ...]
+
+
+def runner_ups(legal: Sequence[Candidate], chosen: Candidate) -> tuple[RunnerUp, ...]:
+    """The best of each other kernel, and of the chosen one the best that differ in one thing, fastest first."""
+    return tuple(RunnerUp(one, _reasons(one, chosen)) for one in _next_best(legal, chosen))
+
+
+def _next_best(legal: Sequence[Candidate], chosen: Candidate) -> list[Candidate]:
+    found: list[Candidate] = []
+
+    def best(fits: Callable[[Candidate], bool]) -> None:
+        found.extend(one for one in [next((one for one in own if fits(one)), None)] if one and one not in found)
+
+    by_time = sorted(legal, key=lambda one: one.seconds)
+    own = [one for one in by_time if one.kernel.entry == chosen.kernel.entry and one is not chosen]
+    taken = {tile(chosen)}
+    for one in own:
+        if tile(one) not in taken and len(found) < _TILES:
+            found.append(one)
+            taken.add(tile(one))
+    same = tile(chosen)
+    best(lambda one: tile(one) == same and exchanged(one) != exchanged(chosen))
+    best(lambda one: (slices(one.config) > 1) != (slices(chosen.config) > 1))
+    best(lambda one: copied(one.config) != copied(chosen.config))
+    others: dict[str, Candidate] = {}
+    for one in by_time:
+        if one.kernel.entry != chosen.kernel.entry:
+            others.setdefault(one.kernel.entry, one)
+    return sorted([*found, *others.values()], key=lambda one: one.seconds)
+
+
+def _reasons(one: Candidate, chosen: Candidate) -> tuple[Reason, ...]:
+    """Why a configuration is slower than the chosen one, what costs most first."""
+    more = one.seconds - chosen.seconds
+    if more <= _EQUAL * chosen.seconds:
+        if one.launches > chosen.launches:
+            return (Reason(f"{one.launches} launches instead of {chosen.launches}: the host takes longer", 0.0),)
+        return (Reason("as fast by the model: the first of equals is taken", 0.0),)
+    other_kernel = one.kernel.entry != chosen.kernel.entry
+    names = [name for name in one.terms if name in chosen.terms or name in {"repack", "second"}]
+    if not other_kernel and "main_loop" in names:
+        names.remove("compute")  # main loops and epilogues say more
+    slowest = max((one.terms.get(name, 0.0) for name in _OVERLAPPED), default=0.0)
+    found: dict[str, Reason] = {}
+    for name in names:
+        own = one.terms[name]
+        extra = own - chosen.terms.get(name, 0.0)
+        # A main loop is part of compute, which is what overlaps with memory.
+        overlaps = one.terms["compute"] if name == "main_loop" else own
+        shows = name not in _OVERLAPPED or overlaps >= _SHOWS * slowest
+        if shows and extra > _MINOR * more:
+            found[name] = Reason(_said(name, one, chosen), extra)
+    if one.bound not in found and sum(reason.seconds for reason in found.values()) < more / 2:
+        found[one.bound] = Reason(f"bounded by {BOUNDS[one.bound]}", more)
+    return tuple(sorted(found.values(), key=lambda reason: -reason.seconds))
+
+
+def _said(name: str, one: Candidate, chosen: Candidate) -> str:
+    """What a term that takes longer means."""
+    config = one.config
+    if name == "repack":
+        longer = " for longer" if chosen.terms.get("repack") else " first"
+        return f"{' and '.join(copied(config))} repacked{longer}"
+    if name == "second":
+        return f"a second launch, which adds the partial sums of {slices(config)} slices"
+    if name == "epilogue":
+        return _epilogue(config, chosen.config)
+    return _loop(one, chosen) if name in {"compute", "main_loop"} else f"more for {BOUNDS[name]}"
+
+
+def _epilogue(config: Config, chosen: Config) -> str:
+    """Why the epilogues of a configuration take longer."""
+    if value(chosen, "PINGPONG") and not value(config, "PINGPONG"):
+        return "epilogues that no other tile's main loop hides"
+    if value(chosen, "STAGED") and not value(config, "STAGED"):
+        return "epilogues that store without staging in shared memory"
+    return "longer epilogues"
+
+
+def _loop(one: Candidate, chosen: Candidate) -> str:
+    """Why the main loops of a configuration take longer."""
+    said = []
+    own, best = one.waves, chosen.waves
+    if one.kernel.entry == HGEMM.entry and chosen.kernel.entry == WGMMA.entry:
+        said.append("mma.sync does not reach the rate of Hopper's tensor cores, which wgmma reaches")
+    if own is not None and best is not None:
+        if own.useful < (1 - _WASTED) * best.useful:
+            said.append(f"{own.words}: {own.useful:.0%} of its FMAs are for D, {best.useful:.0%} of the choice's")
+        if not said and _reuse(one.config) < _reuse(chosen.config):
+            reuse = f"{_reuse(one.config):.0f} FMAs for each element that a tile loads, the choice"
+            said.append(f"{reuse} {_reuse(chosen.config):.0f}")
+    if value(one.config, "CLUSTER_M", 1) * value(one.config, "CLUSTER_N", 1) > 1:
+        said.append("blocks of a cluster wait for each other")
+    if not said:
+        said += _pace(one, chosen)
+    if one.bound in BOUNDS and (one.bound != chosen.bound or not said):
+        said.append(f"bounded by {BOUNDS[one.bound]}")
+    return "; ".join(said)
+
+
+def _pace(one: Candidate, chosen: Candidate) -> list[str]:
+    """What the k-steps of a configuration spend more cycles on, for each FMA."""
+
+    def each(candidate: Candidate, name: str) -> float:
+        config = candidate.config
+        return candidate.pace[name] / (config["BM"] * config["BN"] * config["BK"])
+
+    names = [name for name in one.pace if name in chosen.pace and one.pace[name] >= _SHOWS * max(one.pace.values())]
+    grown = {name: each(one, name) / each(chosen, name) for name in names if chosen.pace[name]}
+    most = max(grown, key=grown.__getitem__, default=None)
+    return [_SLOWER[most]] if most is not None and grown[most] > 1 + _WASTED else []
+
+
+def _reuse(config: Config) -> float:
+    return config["BM"] * config["BN"] / (config["BM"] + config["BN"])

@@ -1,0 +1,213 @@
+"""Why a problem is run as it is: floors, rounds of tiles, reasons of runner-ups, and what a caller could change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from matmill.analysis.candidates import waves
+from matmill.analysis.changes import LEAST_GAIN, changes
+from matmill.analysis.explain import Explanation, explain, floor
+from matmill.analysis.runner_ups import BOUNDS
+from matmill.arch import Arch, get
+from matmill.arrays import Operand
+from matmill.arrays.operand import CPU, packed_strides
+from matmill.choose import call_seconds, choose
+from matmill.dtypes import BF16, F16, F32, F64, DType
+from matmill.errors import IllegalConfigError
+from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm import space as hgemm_space
+from matmill.lowering import lower_gemm, lower_transpose
+from matmill.problem import Geam, Gemm
+
+H200, A100, T4 = get("h200"), get("a100"), get("t4")
+
+
+def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, index: int) -> Operand:
+    return Operand(shape, strides, dtype, CPU, index * 2**44, readonly=False, library="numpy", owner=None)
+
+
+def _lowered(m: int, n: int, k: int, dtype: DType, *, pitch: int = 0) -> Gemm:
+    """The problem of a call, with rows of A and B that are ``pitch`` elements apart, or packed."""
+    a = _operand((m, k), (pitch or k, 1), dtype, 1)
+    b = _operand((k, n), (pitch or n, 1), dtype, 2)
+    (only,) = lower_gemm(a, b, None, _operand((m, n), (n, 1), dtype, 4))
+    return only.problem
+
+
+def _transposed_sum() -> Geam:
+    shape = (3000, 2000)
+    x = _operand(shape, packed_strides(shape), F32, 1)
+    d = _operand(shape[::-1], packed_strides(shape[::-1]), F32, 4)
+    return lower_transpose(x, d._replace(address=2 * 2**44), d)[0].problem
+
+
+LARGE, ODD = _lowered(8192, 8192, 8192, BF16), _lowered(8191, 8191, 8191, BF16)
+THIN, PLAIN = _lowered(16, 4096, 4096, F16), _lowered(2000, 2000, 2000, F32)
+CASES: list[tuple[Gemm | Geam, Arch]] = [
+    (LARGE, H200),
+    (ODD, H200),
+    (THIN, H200),
+    (PLAIN, H200),
+    (_lowered(1000, 1001, 999, F16), A100),
+    (_lowered(512, 512, 512, F64), A100),
+    (_lowered(1000, 1001, 999, F16), T4),
+    (Gemm(24, 24, 100_000, BF16), T4),
+    (Gemm(32, 32, 1_000_000, gram=True, a_strides=(1_000_000, 1)), H200),
+    (_transposed_sum(), A100),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].name}".replace(" ", "-"))
+def made(request: pytest.FixtureRequest) -> Explanation:
+    """What is said of one of the cases."""
+    return explain(*request.param)
+
+
+def test_no_prediction_is_below_the_floor(made: Explanation) -> None:
+    assert made.floor.seconds == max(made.floor.compute_seconds, made.floor.memory_seconds) > 0
+    assert all(one.seconds >= made.floor.seconds for one in made.legal)
+    assert made.share == made.floor.seconds / made.chosen.seconds
+
+
+def test_every_other_kernel_and_other_tiles_run_up(made: Explanation) -> None:
+    runner_ups = [one.candidate for one in made.runner_ups]
+    entries = {one.kernel.entry for one in made.legal}
+    assert {one.kernel.entry for one in (made.chosen, *runner_ups)} == entries
+    assert made.chosen not in runner_ups
+    assert len({one.kernel for one in runner_ups}) == len(runner_ups)
+    assert all(one.seconds <= other.seconds for one, other in pairwise(runner_ups))
+    for entry in entries - {made.chosen.kernel.entry}:
+        (best,) = (one.seconds for one in runner_ups if one.kernel.entry == entry)
+        assert best == min(one.seconds for one in made.legal if one.kernel.entry == entry)
+
+
+def test_reasons_say_what_takes_longer_most_first(made: Explanation) -> None:
+    assert made.chosen.bound in BOUNDS
+    for one in made.runner_ups:
+        seconds = [reason.seconds for reason in one.reasons]
+        assert seconds == sorted(seconds, reverse=True)
+        assert all(reason.words for reason in one.reasons)
+        more = one.candidate.seconds - made.chosen.seconds
+        if more > 1e-3 * made.chosen.seconds:
+            assert seconds[0] > more / 10
+        else:
+            assert seconds == [0.0]
+
+
+def test_changes_are_predicted_by_the_same_models(made: Explanation) -> None:
+    gains = [change.gain for change in made.changes]
+    assert gains == sorted(gains, reverse=True)
+    for change in made.changes:
+        choice = choose(change.problem, made.arch)
+        assert change.seconds == call_seconds(choice.kernel, change.problem, choice.predicted_seconds)
+        assert change.before == made.chosen.call_seconds
+        assert change.gain >= LEAST_GAIN
+
+
+def test_a_large_aligned_product_is_bounded_by_the_tensor_cores() -> None:
+    made = explain(LARGE, H200)
+    assert made.chosen.kernel.entry == "wgmma_gemm"
+    assert (made.floor.bound, made.floor.unit) == ("compute: tensor cores", "tensor cores, bfloat16")
+    assert made.floor.seconds == pytest.approx(2 * 8192**3 / H200.matrix_flops["bfloat16"])
+    assert made.chosen.bound == "multiply"
+    assert made.changes == ()
+    (slow,) = (one for one in made.runner_ups if one.candidate.kernel.entry == "hgemm")
+    assert "mma.sync does not reach" in slow.reasons[0].words
+    assert any(
+        dict(one.candidate.config.launch)["EXCHANGED"] != dict(made.chosen.config.launch)["EXCHANGED"]
+        for one in made.runner_ups
+        if one.candidate.kernel.entry == "wgmma_gemm"
+    )
+
+
+def test_an_odd_product_gains_by_rows_on_16_bytes() -> None:
+    made = explain(ODD, H200)
+    assert made.chosen.terms["repack"] > 0
+    both, *single = made.changes
+    assert both.kind == "alignment"
+    assert both.words == "Rows of A and B on 16 bytes (8192 elements apart instead of 8191)"
+    assert {change.words[:9] for change in single} == {"Rows of A", "Rows of B"}
+    # Exactly the problem of a call with views of padded arrays, and without the launch that repacks.
+    assert both.problem == _lowered(8191, 8191, 8191, BF16, pitch=8192)
+    assert explain(both.problem, H200).chosen.terms["repack"] == 0
+    assert both.gain == pytest.approx(made.chosen.terms["repack"] / made.chosen.seconds, rel=0.05)
+
+
+def test_a_thin_product_is_bounded_by_memory_and_split_k_costs_a_launch() -> None:
+    made = explain(THIN, H200)
+    assert made.floor.bound == "memory: DRAM"
+    assert made.floor.seconds == THIN.least_bytes / H200.dram_bytes_per_s
+    said = [reason.words for one in made.runner_ups for reason in one.reasons]
+    assert any("a second launch, which adds the partial sums of" in words for words in said)
+    assert any("one round of" in words for words in said)
+
+
+def test_a_float32_product_gains_by_other_elements_or_tf32() -> None:
+    made = explain(PLAIN, H200)
+    assert (made.floor.bound, made.floor.unit) == ("compute: FMA units", "FMA units, float32")
+    assert [change.kind for change in made.changes] == ["dtype", "precision"]
+    assert made.changes[0].words == "bfloat16 or float16 elements"
+    assert made.changes[0].problem.dtype is BF16
+    assert made.changes[1].problem == replace(PLAIN, precision="tf32")
+    # Older GPUs have no kernel for tf32, and a T4 none for bfloat16 that gains.
+    assert [change.kind for change in changes(PLAIN, A100)] == ["dtype"]
+    assert [change.words for change in changes(PLAIN, T4)] == ["float16 elements"]
+
+
+def test_what_older_gpus_cannot_run_is_said() -> None:
+    made = explain(_lowered(1000, 1001, 999, F16), A100)
+    assert made.chosen.kernel.entry == "hgemm"
+    assert any(name.startswith("wgmma_gemm") and "9.0" in reason for name, reason in made.ruled_out.items())
+    assert "FMA units, float32" in str(explain(Gemm(24, 24, 100_000, BF16), T4).floor.unit)
+    with pytest.raises(IllegalConfigError, match=r"mma\.sync"):
+        explain(Gemm(200, 200, 200, BF16), T4)
+    with pytest.raises(IllegalConfigError, match=r"mma\.sync"):
+        changes(Gemm(200, 200, 200, BF16), T4)
+
+
+def test_options_that_cost_time_are_among_the_changes() -> None:
+    problem = _lowered(1024, 8192, 256, BF16)
+    precise = changes(replace(problem, precision="high"), H200)
+    assert [(change.kind, change.problem) for change in precise] == [("precision", problem)]
+    wide = changes(replace(problem, out_dtype=F32), H200)
+    assert [(change.kind, change.problem) for change in wide] == [("out_dtype", problem)]
+
+
+def test_rows_on_cache_lines_are_told_where_they_gain_more() -> None:
+    both = changes(_lowered(312, 2264, 3936, BF16), H200)[0]
+    assert both.words == (
+        "Rows of A and B on 128 bytes (A: 3968 elements apart instead of 3936, B: 2304 elements apart instead of 2264)"
+    )
+    assert (both.problem.a_row_col, both.problem.b_row_col) == ((3968, 1), (2304, 1))
+
+
+def test_a_layout_that_must_be_repacked_is_among_the_changes() -> None:
+    (other,) = (one for one in changes(replace(PLAIN, precision="tf32"), H200) if one.kind == "layout")
+    assert other.words == "B stored transposed, column by column"
+    assert other.problem.b_row_col == (1, 2000)
+
+
+def test_rounds_of_tiles_are_counted_on_all_sms() -> None:
+    problem = Gemm(1000, 1000, 64, F16)
+    tile = next(c for c in hgemm_space(problem, H200) if (c["BM"], c["BN"], c["SPLIT_K"]) == (64, 64, 1))
+    found = waves(HGEMM.with_config(tile), problem, H200)
+    assert found is not None
+    assert (found.tiles, found.slots, found.rounds) == (256, 132, 2)
+    assert found.last == (256 - 132) / 132
+    assert found.useful == 1000 * 1000 / (2 * 132 * 64 * 64)
+    assert found.words == "2 rounds of tiles, the last 94% full"
+
+
+def test_the_floor_of_a_gram_matrix_counts_one_half() -> None:
+    gram = Gemm(4096, 4096, 4096, F64, gram=True, a_strides=(4096, 1))
+    whole = floor(replace(gram, gram=False, b_strides=(1, 4096)), H200)
+    assert floor(gram, H200).compute_seconds == pytest.approx(whole.compute_seconds * 4097 / 8192)
+
+
+def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
+    made = explain(Gemm(128, 128, 1_000_000), H200)
+    assert made.floor.unit == "tensor cores, tf32, 3 products for each of float32"
+    assert made.floor.flops_per_s == pytest.approx(H200.matrix_flops["tf32"] / 3)
