@@ -22,7 +22,7 @@ TURNS = Shape(128, 128, 2, pingpong=True)
 class Case:
     """A product, the shape of its tiles, A and B exchanged or not, slices of k, SMs, and stages.
 
-    Few SMs give blocks several tiles, few stages give k-steps several rounds. 0 stages are as many as there is room for.
+    Few SMs give blocks several tiles, few stages give k-steps several rounds. 0 stages: as many as there is room for.
     """
 
     name: str
@@ -102,6 +102,7 @@ EPILOGUES = (
     ),
     Case("D of odd pitch", SMALL, (70, 73, 72), given={"d": Layout(pad=2, start=1), "c": ROW}),
     Case("transposed D of odd pitch", TURNS, (131, 73, 72), given={"d": Layout(transposed=True, pad=2, start=1)}),
+    Case("D whose rows end within 16 bytes", SMALL, (70, 73, 72), given={"d": Layout(pad=7), "b": COLUMN}),
     Case("strided D", SMALL, (70, 73, 72), given={"d": Layout(step=2), "c": Layout(step=3)}),
     Case("strided D, exchanged", SMALL, (70, 73, 72), swap=True, given={"d": Layout(step=2)}),
 )
@@ -109,6 +110,8 @@ EPILOGUES = (
 OPERANDS = (
     Case("odd pitches", SMALL, (70, 73, 77)),
     Case("odd pitches, transposed", SMALL, (70, 73, 77), swap=True, given={"a": COLUMN, "b": COLUMN}),
+    Case("rows that end within 16 bytes", SMALL, (70, 72, 77), given={"a": Layout(pad=3), "b": PAD11}),
+    Case("columns that end within 16 bytes", SMALL, (73, 75, 80), given={"a": PAD7, "b": Layout(pad=5)}),
     Case("strided operands", SMALL, (70, 73, 77), given={"a": Layout(step=3), "b": Layout(transposed=True, step=2)}),
     Case("a batch", SMALL, (60, 72, 136), given={"batch": 3, "c": ROW}),
     Case("a batch that shares A", SMALL, (60, 72, 136), given={"batch": 3, "a": Layout(shared=True)}),

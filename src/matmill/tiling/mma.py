@@ -22,6 +22,7 @@ from matmill.tiling.simt import VECTOR_BYTES, tiles, why_not_extents, why_not_ve
 __all__ = [
     "ELEMENT_BYTES",
     "LARGEST",
+    "LONG_RUN",
     "VECTOR_BYTES",
     "RepackedMatrix",
     "double_tile",
@@ -47,7 +48,7 @@ _VECTOR = VECTOR_BYTES // ELEMENT_BYTES
 #: Bytes per copy, widest first: cp.async copies 16, 8 or 4; single 16-bit elements go through registers.
 _COPIES = (16, 8, 4)
 #: Bytes of a cache line, and of runs that are long enough to start on one when they are repacked.
-_CACHE_LINE, _LONG_RUN = 128, 1024
+_CACHE_LINE, LONG_RUN = 128, 1024
 #: Rows of a warp's epilogue staging buffer in shared memory, and the padding of its float32 rows.
 _STAGING_ROWS, _STAGING_PAD = 16, 8
 #: Registers for accumulators and for elements copied one by one that leave enough for all else: found by compiling.
@@ -286,7 +287,7 @@ class RepackedMatrix:
         128 bytes that straddle two cache lines are two requests to L2, so that long runs start on one: on an H200 a
         product of 1000 x 1000 x 1000, whose rows straddle them, takes a third longer than one of 1024.
         """
-        unit = (_CACHE_LINE if self.length * self.itemsize >= _LONG_RUN else VECTOR_BYTES) // self.itemsize
+        unit = (_CACHE_LINE if self.length * self.itemsize >= LONG_RUN else VECTOR_BYTES) // self.itemsize
         return ceil_div(self.length, unit) * unit
 
     @property

@@ -302,6 +302,8 @@ class TensorCopy(_Copy):
         boxes = Boxes.of(tensor, coordinates)
         if self.form.operation:
             check_box_reduction(tensor, self.form.operation)
+        elif not self.form.loads and self.form.inner is not None:
+            boxes = boxes.stored()
         memory = self._global(boxes, issue.columns)
         self.unit.check_dependency(issue.columns, f"copies a box of the {tensor.pointer.name}")
         if self.form.inner is None:

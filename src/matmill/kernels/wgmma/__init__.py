@@ -29,6 +29,7 @@ from matmill.tiling.wgmma import (
     configured,
     exchanged,
     runs,
+    straddling,
     threads,
     unaligned,
     why_not,
@@ -71,8 +72,9 @@ _PARAMETERS = Parameters.of(
 def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: tiles, A and B exchanged or not, without and (for few tiles) with split-K.
 
-    Operands that TMA cannot read are repacked. There is none for few outputs and a long k, which the inner kernel is
-    for. Where the tensor cores do not take the problem there is only one, so that the reason is given once.
+    Operands that TMA cannot read are repacked; those whose rows straddle cache lines may be. There is none for few
+    outputs and a long k, which the inner kernel is for. Where the tensor cores do not take the problem there is only one,
+    so that the reason is given once.
     """
     if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or (is_long(problem) and problem.plain):
         return ()
@@ -81,18 +83,20 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     found: list[Config] = []
     for swap in (False, True):
         launched = exchanged(problem) if swap else problem
-        repack = unaligned(launched)
+        needed = unaligned(launched)
+        wanted = tuple(sorted({*needed, *straddling(launched)}))
         k_major = runs(launched, "B").along_k
         for shape in SHAPES:
             if not shape.suits(launched.m, launched.n) or not (k_major or shape.bn % ROWS == 0):
                 continue
-            config = configured(shape, problem, arch, swap=swap, repack=repack)
-            most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
-            cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
-            for slices in splits(work_tiles(launched, config) * cluster, most, 1, arch):
-                if slices > 1:
-                    config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
-                found.append(config)
+            for repack in dict.fromkeys((needed, wanted)):
+                config = configured(shape, problem, arch, swap=swap, repack=repack)
+                most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
+                cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
+                for slices in splits(work_tiles(launched, config) * cluster, most, 1, arch):
+                    if slices > 1:
+                        config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
+                    found.append(config)
     return tuple(found)
 
 

@@ -38,19 +38,11 @@ using Outputs = matmill::WgmmaOutputs<Scalar, Out, Config>;
 
 constexpr bool IN_CLUSTER = Tile::CLUSTER > 1;
 
-__device__ __forceinline__ void wait_for(unsigned barrier, unsigned parity) {
-  if constexpr (IN_CLUSTER) {
-    matmill::ptx::mbarrier_wait_cluster(barrier, parity);
-  } else {
-    matmill::ptx::mbarrier_wait(barrier, parity);
-  }
-}
-
-// Tells the producers of the cluster that this warp has read a stage.
+// Tells the producers of the cluster that this warp has read a stage: its products are complete.
 __device__ __forceinline__ void release(unsigned empty) {
   const unsigned lane = threadIdx.x % 32;
   if constexpr (IN_CLUSTER) {
-    if (lane < Tile::CLUSTER) matmill::ptx::mbarrier_arrive_cluster(matmill::ptx::map_shared_rank(empty, lane));
+    if (lane < Tile::CLUSTER) matmill::ptx::mbarrier_arrive_cluster_relaxed(matmill::ptx::map_shared_rank(empty, lane));
   } else {
     if (lane == 0) matmill::ptx::mbarrier_arrive(empty);
   }
@@ -90,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if (threadIdx.x < 32 && elect_one()) {
       for (int index = start; index < schedule.total; index += stride) {
         matmill::load_work<Tile>(schedule.at(index, rank), slot, shared, &a_map, &b_map, a_batched != 0, b_batched != 0,
-                                 rank, wait_for);
+                                 rank);
       }
     }
     __syncwarp();

@@ -36,6 +36,12 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(unsigned barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// The same for a thread that has only read, and whose reads are complete. It publishes nothing: a release at cluster scope
+// is a fence of the whole GPU, which would take longer than a k-step.
+__device__ __forceinline__ void mbarrier_arrive_cluster_relaxed(unsigned barrier) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // The phase waits for `bytes` more of asynchronous copies.
 __device__ __forceinline__ void mbarrier_expect_tx(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");

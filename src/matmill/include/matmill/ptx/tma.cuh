@@ -82,7 +82,8 @@ __device__ __forceinline__ void tma_prefetch_2d(const TensorMap* map, int x, int
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
 }
 
-// Copies shared memory to the box at (x, y), neither of them negative; elements outside the tensor are not written. Part
+// Copies shared memory to the box at (x, y), neither of them negative. What is outside the tensor is not written, but for
+// the rest of the 16 bytes in which a row of the tensor ends (seen on an H200). Part
 // of the thread's group that bulk_commit() closes.
 __device__ __forceinline__ void tma_store_2d(const TensorMap* map, unsigned from, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(from),

@@ -35,16 +35,16 @@ __device__ __forceinline__ void load_operand(unsigned to, const TensorMap* map, 
   }
 }
 
-// `wait(barrier, parity)` waits until all readers have released a stage. Batches whose matrices are one count as 0.
-template <class Tile, class Wait>
+// Batches whose matrices are one count as 0.
+template <class Tile>
 __device__ __forceinline__ void load_work(const WorkTile& work, PipelineSlot<Tile::STAGES>& slot,
                                           const WgmmaShared<Tile>& shared, const TensorMap* a, const TensorMap* b,
-                                          bool a_batched, bool b_batched, int rank, Wait wait) {
+                                          bool a_batched, bool b_batched, int rank) {
   const int a_batch = a_batched ? work.batch : 0, b_batch = b_batched ? work.batch : 0;
   for (int step = 0; step < work.steps; ++step) {
     const unsigned to = shared.stages + slot.stage * Tile::STAGE_BYTES, full = shared.full + 8 * slot.stage;
     const int k = (work.first + step) * Tile::BK;
-    wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
+    ptx::mbarrier_wait(shared.empty + 8 * slot.stage, slot.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, Tile::STAGE_BYTES);
     load_operand<Tile::BM, Tile::A_K_MAJOR, (Tile::CLUSTER_N > 1), Tile>(to, a, full, k, work.row, a_batch, rank);
     load_operand<Tile::BN, Tile::B_K_MAJOR, (Tile::CLUSTER_M > 1), Tile>(to + Tile::A_BYTES, b, full, k, work.column,

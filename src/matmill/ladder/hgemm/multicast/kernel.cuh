@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
       for (int pair = blockIdx.x / BLOCKS; pair < pairs; pair += gridDim.x / BLOCKS) {
         const matmill::Origin origin = tile_of(pair);
         for (int step = 0; step < steps; ++step) {
-          mbarrier_wait_cluster(empty + 8 * slot.stage, slot.parity ^ 1);
+          mbarrier_wait(empty + 8 * slot.stage, slot.parity ^ 1);
           load(stages + slot.stage * Stage::BYTES, full + 8 * slot.stage, &A, &B, origin, step * Stage::BK, rank);
           slot.next();
         }
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
     const unsigned lane = threadIdx.x % 32;
     const auto release = [&](int stage) {
-      if (lane < BLOCKS) mbarrier_arrive_cluster(map_shared_rank(empty + 8 * stage, lane));
+      if (lane < BLOCKS) mbarrier_arrive_cluster_relaxed(map_shared_rank(empty + 8 * stage, lane));
     };
     for (int pair = blockIdx.x / BLOCKS; pair < pairs; pair += gridDim.x / BLOCKS) {
       const matmill::Origin origin = tile_of(pair);
