@@ -68,7 +68,7 @@ def test_loads_fill_shared_memory_as_element_by_element(tensor: TensorMap, data:
 
 @settings(max_examples=100, deadline=None)
 @given(small_maps().filter(fits), st.data())
-def test_stores_write_what_is_inside_the_tensor(tensor: TensorMap, data: st.DataObject) -> None:
+def test_stores_write_what_is_inside_the_tensor_and_the_rest_of_16_bytes(tensor: TensorMap, data: st.DataObject) -> None:
     boxes, address, coordinates = draw_boxes(data, tensor, least=0)
     memory, shared = noise(3, span(tensor)), noise(4, BLOCK)
     expected = memory.copy()
@@ -76,7 +76,7 @@ def test_stores_write_what_is_inside_the_tensor(tensor: TensorMap, data: st.Data
         one = boxes.take(np.array([n]))
         store_one(expected, shared, tensor, at, int(where))
         contents = read_shared(shared, np.zeros(1, np.int64), one, address[n : n + 1])
-        write_global(memory, START, one, contents)
+        write_global(memory, START, one.stored(), contents)
     np.testing.assert_array_equal(memory, expected)
 
 

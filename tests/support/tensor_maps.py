@@ -73,9 +73,9 @@ def small_maps(draw: st.DrawFn, elements: tuple[str, ...] = tuple(ELEMENTS), *, 
 
 
 def span(tensor: TensorMap) -> int:
-    """Bytes from the address ``START`` to the tensor's end."""
+    """Bytes from the address ``START`` to the tensor's end, and to that of the 16 bytes in which it is."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.sizes[1:], tensor.strides, strict=True))
-    return tensor.pointer.address - START + last + tensor.sizes[0] * ELEMENTS[tensor.element].itemsize
+    return tensor.pointer.address - START + last + -(-tensor.sizes[0] * ELEMENTS[tensor.element].itemsize // 16) * 16
 
 
 def box_extents(tensor: TensorMap) -> tuple[int, ...]:
@@ -98,13 +98,19 @@ def shared_bytes(tensor: TensorMap) -> int:
     return prod(box_extents(tensor)[1:]) * pitch(tensor)
 
 
-def box_elements(tensor: TensorMap, coordinates: tuple[int, ...], address: int) -> Iterator[tuple[int | None, int]]:
-    """Each element of a box: its global address, or None outside the tensor, and its shared address."""
+def box_elements(
+    tensor: TensorMap, coordinates: tuple[int, ...], address: int, *, whole: bool = False
+) -> Iterator[tuple[int | None, int]]:
+    """Each element of a box: its global address, or None outside the tensor, and its shared address.
+
+    With ``whole``, rows of the tensor end at the next multiple of 16 bytes.
+    """
     itemsize = ELEMENTS[tensor.element].itemsize
+    sizes = (-(-tensor.sizes[0] * itemsize // 16) * 16 // itemsize if whole else tensor.sizes[0], *tensor.sizes[1:])
     steps, strides = (1, *tensor.element_strides[1:]), (itemsize, *tensor.strides)
     for n, backwards in enumerate(np.ndindex(*box_extents(tensor)[::-1])):
         at = [c + i * s for c, i, s in zip(coordinates, backwards[::-1], steps, strict=True)]
-        inside = all(0 <= x < size for x, size in zip(at, tensor.sizes, strict=True))
+        inside = all(0 <= x < size for x, size in zip(at, sizes, strict=True))
         where = tensor.pointer.address + sum(x * stride for x, stride in zip(at, strides, strict=True))
         row, column = divmod(n, tensor.box[0])
         yield where if inside else None, swizzled(address + row * pitch(tensor) + column * itemsize, tensor.swizzle)
@@ -153,10 +159,13 @@ def store_one(
     combine: Callable[[Any, Any], Any] = lambda _old, new: new,
     word: str = "",
 ) -> None:
-    """Store a box element by element, or ``combine`` each, as NumPy's type ``word``, with what was there."""
+    """Store a box element by element, or ``combine`` each, as NumPy's type ``word``, with what was there.
+
+    Without a type it is a plain store, which writes whole 16 bytes.
+    """
     itemsize = ELEMENTS[tensor.element].itemsize
     dtype = np.dtype(word or f"V{itemsize}")
-    for target, source in box_elements(tensor, coordinates, address):
+    for target, source in box_elements(tensor, coordinates, address, whole=not word):
         if target is not None:
             old = memory[target - START : target - START + itemsize].view(dtype)
             old[0] = combine(old[0], shared[source : source + itemsize].view(dtype)[0])

@@ -14,6 +14,7 @@ from matmill.tiling.wgmma import SHAPES, SPAN, Shape, configured, exchanged, una
 from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
 
 BF16, F16 = ALL["bfloat16"], ALL["float16"]
+PAD7, PAD11 = (Layout(transposed=True, pad=pad) for pad in (7, 11))
 SQUARE, SMALL, TALL = Shape(128, 128, 2), Shape(64, 64, 1), Shape(192, 192, 3, staged=48)
 TURNS = Shape(128, 128, 2, pingpong=True)
 
