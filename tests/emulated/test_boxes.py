@@ -68,7 +68,7 @@ def test_loads_fill_shared_memory_as_element_by_element(tensor: TensorMap, data:
 
 @settings(max_examples=100, deadline=None)
 @given(small_maps().filter(fits), st.data())
-def test_stores_write_what_is_inside_the_tensor_and_the_rest_of_16_bytes(tensor: TensorMap, data: st.DataObject) -> None:
+def test_stores_write_what_is_inside_and_the_rest_of_16_bytes(tensor: TensorMap, data: st.DataObject) -> None:
     boxes, address, coordinates = draw_boxes(data, tensor, least=0)
     memory, shared = noise(3, span(tensor)), noise(4, BLOCK)
     expected = memory.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,17 @@ def test_sums_are_those_of_the_tensor_cores_slice_after_slice(name: str, slices:
     bounds = [min(steps * index // slices * step, a.shape[1]) for index in range(slices + 1)]
     for row, column in zip(range(0, 64, 5), [*range(8), *range(8)], strict=False):
         total = np.float32(0)
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, last in pairwise(bounds):
             own = sum_of_products(a[row, first:last].tolist(), b[first:last, column].tolist(), 0.0, rule)
             total = np.float32(total + np.float32(own))
         assert trial.arrays["D"][0, row, column] == total
 
 
-@pytest.mark.parametrize("layout", ["K-major", "MN-major"])
-@pytest.mark.parametrize("slices", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("slices", "layout"), [(1, "K-major"), (2, "K-major"), (3, "K-major"), (3, "MN-major")], ids=str
+)
 def test_every_remainder_of_k(slices: int, layout: str) -> None:
+    given: dict[str, object]
     for k in range(129, 193):
         pad = -k % 8  # rows start on 16 bytes, and what follows them is NaN
         if layout == "K-major":

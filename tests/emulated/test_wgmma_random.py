@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from matmill.dtypes import BF16, F16, F32
+from matmill.kernel import ceil_div
 from matmill.problem import ACTIVATIONS
-from matmill.tiling.wgmma import Shape
+from matmill.tiling.wgmma import SPAN, Shape
 from support.strided_product import H200, Layout
 from support.wgmma_cases import Case
 
@@ -61,12 +62,13 @@ def _cases(draw: st.DrawFn) -> Case:
         "alpha": draw(st.sampled_from([1.0, -1.5])),
         "seed": draw(st.integers(0, 99)),
     }
+    k = draw(_EXTENTS)
     return Case(
         "random",
         shape,
-        (draw(_EXTENTS), draw(_EXTENTS), draw(_EXTENTS)),
+        (draw(_EXTENTS), draw(_EXTENTS), k),
         swap=draw(st.booleans()),
-        slices=draw(st.sampled_from([1, 1, 2, 3])),
+        slices=min(draw(st.sampled_from([1, 1, 2, 3])), ceil_div(k * dtype.itemsize, SPAN)),
         sms=draw(st.sampled_from([2, 2, 4, 132])),
         stages=draw(st.sampled_from([0, 2, 3])),
         given=given,

@@ -13,16 +13,21 @@ from pathlib import Path
 import pytest
 
 from lab.front_page import OUTPUT, with_output, with_speeds
+from lab.gemm.wgmma_tiles import packed
 from lab.hgemm_page import hgemm_page, recorded_pictures
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
 from lab.transpose_add.report import recorded_comparisons
+from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
+from matmill.arch import get
 from matmill.bench.ladder.ladders import LADDERS
+from matmill.dtypes import BF16
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.tiling.wgmma import SHAPES, configured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -147,6 +152,19 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
 def test_the_page_of_inner_products_is_up_to_date() -> None:
     committed = (ROOT / "docs" / "inner-results.md").read_text(encoding="utf-8")
     assert committed == inner_report.page(inner_report.recorded_comparisons(RESULTS)), "run `make docs`"
+
+
+def test_the_page_of_the_warp_specialised_kernel_is_up_to_date() -> None:
+    committed = (ROOT / "docs" / "wgmma.md").read_text(encoding="utf-8")
+    assert committed == wgmma_page(*recorded_tiles(RESULTS)), "run `make docs`"
+
+
+def test_the_machine_code_recorded_is_that_of_today_s_tiles() -> None:
+    recorded_rows = recorded_tiles(RESULTS)[0]["rows"]
+    problem = packed(8192, 8192, 8192, BF16, "column")
+    configs = [configured(shape, problem, get("h200")) for shape in SHAPES]
+    today = [(tile_of(one), one["STAGES"], one["SHARED_BYTES"]) for one in configs]
+    assert [(row["tile"], row["stages"], row["shared_bytes"]) for row in recorded_rows] == today, "wgmma_sass.py --out"
 
 
 @pytest.mark.parametrize("ladder", ["sgemm", "hgemm", "inner", "transpose_add"])

@@ -49,14 +49,23 @@ def _known(variants: list[Variant]) -> list[Variant]:
 
 
 def _is_within_budget(kernel: Kernel[Gemm], needs: Resources) -> None:
-    assert (needs.spill_stores, needs.spill_loads, needs.stack) == (0, 0, 0)
     config, count = kernel.config, threads(kernel.config)
+    spilled = (needs.spill_stores, needs.spill_loads, needs.stack)
+    assert spilled == (0, 0, 0) or (spilled == (4, 4, 8) and _may_spill(config))
     if config["CONSUMER_REGISTERS"]:
         # What setmaxnreg moves: the launch bounds give all threads the same, in steps of eight.
         assert needs.registers == _REGISTERS // count // 8 * 8
         assert _moved(config) <= needs.registers * count <= _REGISTERS
     else:
         assert needs.registers <= min(_MOST, _REGISTERS // count)
+
+
+def _may_spill(config: Config) -> bool:
+    """One register of the 128x192 tile of consumers that alternate, with an MN-major B.
+
+    It was the fastest on an H200 for 8192 x 8192 x 8192 in float16 all the same: 1.05 of torch.mm's rate (2026-11-23).
+    """
+    return bool(config["PINGPONG"] and config["BM"] * config["BN"] == 128 * 192 and not config["B_K_INNER"])
 
 
 def _moved(config: Config) -> int:

@@ -133,6 +133,7 @@ OPERANDS = (
     Case("tf32, exchanged slices", SMALL, (70, 73, 77), swap=True, slices=2,
          given={"dtype": F32, "precision": "tf32", "a": COLUMN, "batch": 2}),
     Case("one element", SMALL, (1, 1, 1)),
+    Case("tf32 of a contiguous column", SMALL, (9, 13, 1), given={"a": COLUMN, "dtype": F32, "precision": "tf32"}),
     Case("one row", Shape(64, 8, 1), (1, 136, 136), swap=True),
     Case("one column", Shape(64, 8, 1), (136, 1, 136), given={"b": COLUMN}),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
@@ -183,6 +184,8 @@ def runs(problem: Gemm, name: str) -> Runs:
         batch, align = d_batch, problem.d_align
     if name != "D" and problem.dtype not in _16_BITS:
         preferred = True
+        if extents[0] > 1:  # contiguous along the other dimension, a vector has runs of one element anywhere
+            align = gcd(align, across * problem.dtype.itemsize)
     elif min(extents) > 1:
         preferred = abs(along) < abs(across) or abs(along) == 1
     else:  # a vector is contiguous either way
@@ -395,11 +398,21 @@ def _why_not_tile(config: Config) -> str | None:
     sums = _shape_of(config).sums * (2 if config["PROMOTED"] else 1)
     if sums > _MOST_SUMS[config["CONSUMERS"]]:
         return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
-    ordinary = config["STAGED"] and not config["D_TMA"]
-    if config["ACTIVATION"] and ordinary and sums == _MOST_SUMS[config["CONSUMERS"]]:
-        return f"{sums} accumulators per thread leave no registers for an activation and stores of D without TMA"
+    if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _too_much(config)):
+        return f"{sums} accumulators per thread leave no registers for {what}"
     if config["STAGES"] < 2:
         return f"{config['STAGES']} stages leave nothing in flight"
+    return None
+
+
+def _too_much(config: Config) -> str | None:
+    """What spills beside the most accumulators."""
+    if config["STAGED"] and not config["D_TMA"] and (config["PINGPONG"] or config["ACTIVATION"]):
+        return "ordinary stores of D" + (" and an activation" if config["ACTIVATION"] else "")
+    if config["PINGPONG"] and not config["STAGED"] and not (config["A_K_INNER"] and config["B_K_INNER"]):
+        return "float32 D of MN-major operands"
+    if config["PINGPONG"] and config["D_TRANSPOSED"] and config["ACTIVATION"]:
+        return "transposed D and an activation"
     return None
 
 

@@ -73,8 +73,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: tiles, A and B exchanged or not, without and (for few tiles) with split-K.
 
     Operands that TMA cannot read are repacked; those whose rows straddle cache lines may be. There is none for few
-    outputs and a long k, which the inner kernel is for. Where the tensor cores do not take the problem there is only one,
-    so that the reason is given once.
+    outputs and a long k, which the inner kernel is for. Where the tensor cores do not take the problem there is only
+    one, so that the reason is given once.
     """
     if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or (is_long(problem) and problem.plain):
         return ()
