@@ -23,8 +23,6 @@ RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free")
 _MEASURED_SIZE = 4096
 #: Speeds closer to 1 than this are called equal.
 _EQUAL = 0.03
-#: Sides of the odd squares of the table.
-_ODD = (4095, 8191)
 _HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
 
 
@@ -72,8 +70,8 @@ def speeds(results: Path) -> str:
     rows = [
         *_inner(results),
         *_transpose_add(results),
-        *_odd_squares(results),
         *_half_squares(results),
+        *_double_squares(results),
         *_kinds(results),
     ]
     rows.sort(key=lambda row: -max(row.ratios))
@@ -94,9 +92,11 @@ def _kinds(results: Path) -> Iterator[_Row]:
         faster = "" if mean > 1 + _EQUAL else "it depends"
         yield _Row(f"`matmul`: {what}", "torch.matmul", [mean], f"{mean:.2f} (mean)", faster)
     for of in found["classes"]:
+        if "float64" in of:
+            continue  # which has a record of its own since
         types = {name: of[name] for name in ("bfloat16", "float32") if name in of}
         said = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items()) if len(types) > 1 else ""
-        yield _Row(f"`matmul`: {of['class']}", "torch.matmul", list(types.values()) or of["float64"], said)
+        yield _Row(f"`matmul`: {of['class']}", "torch.matmul", list(types.values()), said)
 
 
 def _inner(results: Path) -> list[_Row]:
@@ -118,22 +118,25 @@ def _transpose_add(results: Path) -> list[_Row]:
     return [_Row(what, shown, [times[name] / times["matmill.transpose_add"]]) for shown, name in theirs.items()]
 
 
-def _odd_squares(results: Path) -> list[_Row]:
-    """16-bit squares whose rows start on no boundary, by the fastest configuration of the search."""
-    found = json.loads((results / "hgemm_tiles_h200.json").read_text(encoding="utf-8"))["records"]
-    odd = [dict(of["seconds"]) for of in found if of["m"] == of["n"] == of["k"] and of["m"] in _ODD]
-    ratios = [seconds.pop("torch.mm") / min(seconds.values()) for seconds in odd]
-    return [
-        _Row(f"`matmul`: 16-bit squares of {' and '.join(map(str, _ODD))}, the fastest tiles timed", "torch.mm", ratios)
-    ]
+def _half_squares(results: Path) -> Iterator[_Row]:
+    """16-bit squares by the fastest configuration of the search: those on whole 128 bytes, and those of odd sides."""
+    found = json.loads((results / "wgmma_tiles_h200.json").read_text(encoding="utf-8"))["records"]
+    squares = [(of["m"], dict(of["seconds"])) for of in found if of["m"] == of["n"] == of["k"]]
+    for odd in (True, False):
+        some = [(side, seconds) for side, seconds in squares if (side % 2 if odd else not side % 64)]
+        sides = sorted({side for side, _ in some})
+        ratios = [seconds.pop("torch.mm") / min(seconds.values()) for _, seconds in some]
+        what = " and ".join(map(str, sides)) if odd else f"{sides[0]} to {sides[-1]}"
+        yield _Row(f"`matmul`: 16-bit squares of {what}, the fastest tiles timed", "torch.mm", ratios)
 
 
-def _half_squares(results: Path) -> list[_Row]:
-    """16-bit squares of even sizes, as the ladder's last row has them."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("hgemm_h200_*_*.json"))]
-    ratios = [row["library_fraction"] for run in runs for row in run["rows"] if row["rung"] == "production"]
-    sizes = [run["problem"]["n"] for run in runs]
-    return [_Row(f"`matmul`: 16-bit squares of {min(sizes)} to {max(sizes)}", "cuBLAS", ratios)]
+def _double_squares(results: Path) -> list[_Row]:
+    """float64 squares of even sizes, by the configuration that is chosen."""
+    rows = json.loads((results / "float64_tiles_h200.json").read_text(encoding="utf-8"))["rows"]
+    squares = [row for row in rows if row["m"] == row["n"] == row["k"] and row["m"] % 2 == 0 and row["m"] >= 512]
+    ratios = [row["seconds"]["torch.mm"] / row["seconds"][row["chosen"]] for row in squares]
+    sides = sorted({row["m"] for row in squares})
+    return [_Row(f"`matmul`: float64 squares of {sides[0]} to {sides[-1]}", "torch.mm", ratios)]
 
 
 def _emulator(results: Path) -> str:

@@ -32,37 +32,37 @@ class Constants:
     """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
 
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 4.99e-06
+    launch: float = 5.19e-06
     #: What a launch right before or after adds, without its own work, and each step of the last one.
-    second: float = 3.95e-06
-    second_step: float = 5.57e-10
+    second: float = 3.43e-06
+    second_step: float = 1.67e-08
     #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
-    read_share: float = 0.605
-    copy_share: float = 0.996
+    read_share: float = 0.603
+    copy_share: float = 1.0
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
-    mma_share: float = 0.826
+    mma_share: float = 0.846
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
-    shared_bytes: float = 128.0
-    l2_bytes: float = 54.8
+    shared_bytes: float = 130.0
+    l2_bytes: float = 54.0
     #: What is added to the bytes of rows that straddle cache lines, as a share of them.
-    straddle: float = 0.488
+    straddle: float = 0.493
     #: Cycles from the request of a stage to its arrival.
-    latency: float = 1.33
+    latency: float = 0.0443
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
     #: stores, and stored directly.
-    tile: float = 1580.0
-    staged: float = 0.725
-    ordinary: float = 39.2
-    direct: float = 564.0
+    tile: float = 1600.0
+    staged: float = 5.83
+    ordinary: float = 322.0
+    direct: float = 696.0
     #: Share of epilogues that consumers which alternate do not hide.
-    exposed: float = 0.01
+    exposed: float = 0.366
     #: Cycles per cache line that repacking looks up.
-    line_cycles: float = 0.254
+    line_cycles: float = 2.96
     #: How much slower blocks of a cluster go, which wait for each other.
-    cluster: float = 1.46
+    cluster: float = 1.02
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
-    pace_overlap: float = 10.1
-    overlap: float = 4.02
+    pace_overlap: float = 9.81
+    overlap: float = 4.33
 
 
 DEFAULT = Constants()
