@@ -105,9 +105,9 @@ What the columns say:
   65,536 at k = 4096.
 - **Last wave.** The share of the SMs that have a tile in the last wave. At 4096 a few tiles more or less than whole
   waves decide between tiles; at 8192 the last wave is one of many.
-- **Clusters.** Two blocks that share an operand load it once, and wait for each other. They are about as fast as single
-  blocks since the warps of a consumer release a stage by a relaxed arrival. A release at cluster scope is a fence of the
-  whole GPU: with it, the same tiles ran at 0.7 of this rate.
+- **Clusters.** Two blocks that share an operand load it once, and wait for each other. They are about as fast as
+  single blocks since the warps of a consumer release a stage by a relaxed arrival. A release at cluster scope is a
+  fence of the whole GPU: with it, the same tiles ran at 0.7 of this rate.
 """
 
 _DIFFERENCES = """\
