@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import matmill
-from matmill import arrays, ops
+from matmill import arrays, errors, ops
 from matmill.dispatch import fast_path, plan_cache
 from matmill.errors import AliasError, ArgumentError, DTypeError, ReadOnlyError, ShapeError
 from matmill.plan import prepare
@@ -56,6 +56,37 @@ def test_the_second_call_of_a_kind_is_not_checked_again(name: str, tensors: Tens
         assert call(tensors(x), tensors(y), out=target) is target
         assert (out == numpy_call(x, y)).all()
         assert len(checked) == 5
+
+
+def _half(seed: int, m: int, n: int) -> Array:
+    return np.random.default_rng(seed).integers(-9, 9, (m, n)).astype(np.float16)
+
+
+def test_tensor_maps_follow_the_arrays(tensors: Tensors, checked: list[str]) -> None:
+    for turn in range(3):
+        x, y = _half(turn, 40, 64), _half(turn + 10, 64, 48)
+        assert (matmill.matmul(tensors(x), tensors(y)).base == x @ y).all()
+        assert len(checked) == 2
+
+
+def test_too_little_memory_for_a_workspace_is_said_with_what_would_do(
+    tensors: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = tensors(_half(0, 200, 1601)), tensors(_half(1, 1601, 200))
+    matmill.matmul(x, y)  # on odd rows, which are copied
+    new_empty = Tensor.new_empty
+
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def full(self: Tensor, shape: Any, dtype: str | None = None) -> Tensor:
+        if dtype in {"uint8", "int8"}:
+            raise OutOfMemoryError
+        return new_empty(self, shape, dtype)
+
+    monkeypatch.setattr(Tensor, "new_empty", full)
+    with pytest.raises(errors.OutOfMemoryError, match=r"workspace: .* wanted [\d.]+ .*B beside the result"):
+        matmill.matmul(x, y)
 
 
 def test_transposes_too(tensors: Tensors, checked: list[str]) -> None:

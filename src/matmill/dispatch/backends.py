@@ -23,7 +23,7 @@ from matmill.arrays.results import namespace
 from matmill.dispatch.plan_cache import Call, PreparedCall, misaligned, prepared, recall
 from matmill.dispatch.validate import NO_OPTIONS, Request
 from matmill.dtypes import I8, DType
-from matmill.errors import LaunchError
+from matmill.errors import LaunchError, OutOfMemoryError, size
 from matmill.lowering import NARROW, Shape
 from matmill.plan import Addresses, prepare
 from matmill.runtime.gpu import GPU
@@ -65,7 +65,12 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     own = plan.own
     workspace, counter = own(stream)
     if plan.workspace and not workspace:
-        lent, workspace = allocate(like, a, plan.workspace, named, I8)
+        try:
+            lent, workspace = allocate(like, a, plan.workspace, named, I8)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise _no_workspace(request, plan.workspace) from error
         # What a library lent lives until the launches are made; ours until they have run.
         held = held if library in ALLOCATE else (*held, lent)
     plan.run(_addresses(request, address, workspace, counter), alpha, beta, stream)
@@ -74,6 +79,21 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     for other in others:
         GPU.get(index).order(stream, other)
     return array if out is not None or library in ALLOCATE else _export(request, call.shape, array, stream)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a library means by it that there is no memory: torch and CuPy have classes of their own for that."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _no_workspace(request: Request, nbytes: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        argument="workspace",
+        got="no memory for it on the GPU",
+        wanted=f"{size(nbytes)} beside the result, for copies of operands or for partial sums",
+        fix=f"Free memory, or start the rows of {request.operation.first} and {request.operation.second} on 16 bytes: "
+        "rows that start elsewhere are copied. `matmill why` says what takes how much.",
+    )
 
 
 def _our_memory(

@@ -156,7 +156,10 @@ def repeat(operation: Operation, x: Any, y: Any, out: Any) -> Any:  # noqa: C901
         own = call.own
         workspace, counter = own(stream)
         if not workspace:
-            lent = x.new_empty(call.workspace, dtype=torch.byte)
+            try:
+                lent = x.new_empty(call.workspace, dtype=torch.byte)
+            except RuntimeError:  # out of memory, which the checked path says in full
+                return None
             workspace = lent.data_ptr()
     enqueue((a, b, 0, d, workspace, counter, 0), stream)
     return out
