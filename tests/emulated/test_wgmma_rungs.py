@@ -139,7 +139,7 @@ PLANTED = [
     ("warp-specialised", "mbarrier_wait(full + 8 * slot.stage, slot.parity);", "", {"race"}),
     ("persistent", "mbarrier_wait(empty + 8 * slot.stage, slot.parity ^ 1);", "", {"race"}),
     ("tma-store", "    Tile::finish_stores();\n", "", {"unwaited"}),
-    ("multicast", "mbarrier_wait_cluster(empty + 8 * slot.stage, slot.parity ^ 1);", "", {"race"}),
+    ("multicast", "mbarrier_wait(empty + 8 * slot.stage, slot.parity ^ 1);", "", {"race"}),
     ("multicast", "  cluster_sync();  // the other", "  // the other", {"cluster"}),
     ("pingpong", "if (index != blockIdx.x) barrier_sync<256>(ORDER + group);", "", {"race"}),
 ]
