@@ -70,7 +70,7 @@ class CountingClock:
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The script on small products; its record's path."""
-    shapes = (float64_tiles.Shape(34, 36, 40), float64_tiles.Shape(17, 19, 21, "tt"), float64_tiles.Shape(20, 8, 70))
+    shapes = (float64_tiles.Shape(34, 36, 40), float64_tiles.Shape(9, 11, 13, "tt"))
     monkeypatch.setattr(float64_tiles, "SHAPES", shapes)
     monkeypatch.setattr(float64_tiles, "EXTRA", float64_tiles.EXTRA[-1:])
     monkeypatch.setattr(float64_tiles, "_LARGE", 32)
@@ -90,9 +90,9 @@ def test_every_configuration_is_checked_and_recorded(script: Path, capsys: pytes
     float64_tiles.main()
     rows = json.loads(script.read_text(encoding="utf-8"))["rows"]
     assert [(row["m"], row["n"], row["k"], row["layouts"]) for row in rows] == [
-        (34, 36, 40, "nn"), (17, 19, 21, "tt"), (20, 8, 70, "nn"),
+        (34, 36, 40, "nn"), (9, 11, 13, "tt"),
     ]  # fmt: skip
-    assert [len(row["extra"]) for row in rows] == [1, 0, 0]
+    assert [len(row["extra"]) for row in rows] == [1, 0]
     for row in rows:
         own = [name for name in row["seconds"] if name != "torch.mm"]
         assert {*row["extra"], row["chosen"]} <= set(own)

@@ -14,7 +14,7 @@ from support.strided_product import H200, Layout
 from support.wgmma_cases import Case
 
 #: In CI, and with ``--exhaustive``.
-_FEW, _MANY = 12, 3000
+_FEW, _MANY = 6, 3000
 #: Small ones of each kind: one consumer, several that share a tile or alternate, clusters.
 _SHAPES = (
     Shape(64, 8, 1),
