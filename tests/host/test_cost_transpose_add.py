@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
+from lab.transpose_add.search import problem_of
+from lab.transpose_add.shapes import Shape
 from matmill.arch import get
 from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
+from matmill.choose import choose_transpose_add
+from matmill.config import Config
 from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels import transpose_slim, transpose_small
@@ -19,6 +26,9 @@ from matmill.tiling import transpose as tiles
 
 H200 = get("h200")
 MODEL = MODELS["transpose_add"].model
+ODD: list[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "benchmarks" / "results" / "transpose_add_odd_h200.json").read_text(encoding="utf-8")
+)["sums"]
 TRUTH = replace(
     cost.DEFAULT,
     copy_share=0.8,
@@ -68,6 +78,25 @@ def test_parts_of_rows_that_start_inside_a_line_are_split() -> None:
     assert by_start[16].split / by_start[32].split > 1.5
     aligned = transpose_add_problem(8192, 8192, I8)
     assert not any(cost.demand(aligned, config, H200).split for config in tiles.space(aligned, H200))
+
+
+def test_narrow_vectors_split_rows_that_do_not_start_on_whole_ones_beyond_the_l2_cache() -> None:
+    def split(m: int, n: int) -> float:
+        problem = transpose_add_problem(m, n, F32)
+        narrow = next(config for config in tiles.space(problem, H200) if config["V"] == 1)
+        return cost.demand(problem, narrow, H200).split
+
+    assert split(12344, 6789) == 0  # D's rows and Y's start on 16 bytes
+    assert split(12345, 6788) == split(12345, 6789) > 0
+    assert split(1025, 1025) == 0  # all of it stays in the L2 cache
+
+
+@pytest.mark.parametrize("line", ODD, ids=lambda line: str(Shape.restored(line["shape"])))
+def test_the_chosen_tile_of_an_odd_sum_takes_at_most_3_percent_more_than_the_best_one(line: dict[str, Any]) -> None:
+    taken = {Config.of(**row["config"]): row["seconds"] for row in line["rows"]}
+    chosen = choose_transpose_add(problem_of(Shape.restored(line["shape"])), H200).kernel
+    assert chosen.entry == "transpose_add"
+    assert taken[chosen.config] <= 1.03 * min(taken.values())
 
 
 def test_columns_that_start_anywhere_are_copied_and_gathered() -> None:

@@ -17,7 +17,7 @@ from math import inf
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.problem import Geam
+from matmill.problem import Geam, View
 from matmill.tiling import transpose_chunks as chunks
 from matmill.tiling.transpose import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.tiling.transpose import blocks as tiles
@@ -142,7 +142,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    work = _chunk(problem, config) if "G" in dict(config.constants) else _tile(problem, config)
+    work = _chunk(problem, config) if "G" in dict(config.constants) else _tile(problem, config, arch)
     busiest = ceil_div(work.count, arch.sms)
     resident = min(work.in_flight, busiest)
     starts = min(work.starts, busiest)
@@ -184,15 +184,17 @@ class _Work:
     apart: float
 
 
-def _tile(problem: Geam, config: Config) -> _Work:
+def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
     """A tile, which one block processes."""
     size, v = problem.dtype.itemsize, config["V"]
-    elements, shifted = config["BR"] * config["BC"], config["SHIFTED"]
+    elements = config["BR"] * config["BC"]
     # Transposed tiles have more columns than the block where rows are shifted.
     transposed, unaligned = config["BC"] + halo(config, size), config["BC"] + reach(config)
     runs, vectors, copied, gathered = config["BR"], elements / v, 0.0, 0
-    split = config["BR"] * _inside_cache_line(config["START"] * size) if shifted else 0.0
-    for name in "X" if problem.y is None else "XY":
+    split = config["BR"] * _split_share(problem, problem.d, config, arch)
+    for name, view in (("X", problem.x), ("Y", problem.y)):
+        if view is None:
+            continue
         mode = config[f"{name}_MODE"]
         runs += {ROW: config["BR"], ROW_UNALIGNED: config["BR"], COL_UNALIGNED: unaligned}.get(mode, transposed)
         if mode == ROW:
@@ -208,8 +210,8 @@ def _tile(problem: Geam, config: Config) -> _Work:
         gathered += elements if mode == COL_UNALIGNED else 0
         if mode in {COL_UNALIGNED, ROW_UNALIGNED}:
             split += unaligned if mode == COL_UNALIGNED else config["BR"]
-        elif mode == ROW and shifted:
-            split += config["BR"] * _inside_cache_line(config["START"] * size)
+        elif mode == ROW:
+            split += config["BR"] * _split_share(problem, view, config, arch)
     if copied:
         copied *= 1 + _EDGE * (1 - _whole(problem, config))
     return _Work(
@@ -231,6 +233,19 @@ def _whole(problem: Geam, config: Config) -> float:
     """Share of tiles inside the matrix: in others each vector needs a bounds check."""
     across = problem.n // config["BC"] - (reach(config) > 0)  # the first one starts before the first column
     return max(0, across) * (problem.m // config["BR"]) / tiles(problem, config)
+
+
+def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float:
+    """How often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
+
+    Vectors of fewer than 16 bytes are not shifted: each row's parts start where the row does. Neighbours that share a
+    sector then meet in the L2 cache if the whole problem fits there; if not, memory moves the sector twice.
+    """
+    size = problem.dtype.itemsize
+    if config["SHIFTED"]:
+        return _inside_cache_line(config["START"] * size)
+    narrow = config["V"] * size < VECTOR_BYTES and problem.least_bytes > arch.l2_bytes
+    return _inside_cache_line(view.align) if narrow and view.align < VECTOR_BYTES else 0.0
 
 
 def _inside_cache_line(start: int) -> float:
