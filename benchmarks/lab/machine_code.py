@@ -27,6 +27,7 @@ from matmill.kernel import Kernel
 _LINE = re.compile(r"^(\.L\w+):|/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", re.MULTILINE)
 _BRANCH = re.compile(r"^(@!?U?P\w+ )?BRA\b.*`\((\.L\w+)\)")
 _OPCODE = re.compile(r"(?:@!?U?P\w+ )?(\w+)")
+_FFMA_SOURCES = re.compile(r"(?:@!?U?P\w+ )?FFMA\S* R\d+, -?R(\d+)\S*, -?R(\d+)\S*, -?R(\d+)")
 
 
 def disassembler() -> str:
@@ -97,6 +98,18 @@ def opcodes(lines: list[str] | tuple[str, ...]) -> Counter[str]:
     Counter({'FFMA': 2, 'LDG': 1})
     """
     return Counter(found[1] for line in lines if (found := _OPCODE.match(line)))
+
+
+def bank_conflicts(lines: list[str] | tuple[str, ...]) -> int:
+    """How many FFMA read three registers of one bank, of the two: even and odd ones.
+
+    Such an instruction takes a cycle more, unless the operand caches (``.reuse``) still hold one of the three.
+
+    >>> bank_conflicts(["FFMA R0, R2, R4.reuse, R6", "FFMA R1, R3, R4, R1", "FFMA R0, R2, R2, R0", "FADD R0, R2, R4"])
+    1
+    """
+    sources = ([int(number) for number in found.groups()] for line in lines if (found := _FFMA_SOURCES.match(line)))
+    return sum(len(set(three)) == len(three) and len({number % 2 for number in three}) == 1 for three in sources)
 
 
 def main_path(

@@ -34,6 +34,8 @@ TILE_SLOTS = 72.0
 COPY_SLOTS = 4.0
 #: Warps per SM that would fill half of its issue slots.
 WARPS_HALF = 0.90
+#: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
+NARROW_CYCLES = 0.4
 #: Cycles per output and slice beyond the first to merge the slices' sums.
 MERGE_CYCLES = 0.133
 #: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does not
@@ -101,4 +103,6 @@ def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
 
 def _outside(config: Config) -> float:
     """Cycles of a block outside its mainloop."""
-    return FILL_CYCLES + MERGE_CYCLES * (config["SLICES"] - 1) * config["BM"] * config["BN"]
+    outputs = config["BM"] * config["BN"]
+    narrow = NARROW_CYCLES if config["D_VEC"] == 1 else 0.0
+    return FILL_CYCLES + (MERGE_CYCLES * (config["SLICES"] - 1) + narrow) * outputs

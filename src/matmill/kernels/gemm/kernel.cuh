@@ -23,11 +23,17 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
   Tile tile;
   tile.run(reinterpret_cast<Scalar*>(shared), Tile::CopyA(A, a_row, a_column, m - origin.row, slice.terms),
            Tile::CopyB(B, b_column, b_row, n - origin.column, slice.terms), slice.terms);
+  // One store for both: it multiplies by alpha even where that is 1. Sums that are stored as they are would have to be
+  // in four consecutive registers, which costs the FMAs of the main loop register-bank conflicts.
   if (workspace == nullptr) {
-    tile.store<Config::D_VEC>(C + batch * c_batch, c_row, c_column, D + batch * d_batch, d_row, d_column, origin, m, n,
-                              alpha, beta);
+    C += batch * c_batch;
+    D += batch * d_batch;
   } else {
-    Scalar* const own = workspace + (batch * gridDim.z + blockIdx.z) * m * n;
-    tile.store<Config::D_VEC>(own, n, 1, own, n, 1, origin, m, n, Scalar(1), Scalar(0));
+    D = workspace + (batch * gridDim.z + blockIdx.z) * m * n;
+    d_row = n;
+    d_column = 1;
+    alpha = 1;
+    beta = 0;
   }
+  tile.store<Config::D_VEC>(C, c_row, c_column, D, d_row, d_column, origin, m, n, alpha, beta);
 }

@@ -34,9 +34,39 @@ struct Vec16 {
   static constexpr int SIZE = 16 / sizeof(Scalar);
 };
 
+// Columns of a tile stand in the order of memory.
+struct InOrder {
+  static constexpr int LANES = 1;
+  static __device__ __forceinline__ constexpr int column(int outer) { return outer; }
+  static constexpr bool adds(int) { return true; }
+};
+
+// Where D's rows do not start on vectors: a lane's V columns, which are neighbours in the tile, are LANES apart in D.
+// Neighbouring lanes then store to neighbouring addresses, one column each at a time, instead of to every V-th.
+template <int LANES_, int V>
+struct Interleaved {
+  static constexpr int LANES = LANES_, CHUNK = LANES * V;
+  static __device__ __forceinline__ constexpr int column(int outer) {
+    return outer / CHUNK * CHUNK + outer % LANES * V + outer % CHUNK / LANES;
+  }
+  // Whether column(x + step) = column(x) + column(step) for all x of a pass.
+  static constexpr bool adds(int step) {
+    return step % LANES == 0 && (step % CHUNK == 0 || CHUNK % step == 0);
+  }
+};
+
+template <bool INTERLEAVED, int LANES, int V>
+struct SpreadOf {
+  using Type = InOrder;
+};
+template <int LANES, int V>
+struct SpreadOf<true, LANES, V> {
+  using Type = Interleaved<LANES, V>;
+};
+
 // Copies one operand's BK x EXTENT tile to shared memory. EXTENT runs along m (for A) or n (for B), called "outer"
-// below.
-template <class Scalar, int EXTENT, int BK, int THREADS, bool ALONG_K, int VEC>
+// below; Spread says where each of them stands in the tile.
+template <class Scalar, int EXTENT, int BK, int THREADS, bool ALONG_K, int VEC, class Spread = InOrder>
 struct TileCopy {
   static_assert(!ALONG_K || VEC == 1, "a tile that is transposed on the way is copied element by element");
   static constexpr int PITCH = EXTENT + Vec16<Scalar>::SIZE;  // padding spreads a transposing copy over the banks
@@ -47,6 +77,8 @@ struct TileCopy {
   static constexpr int ADVANCE = THREADS / INNER;
   static_assert(THREADS % INNER == 0, "a pass of all threads must cover whole rows of the tile");
   static_assert(SLOTS * ADVANCE * INNER >= ITEMS, "");
+  static_assert(VEC == 1 || Spread::LANES == 1, "vectors stay in order");
+  static_assert(!ALONG_K || Spread::adds(ADVANCE), "a pass must be as far from the next one in the tile for all threads");
 
   const Scalar* next;      // this thread's first element of the next tile
   long long tile_stride;   // from one k-tile to the next, in elements
@@ -59,7 +91,7 @@ struct TileCopy {
     const unsigned fast = threadIdx.x % INNER, slow = threadIdx.x / INNER;
     const int outer = ALONG_K ? slow : fast * VEC;
     const int inner_k = ALONG_K ? fast : slow;
-    offset = (inner_k * PITCH + outer) * sizeof(Scalar);
+    offset = (inner_k * PITCH + Spread::column(outer)) * sizeof(Scalar);
     this->outer_left = outer_left - outer;
     k_left = k - inner_k;
     next = origin + outer * outer_stride + inner_k * k_stride;
@@ -75,8 +107,8 @@ struct TileCopy {
       const int o = ALONG_K ? s * ADVANCE : 0, kk = ALONG_K ? 0 : s * ADVANCE;
       if (ITEMS % THREADS == 0 || s + 1 < SLOTS || threadIdx.x < ITEMS - s * THREADS) {
         // An item is copied whole or not at all: the host picks VEC > 1 only where the extent is a multiple of it.
-        ptx::cp_async_zfill<sizeof(Scalar) * VEC>(tile + offset + (kk * PITCH + o) * sizeof(Scalar), source,
-                                                  o < outer_left && kk < k_left);
+        ptx::cp_async_zfill<sizeof(Scalar) * VEC>(tile + offset + (kk * PITCH + Spread::column(o)) * sizeof(Scalar),
+                                                  source, o < outer_left && kk < k_left);
       }
       source += slot_stride;
     }
@@ -102,7 +134,11 @@ struct SimtGemm {
   static_assert(STAGES >= 2, "one stage computes while another is in flight");
 
   using CopyA = TileCopy<Scalar, BM, BK, THREADS, Config::A_ALONG_K != 0, Config::A_VEC>;
-  using CopyB = TileCopy<Scalar, BN, BK, THREADS, Config::B_ALONG_K != 0, Config::B_VEC>;
+  static constexpr int B_ADVANCE = THREADS / (Config::B_ALONG_K != 0 ? BK : BN);  // of a pass of copies
+  static constexpr bool SPREAD = Config::D_VEC == 1 && Config::B_VEC == 1 &&
+                                 (Config::B_ALONG_K == 0 || Interleaved<LANES_N, V>::adds(B_ADVANCE));
+  using Spread = typename SpreadOf<SPREAD, LANES_N, V>::Type;
+  using CopyB = TileCopy<Scalar, BN, BK, THREADS, Config::B_ALONG_K != 0, Config::B_VEC, Spread>;
   static constexpr int B_OFFSET = BK * CopyA::PITCH;  // a stage holds A's tile, then B's
   static constexpr int STAGE = B_OFFSET + BK * CopyB::PITCH;
   static constexpr int STAGE_BYTES = STAGE * int(sizeof(Scalar)), PIPELINE_BYTES = STAGES * STAGE_BYTES;
@@ -115,7 +151,7 @@ struct SimtGemm {
   };
 
   Scalar acc[TM][TN] = {};
-  int slice, row, column;  // row, column: this thread's first output in the block's tile
+  int slice, row, column, read_column;  // this thread's first output in the block's tile; its column in shared memory
 
   __device__ __forceinline__ SimtGemm() {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -123,12 +159,16 @@ struct SimtGemm {
     slice = warp / (WARPS_M * WARPS_N);
     const unsigned w = warp % (WARPS_M * WARPS_N);
     row = (w / WARPS_N) * LANES_M * TM + lane_m * V;
-    column = (w % WARPS_N) * LANES_N * TN + lane_n * V;
+    read_column = (w % WARPS_N) * LANES_N * TN + lane_n * V;
+    column = SPREAD ? (w % WARPS_N) * LANES_N * TN + lane_n : read_column;
   }
 
   // The thread's i-th row (j-th column), relative to row (column).
   static __device__ __forceinline__ constexpr int row_of(int i) { return i / V * (LANES_M * V) + i % V; }
-  static __device__ __forceinline__ constexpr int column_of(int j) { return j / V * (LANES_N * V) + j % V; }
+  static __device__ __forceinline__ constexpr int column_of(int j) {
+    return j / V * (LANES_N * V) + j % V * (SPREAD ? LANES_N : 1);
+  }
+  static __device__ __forceinline__ constexpr int read_column_of(int j) { return j / V * (LANES_N * V); }
 
   static __device__ __forceinline__ void read16(Scalar* to, const Scalar* from) {
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
@@ -140,7 +180,7 @@ struct SimtGemm {
 #pragma unroll
     for (int i = 0; i < TM; i += V) read16(&f.a[i], &a[kk * CopyA::PITCH + row_of(i)]);
 #pragma unroll
-    for (int j = 0; j < TN; j += V) read16(&f.b[j], &b[kk * CopyB::PITCH + column_of(j)]);
+    for (int j = 0; j < TN; j += V) read16(&f.b[j], &b[kk * CopyB::PITCH + read_column_of(j)]);
   }
 
   __device__ __forceinline__ void multiply(const Fragment& f) {
@@ -173,11 +213,11 @@ struct SimtGemm {
     __syncthreads();
 
     const int first_k = slice * SLICE_K;
-    const Scalar* const read_a = shared + first_k * CopyA::PITCH + row;
-    const Scalar* const read_b = shared + B_OFFSET + first_k * CopyB::PITCH + column;
+    const Scalar* read_a = shared + first_k * CopyA::PITCH + row;
+    const Scalar* read_b = shared + B_OFFSET + first_k * CopyB::PITCH + read_column;
     Fragment f[2];
-    int reading = 0;  // offset of the stage, in elements
-    unsigned writing = stages + (STAGES - 1) * STAGE_BYTES;
+    const unsigned last = stages + (STAGES - 1) * STAGE_BYTES;
+    unsigned reading = stages, writing = last;
     read(f[0], read_a, read_b, 0);
 #pragma unroll 1
     for (int t = 0; t < tiles; ++t) {
@@ -186,13 +226,16 @@ struct SimtGemm {
         if (kk == SLICE_K - 1) {
           ptx::cp_async_wait<STAGES - 2>();
           __syncthreads();
-          reading = reading == (STAGES - 1) * STAGE ? 0 : reading + STAGE;
+          // The stage that was read last is the next one to write. A step for both pointers takes fewer instructions
+          // and registers than an offset that is added to each.
+          const int step = reading == last ? -(STAGES - 1) * STAGE : STAGE;
+          writing = reading;
+          reading += step * int(sizeof(Scalar));
+          read_a += step;
+          read_b += step;
         }
-        read(f[(kk + 1) % 2], read_a + reading, read_b + reading, (kk + 1) % SLICE_K);
-        if (kk == 0) {
-          issue(writing, copy_a, copy_b);
-          writing = writing == stages + (STAGES - 1) * STAGE_BYTES ? stages : writing + STAGE_BYTES;
-        }
+        read(f[(kk + 1) % 2], read_a, read_b, (kk + 1) % SLICE_K);
+        if (kk == 0) issue(writing, copy_a, copy_b);
         multiply(f[kk % 2]);
       }
     }
