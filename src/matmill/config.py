@@ -37,6 +37,10 @@ class Config:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def get(self, name: str, default: int = 0) -> int:
+        """A constant that not every kernel has."""
+        return self._values.get(name, default)
+
     @cached_property
     def _values(self) -> dict[str, int]:
         # Models ask for a dozen of them for each of a thousand configurations.

@@ -53,9 +53,11 @@ class Gemm:
     the distance in elements between two products' matrices: zero where all products share one, ``None`` where the
     matrices are packed one after the other.
     ``*_align`` is the largest power of two in bytes (at most 16) that divides the address of every row or column
-    start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is that of the first element, where it is
-    known to be more. ``has_c`` is False where beta is 0: C is then neither read nor required. ``gram`` says that B is
-    the transpose of A in the same memory: B's strides are A's, swapped. Scalars are arguments, not part of the problem.
+    start: it tells kernels whether 16-byte loads are legal. ``*_start_align`` is that of each product's first element,
+    where it is known to be more, and ``base_align`` that of the first product's in A, B and D. ``has_c`` is False where
+    beta is 0: C is then neither read nor required. ``gram`` says that B is
+    the transpose of A in the same memory: B's strides are A's, swapped. Scalars are arguments, not part of the
+    problem.
     ``out_dtype`` is the type of C and D where it is not that of A and B. ``precision`` is one of :data:`PRECISIONS`.
 
     >>> Gemm(m=2, n=3, k=4).flops
@@ -82,6 +84,7 @@ class Gemm:
     gram: bool = False
     a_start_align: int | None = None
     b_start_align: int | None = None
+    base_align: int | None = None
     epilogue: Epilogue = NO_EPILOGUE
     out_dtype: DType | None = None
     precision: str = "default"

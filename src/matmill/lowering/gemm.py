@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
+from operator import or_
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
@@ -168,7 +169,16 @@ def lower_gemm(
     size, wide = problem.dtype.itemsize, problem.d_dtype.itemsize
     for axis, offsets in grids(axes, (size, size, wide, wide)):
         a_batch, b_batch, c_batch, d_batch = axis.strides
-        whole = replace(known, batch=axis.extent, a_batch=a_batch, b_batch=b_batch, c_batch=c_batch, d_batch=d_batch)
+        moved = (offset for a_to, b_to, _, d_to in offsets for offset in (a_to, b_to, d_to))
+        whole = replace(
+            known,
+            batch=axis.extent,
+            a_batch=a_batch,
+            b_batch=b_batch,
+            c_batch=c_batch,
+            d_batch=d_batch,
+            base_align=lowest_bit(reduce(or_, (*starts, *moved)), (), 1),
+        )
         found.append(SubProblem(whole, offsets))
     return tuple(found)
 

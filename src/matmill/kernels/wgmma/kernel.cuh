@@ -34,7 +34,7 @@ using Shared = matmill::WgmmaShared<Tile>;
 using Slot = matmill::PipelineSlot<Tile::STAGES>;
 using Schedule = matmill::WgmmaSchedule<Tile, Config::GROUP_M>;
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
-using Outputs = matmill::WgmmaOutputs<Scalar, Out, Config>;
+using Outputs = matmill::GemmResult<Scalar, Out, Config>;
 
 constexpr bool IN_CLUSTER = Tile::CLUSTER > 1;
 

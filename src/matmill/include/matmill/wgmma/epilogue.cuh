@@ -7,10 +7,10 @@
 // is swizzled so that stmatrix meets no bank conflict, and so that TMA takes it.
 #pragma once
 
+#include "matmill/gemm/result.cuh"
 #include "matmill/ptx/barrier.cuh"
 #include "matmill/ptx/stmatrix.cuh"
 #include "matmill/ptx/tma.cuh"
-#include "matmill/wgmma/result.cuh"
 #include "matmill/wgmma/tile.cuh"
 
 namespace matmill {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +19,14 @@ class Stream:
     """``vectors`` of 16 bytes, ``passes`` times over, by ``blocks`` blocks.
 
     Reading writes the sum of each thread's words as uint32, modulo 2**32. Writing fills all words with ``value``.
+    Moving reads ``vectors`` and writes ``written``, which is at least 1.
     """
 
     vectors: int
     blocks: int
     passes: int = 1
     value: int = 0
+    written: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -48,6 +50,10 @@ def _write(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Ar
     return (operands.d, np.int64(problem.vectors), np.uint32(problem.value))
 
 
+def _move(problem: Stream, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    return (operands.a, operands.d, np.int64(problem.vectors), np.int64(problem.written))
+
+
 _CONFIG = Config.of(THREADS=256, DEPTH=4, BYPASS_L1=0)
 
 READ: Kernel[Stream] = Kernel("stream_read", __name__, _CONFIG, _geometry, _read, always)
@@ -58,6 +64,17 @@ READ_L2: Kernel[Stream] = READ.with_config(_CONFIG.replace(BYPASS_L1=1))
 _ORDERLY = _CONFIG.replace(DEPTH=1)
 COPY: Kernel[Stream] = Kernel("stream_copy", __name__, _ORDERLY, _geometry, _copy, always)
 WRITE: Kernel[Stream] = Kernel("stream_write", __name__, _ORDERLY, _geometry, _write, always)
+MOVE: Kernel[Stream] = Kernel("stream_move", __name__, _ORDERLY, _geometry, _move, always)
+
+
+def moved(read: int, written: int) -> Stream:
+    """A stream that reads and writes at least so many bytes, a vector of each to a thread.
+
+    >>> moved(1000, 5000)
+    Stream(vectors=63, blocks=2, passes=1, value=0, written=313)
+    """
+    vectors, stored = ceil_div(read, VECTOR), ceil_div(written, VECTOR)
+    return replace(orderly(max(vectors, stored)), vectors=vectors, written=stored)
 
 
 def orderly(vectors: int) -> Stream:

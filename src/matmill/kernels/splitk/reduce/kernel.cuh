@@ -6,21 +6,13 @@
 // diagonal only. BIAS: what the bias is added along; ACTIVATION: the one to apply. FLOAT32_D: C and D are float32 where
 // Scalar is narrower. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may
 // declare them constant, as __restrict__ would.
-#include "matmill/dtype/activation.cuh"
+#include "matmill/gemm/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/splitk/reduce.cuh"
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
 
-template <bool FLOAT32_D>
-struct ResultOf {
-  using Type = Scalar;
-};
-template <>
-struct ResultOf<true> {
-  using Type = float;
-};
-using Result = ResultOf<Config::FLOAT32_D != 0>::Type;
+using Result = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using ResultNumber = matmill::NumberOf<Result>;
 
 extern "C" __global__ void __launch_bounds__(Sum::THREADS) splitk_reduce(PARAMETERS) {

@@ -1,4 +1,4 @@
-// One output of the warp-specialised product: activation(alpha * sum + beta * C + bias).
+// One output of a product whose kernel has the epilogue: activation(alpha * sum + beta * C + bias).
 #pragma once
 
 #include "matmill/dtype/activation.cuh"
@@ -18,31 +18,31 @@ struct ResultOf<Scalar, true> {
 
 // Of one product of a batch. C has D's type Out, the bias that of A and B.
 template <class Scalar, class Out, class Config>
-struct WgmmaOutputs {
+struct GemmResult {
   static constexpr bool PLAIN =
       Config::HAS_C == 0 && Config::BIAS == NO_BIAS && Config::ACTIVATION == NO_ACTIVATION;  // alpha * sum
   const Out* C;
   const Scalar* bias;
   Index c_row, c_column, bias_stride;
-  float alpha, beta;
+  Acc alpha, beta;
   int m, n;
 
-  __device__ __forceinline__ float bias_of(int index, int extent) const {
-    return index < extent ? NumberOf<Scalar>::up(bias[index * bias_stride]) : 0.0f;
+  __device__ __forceinline__ Acc bias_of(int index, int extent) const {
+    return index < extent ? NumberOf<Scalar>::up(bias[index * bias_stride]) : Acc(0);
   }
 
   // What column biases add to a row.
-  __device__ __forceinline__ float of_row(int row) const {
-    return Config::BIAS == COLUMN_BIAS ? bias_of(row, m) : 0.0f;
+  __device__ __forceinline__ Acc of_row(int row) const {
+    return Config::BIAS == COLUMN_BIAS ? bias_of(row, m) : Acc(0);
   }
 
   // What row biases add to a column.
-  __device__ __forceinline__ float of_column(int column) const {
-    return Config::BIAS == ROW_BIAS ? bias_of(column, n) : 0.0f;
+  __device__ __forceinline__ Acc of_column(int column) const {
+    return Config::BIAS == ROW_BIAS ? bias_of(column, n) : Acc(0);
   }
 
-  __device__ __forceinline__ float operator()(float sum, int row, int column, float added) const {
-    float x = alpha * sum;
+  __device__ __forceinline__ Acc operator()(Acc sum, int row, int column, Acc added) const {
+    Acc x = alpha * sum;
     if constexpr (Config::HAS_C) {  // otherwise beta is 0, and C may hold NaN, or not exist
       if (row < m && column < n) x = blend(alpha, sum, beta, NumberOf<Out>::up(C[row * c_row + column * c_column]));
     }
