@@ -13,7 +13,7 @@ from typing import Any, Self
 from matmill.config import Config
 from matmill.dtypes import BITS, ELEMENTWISE, DType
 from matmill.jit.compile import Binary, compile_source
-from matmill.jit.source import generate
+from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
 from matmill.ladder.hgemm import HGEMM
@@ -93,6 +93,19 @@ class KernelCompiler:
         """All that ``kernel`` launches, with binaries; those of launches around it are few, and compiled here."""
         self.binary(kernel, problem.dtype)
         return binaries(kernel, problem, operands, self._target)
+
+
+def compile_sources(sources: Iterable[Source], target: str) -> int:
+    """Compiles translation units into the cache on disk, by as many processes as there are cores; counts them."""
+    needed = {one.digest: (one, target) for one in sources}
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        for _ in pool.imap_unordered(_compile_one, needed.values(), chunksize=4):
+            pass
+    return len(needed)
+
+
+def _compile_one(asked: tuple[Source, str]) -> None:
+    compile_source(*asked)
 
 
 def _binary(package: str, constants: tuple[tuple[str, int], ...], dtype: str, target: str) -> Binary:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.gemm import tiles, wgmma_tiles
+from lab.gemm import shapes, tiles, wgmma_tiles
 from lab.inner.search import read as read_inner
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
 from matmill.bench.problems.inner import layout_of
-from matmill.cost import hgemm, inner, transpose_add, wgmma
+from matmill.cost import hgemm, inner, short_k, transpose_add, wgmma
 from matmill.problem import Geam
 
 
@@ -66,6 +66,23 @@ MODELS: dict[str, Fitted] = {
         ),
         read_inner,
         layout_of,
+    ),
+    "short_k": Fitted(
+        Model(
+            short_k.DEFAULT,
+            short_k.demand,
+            short_k.times,
+            Path(short_k.__file__),
+            {
+                "stream_share": (0.5, 1.0),
+                "narrow": (1.0, 8.0),
+                "one_stage": (0.2, 1.0),
+                "term": (1.0, 2.0),
+                "overlap": (1.0, 16.0),
+            },
+        ),
+        shapes.read,
+        tiles.alignment_of,
     ),
     "transpose_add": Fitted(
         Model(

@@ -14,6 +14,8 @@ from matmill.config import Config
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import hgemm as hgemm_cost
 from matmill.cost import inner as inner_cost
+from matmill.cost import short_k as short_k_cost
+from matmill.cost import thin as thin_cost
 from matmill.cost import transpose_add as transpose_add_cost
 from matmill.cost import wgmma as wgmma_cost
 from matmill.kernel import Kernel, P
@@ -22,6 +24,10 @@ from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space_where_long
+from matmill.kernels.short_k import SHORT_K
+from matmill.kernels.short_k import space as short_k_space
+from matmill.kernels.thin import THIN
+from matmill.kernels.thin import space as thin_space
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_slim import space as slim_space
@@ -71,7 +77,9 @@ PRODUCTION: tuple[Production[Gemm], ...] = (
     Production(GEMM, space_where_wide, gemm_cost.explain),
     Production(HGEMM, hgemm_space, hgemm_cost.explain),
     Production(WGMMA, wgmma_space, wgmma_cost.explain),
+    Production(SHORT_K, short_k_space, short_k_cost.explain),
     Production(INNER, space_where_long, inner_cost.explain),
+    Production(THIN, thin_space, thin_cost.explain),
 )
 
 #: Kernels for transpose-add, whatever the operands' strides.

@@ -343,6 +343,6 @@ def test_repacked_views_of_any_kind(
 
 def test_on_a_gpu_without_asynchronous_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arches, "DEFAULT", "t4")
-    a, b = drawn(0, 140, 140), drawn(1, 140, 140)
-    assert choose(Gemm(140, 140, 140, dtype=ALL["float16"]), ARCHES["t4"]).kernel.entry == "hgemm"
+    a, b = drawn(0, 140, 540), drawn(1, 540, 140)
+    assert choose(Gemm(140, 140, 540, dtype=ALL["float16"]), ARCHES["t4"]).kernel.entry == "hgemm"
     assert reference.check(emulated(a, b[:, 3:]), a, b[:, 3:]).ok

@@ -41,9 +41,9 @@ def test_what_is_chosen_is_what_a_call_would_run(capsys: pytest.CaptureFixture[s
 
 
 def test_layouts_and_batches_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
-    (plain,) = _asked(capsys, "matmul", "7x96x40", "7x40x64")["stages"]
-    assert plain["problem"] == "7 x 96x64x40 float32"
-    (transposed,) = _asked(capsys, "matmul", "96x40T", "40x64")["stages"]
+    (plain,) = _asked(capsys, "matmul", "7x96x640", "7x640x64")["stages"]
+    assert plain["problem"] == "7 x 96x64x640 float32"
+    (transposed,) = _asked(capsys, "matmul", "96x640T", "640x64")["stages"]
     assert transposed["best"]["config"]["A_ALONG_K"] == 0 != plain["best"]["config"]["A_ALONG_K"]
     (gram,) = _asked(capsys, "inner", "3x1e7", "--gram")["stages"]
     assert (gram["best"]["kernel"], gram["best"]["config"]["GRAM"]) == ("inner", 1)

@@ -14,6 +14,7 @@ from matmill.kernel import AuxLaunch, Kernel, Program
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.inner import INNER
+from matmill.kernels.thin import THIN
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose_small import TRANSPOSE_SMALL
@@ -23,6 +24,7 @@ KERNELS: dict[str, tuple[Kernel[Any], DType]] = {
     "inner": (INNER, F32),
     "gemm": (GEMM, F32),
     "hgemm": (HGEMM, F16),
+    "thin": (THIN, F32),
     "transpose_add": (TRANSPOSE_ADD, F32),
     "transpose_slim": (TRANSPOSE_SLIM, F32),
     "transpose_small": (TRANSPOSE_SMALL, F32),

@@ -13,12 +13,14 @@ from matmill.config import Config
 from matmill.kernel import Kernel, ceil_div
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.short_k import SHORT_K
 from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Geam, Gemm
 from matmill.registry import Production
 from matmill.tiling import simt
 from matmill.tiling import wgmma as hopper
 from matmill.tiling.mma import repacked
+from matmill.tiling.short_k import staging
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
     tiles, blocks = count(problem, config)
     slots = arch.sms // blocks
     rounds = ceil_div(tiles, slots)
-    made = rounds * slots * blocks * config["BM"] * config["BN"]
+    made = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
     useful = problem.batch * problem.m * problem.n * slices(config) / made
     return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful)
 
@@ -137,41 +139,55 @@ def _of_clusters(problem: Gemm, config: Config) -> tuple[int, int]:
     return hopper.work_tiles(launched, config), config["CLUSTER_M"] * config["CLUSTER_N"]
 
 
+def _of_groups(problem: Gemm, config: Config) -> tuple[int, int]:
+    return staging(problem, config).work_tiles, 1
+
+
 #: Work tiles of the kernels that compute tiles of D, and the blocks that share each.
 _WORK_TILES: dict[str, Callable[[Gemm, Config], tuple[int, int]]] = {
     GEMM.entry: _of_blocks,
     HGEMM.entry: _of_blocks,
     WGMMA.entry: _of_clusters,
+    SHORT_K.entry: _of_groups,
 }
-
-
-def value(config: Config, name: str, default: int = 0) -> int:
-    """A constant that not every kernel has."""
-    return dict((*config.constants, *config.launch)).get(name, default)
 
 
 def slices(config: Config) -> int:
     """Split-K slices."""
-    return value(config, "SPLIT_K", 1)
+    return config.get("SPLIT_K", 1)
 
 
 def tile(one: Candidate) -> tuple[object, ...]:
     """What makes up the tile of a configuration; of a kernel without tiles of D all of its constants."""
     if one.waves is None:
         return one.config.constants
-    names = ("BM", "BN", "BK", "STAGES", "PINGPONG", "CLUSTER_M", "CLUSTER_N", "WARPS_M", "WARPS_N", "SLICES")
-    return tuple(value(one.config, name) for name in names)
+    names = (
+        "PRODUCTS",
+        "BM",
+        "BN",
+        "BK",
+        "TM",
+        "TN",
+        "STAGES",
+        "PINGPONG",
+        "CLUSTER_M",
+        "CLUSTER_N",
+        "WARPS_M",
+        "WARPS_N",
+        "SLICES",
+    )
+    return tuple(one.config.get(name) for name in names)
 
 
 def exchanged(one: Candidate) -> int:
     """1 where A and B are exchanged."""
-    return value(one.config, "EXCHANGED")
+    return one.config.get("EXCHANGED")
 
 
 def copied(config: Config) -> tuple[str, ...]:
     """The caller's matrices that a configuration repacks."""
     names = repacked(config)
-    return tuple(sorted("AB"["BA".index(name)] for name in names)) if value(config, "EXCHANGED") else names
+    return tuple(sorted("AB"["BA".index(name)] for name in names)) if config.get("EXCHANGED") else names
 
 
 def label(config: Config) -> str:
@@ -182,17 +198,27 @@ def label(config: Config) -> str:
     >>> label(GEMM.config.launched(SPLIT_K=4))
     '128x256x8, 2x4 warps, split-K 4'
     """
+    if "BK" not in config:  # all of k
+        return _of_all_k(config)
     said = "x".join(str(config[name]) for name in ("BM", "BN", "BK"))
-    cluster = value(config, "CLUSTER_M", 1), value(config, "CLUSTER_N", 1)
+    cluster = config.get("CLUSTER_M", 1), config.get("CLUSTER_N", 1)
     parts = [
-        f"{said} pingpong" if value(config, "PINGPONG") else said,
-        f"{config['WARPS_M']}x{config['WARPS_N']} warps" if value(config, "WARPS_M") else "",
+        f"{said} pingpong" if config.get("PINGPONG") else said,
+        f"{config['WARPS_M']}x{config['WARPS_N']} warps" if config.get("WARPS_M") else "",
         f"clusters of {cluster[0]}x{cluster[1]}" if cluster != (1, 1) else "",
-        "exchanged" if value(config, "EXCHANGED") else "",
+        "exchanged" if config.get("EXCHANGED") else "",
         f"split-K {slices(config)}" if slices(config) > 1 else "",
         f"{' and '.join(copied(config))} repacked" if copied(config) else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _of_all_k(config: Config) -> str:
+    """A configuration whose work tiles have all of k; tiles of 16 rows and more are those of warps."""
+    products = f"{config['PRODUCTS']} products of " if config["PRODUCTS"] > 1 else ""
+    who, threads = ("warps", config["THREADS"] // 32) if config["TM"] >= 16 else ("threads", config["THREADS"])
+    stages = "two stages" if config["STAGES"] == 2 else "one stage"
+    return f"{products}{config['BM']}x{config['BN']}, {threads} {who} of {config['TM']}x{config['TN']}, {stages}"
 
 
 def described(one: Candidate, chosen: Candidate) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from matmill.analysis.candidates import Candidate, copied, exchanged, slices, tile, value
+from matmill.analysis.candidates import Candidate, copied, exchanged, slices, tile
 from matmill.config import Config
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.wgmma import WGMMA
@@ -134,9 +134,9 @@ def _said(name: str, one: Candidate, chosen: Candidate) -> str:
 
 def _epilogue(config: Config, chosen: Config) -> str:
     """Why the epilogues of a configuration take longer."""
-    if value(chosen, "PINGPONG") and not value(config, "PINGPONG"):
+    if chosen.get("PINGPONG") and not config.get("PINGPONG"):
         return "epilogues that no other tile's main loop hides"
-    if value(chosen, "STAGED") and not value(config, "STAGED"):
+    if chosen.get("STAGED") and not config.get("STAGED"):
         return "epilogues that store without staging in shared memory"
     return "longer epilogues"
 
@@ -153,7 +153,7 @@ def _loop(one: Candidate, chosen: Candidate) -> str:
         if not said and _reuse(one.config) < _reuse(chosen.config):
             reuse = f"{_reuse(one.config):.0f} FMAs for each element that a tile loads, the choice"
             said.append(f"{reuse} {_reuse(chosen.config):.0f}")
-    if value(one.config, "CLUSTER_M", 1) * value(one.config, "CLUSTER_N", 1) > 1:
+    if one.config.get("CLUSTER_M", 1) * one.config.get("CLUSTER_N", 1) > 1:
         said.append("blocks of a cluster wait for each other")
     if not said:
         said += _pace(one, chosen)

@@ -21,6 +21,7 @@ from matmill.cost.hgemm import repacked_bytes, repacked_lines
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import repacked, repacked_matrix
+from matmill.tiling.simt import VECTOR_BYTES
 from matmill.tiling.wgmma import ROWS, SPAN, as_launched, runs, work_tiles
 
 #: Split-K slices that the threads of the last launch add in one step.
@@ -39,6 +40,8 @@ class Constants:
     #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
     read_share: float = 0.603
     copy_share: float = 1.0
+    #: How many bytes each byte of D costs that TMA does not store: rows that do not start on 16 bytes.
+    narrow: float = 4.0
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
     mma_share: float = 0.846
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
@@ -76,8 +79,8 @@ class Demand:
     delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
     are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
     whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary stores, or are stored
-    directly. Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of repacking; launches, steps and
-    bytes of the partial sums.
+    directly. Of the whole GPU: the least ``bytes``, those of D that TMA does not store; launches, bytes and cache lines
+    of repacking; launches, steps and bytes of the partial sums.
     """
 
     multiply: float
@@ -93,6 +96,7 @@ class Demand:
     ordinary: float
     direct: float
     bytes: float
+    narrow_bytes: float
     repacked: float
     repacked_bytes: float
     repacked_lines: float
@@ -179,7 +183,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
     epilogue = own * shown / asked.hz
     compute = main_loop + epilogue + c.latency / asked.hz
-    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
+    memory = (asked.bytes + (c.narrow - 1) * asked.narrow_bytes) / (c.read_share * asked.bytes_per_s)
     together = (compute**p + memory**p) ** (1 / p)
     moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
     looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
@@ -220,6 +224,13 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         ordinary=outputs * (not direct and not config["D_TMA"]),
         direct=outputs * direct,
         bytes=float(problem.least_bytes),
+        narrow_bytes=float(
+            (not config["D_TMA"] and slices == 1 and problem.d_align < VECTOR_BYTES)
+            * problem.batch
+            * problem.m
+            * problem.n
+            * problem.d_dtype.itemsize
+        ),
         repacked=float(bool(copies)),
         repacked_bytes=float(sum(repacked_bytes(one) for one in copies.values())),
         repacked_lines=float(sum(repacked_lines(one) for one in copies.values())),

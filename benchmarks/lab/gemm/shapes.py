@@ -1,0 +1,103 @@
+"""The records of ``benchmarks/shapes.py``, read back for the model of the kernel for a short k and for the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from lab.model_fit import Found
+from matmill.analysis.candidates import label
+from matmill.config import Config
+from matmill.dtypes import ALL, DType
+from matmill.kernels.short_k import SHORT_K
+from matmill.kernels.thin import THIN
+from matmill.problem import Gemm
+
+#: Entries of a record's seconds that are no configurations.
+LIBRARY, FLOOR = "torch.matmul", "moving the bytes"
+#: FLOP/s that an H200 reaches on random data: tensor cores in 16 bits, FMA units, tensor cores in float64.
+PEAKS = {"float16": 790e12, "bfloat16": 790e12, "float32": 60e12, "float64": 60e12}
+
+
+def packed(m: int, n: int, k: int, dtype: DType, *, batch: int = 1, layouts: str = "nn") -> Gemm:
+    """A problem of packed matrices; ``layouts`` are those of A and B: n for rows, t for columns that are contiguous.
+
+    >>> packed(8, 16, 20, ALL["float16"], layouts="nt").b_align
+    8
+    """
+    size, a, b = dtype.itemsize, layouts[0], layouts[1]
+    pitches = (k if a == "n" else m, n if b == "n" else k, n)
+    a_align, b_align, d_align = (gcd(16, pitch * size) for pitch in pitches)
+    return Gemm(
+        m, n, k, dtype, batch,
+        a_strides=(k, 1) if a == "n" else (1, m), b_strides=(n, 1) if b == "n" else (1, k),
+        a_align=a_align, b_align=b_align, d_align=d_align, a_start_align=16, b_start_align=16, base_align=16,
+    )  # fmt: skip
+
+
+def config_of(name: str) -> Config:
+    """The configuration that a record names, after its kernel.
+
+    >>> config_of(f"short_k {SHORT_K.config}") == SHORT_K.config
+    True
+    """
+    values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split()[1:])}
+    launched = {key: values.pop(key) for key, _ in SHORT_K.config.launch}
+    return Config.of(**values).launched(**launched)
+
+
+def floor_of(record: Mapping[str, Any]) -> float:
+    """Seconds that no kernel is far below: moving the bytes, with its launch, or the FLOP at the peak."""
+    flops = 2 * record["batch"] * record["m"] * record["n"] * record["k"]
+    return float(max(record["seconds"][FLOOR], flops / PEAKS[record["dtype"]]))
+
+
+def in_words(name: str, dtype: str) -> str:
+    """The kernel and the tile of a configuration that a record names, for elements of a type.
+
+    >>> in_words(f"short_k {SHORT_K.config}", "float32")
+    'short_k: 64x64, threads of 8x8, two stages, quads'
+    >>> in_words("inner MMA=0", "float32")
+    'inner'
+    """
+    entry, _, constants = name.partition(" ")
+    pairs = (word.partition("=") for word in constants.split())
+    config = Config.of(**{key: int(value) for key, _, value in pairs})
+    if entry == SHORT_K.entry:
+        return f"{entry}: {_short_k_in_words(config, ALL[dtype])}"
+    if entry == THIN.entry:
+        slices = f", split-K {config['SPLIT_K']}" if config["SPLIT_K"] > 1 else ""
+        return f"{entry}: {config['ROWS']} rows a lane, k divided among {config['WARPS_K']} of 8 warps{slices}"
+    return f"{entry}: {label(config)}" if all(side in config for side in ("BM", "BN", "BK")) else entry
+
+
+def _short_k_in_words(config: Config, dtype: DType) -> str:
+    tile = f"{config['BM']}x{config['BN']}"
+    workers = "warps" if dtype.itemsize == 2 else "threads"
+    parts = [
+        f"{config['PRODUCTS']} products of {tile}" if config["PRODUCTS"] > 1 else tile,
+        f"{workers} of {config['TM']}x{config['TN']}",
+        "two stages" if config["STAGES"] == 2 else "",
+        "B kept" if config["KEEP_B"] else "",
+        "one run" if config["A_ONE_RUN"] or config["B_ONE_RUN"] else "",
+        "quads" if config["QUADS"] else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
+    """The problems of records that the kernel was timed on. Every fourth one judges."""
+    records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
+    timed = [record for record in records if any(name.startswith("short_k ") for name in record["seconds"])]
+    return [_found(record, "judge" if index % 4 == 3 else "fit") for index, record in enumerate(timed)]
+
+
+def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
+    own = {name: seconds for name, seconds in record["seconds"].items() if name.startswith("short_k ")}
+    sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
+    problem = packed(*sizes, batch=record["batch"], layouts=record["layouts"])
+    configs, library = tuple(map(config_of, own)), record["seconds"][LIBRARY]
+    return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(own.values()), library=library)

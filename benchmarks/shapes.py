@@ -1,0 +1,289 @@
+"""Time products of every shape beside torch.matmul and beside moving as many bytes, on one GPU.
+
+    python benchmarks/shapes.py --out benchmarks/results/shapes_h200.json --seconds 300
+
+Batches of small products, tall times small, outer products, few rows, sizes off the tile grid, float32 squares. Of each
+kernel the configurations with the least predicted time are timed, ``--each`` of them, or ``--every`` one. All are
+compiled first, by as many processes as there are cores. Each result is compared with float64 in products and rows drawn
+at random. Then the configurations, torch.matmul and a kernel that reads and writes as many bytes as the product needs
+run interleaved with a cold L2. The record is written after each problem; no problem is begun after ``--seconds``. Exits
+with 1 where a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.compiler import compile_sources
+from lab.enqueue import enqueuer
+from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, packed
+from matmill.arch import get
+from matmill.bench.environment import describe
+from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
+from matmill.choose import choose
+from matmill.dtypes import ALL, F32, DType
+from matmill.jit.compile import compile_source
+from matmill.jit.source import Source, generate
+from matmill.jit.steps import binaries
+from matmill.kernel import GemmOperands, Kernel
+from matmill.kernels.probe import buffers
+from matmill.kernels.probe.stream import MOVE, moved
+from matmill.launch import Pointer
+from matmill.problem import Gemm
+from matmill.registry import PRODUCTION
+from matmill.runtime.gpu import GPU
+
+#: Products that are drawn at random.
+_DRAWN, _SEED = 60, 24
+#: Rows of a result that are checked; a batch is checked in so many products.
+_CHECKED = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """A product of packed matrices; ``layouts`` are those of A and B: n for rows, t for columns that are contiguous."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    batch: int = 1
+    layouts: str = "nn"
+
+    @property
+    def problem(self) -> Gemm:
+        """With the alignment that packed rows or columns have."""
+        return packed(self.m, self.n, self.k, self.dtype, batch=self.batch, layouts=self.layouts)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """How a record names it."""
+        return {
+            "kind": self.kind, "batch": self.batch, "m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name,
+            "layouts": self.layouts,
+        }  # fmt: skip
+
+
+_TWO, _EVERY = ("bfloat16", "float32"), tuple(ALL)
+#: Class, types, sizes m, n and k, products of a batch, and layouts.
+_CLASSES: tuple[tuple[str, tuple[str, ...], tuple[tuple[int, int, int], ...], int, str], ...] = (
+    ("batched", _TWO, ((8, 8, 8), (16, 16, 16), (17, 17, 17), (32, 32, 32)), 20000, "nn"),
+    ("batched", _TWO, ((64, 64, 64), (100, 100, 100)), 4000, "nn"),
+    ("batched", _EVERY, ((54, 10, 14),), 3800, "nn"),
+    ("batched", _EVERY, ((24, 48, 31),), 5000, "nt"),
+    ("batched", _EVERY, ((128, 5, 77),), 2000, "tn"),
+    ("tall", _TWO, tuple((10**6, n, 64) for n in (1, 4, 16, 17, 64)), 1, "nn"),
+    ("outer", _TWO, tuple((8192, 8192, k) for k in (8, 17, 32, 64, 100)), 1, "nn"),
+    ("few rows", _TWO, tuple((m, n, 4096) for m in (1, 4, 16, 64, 128) for n in (4096, 14336)), 1, "nt"),
+    ("few rows", _EVERY, ((3, 5000, 3001),), 1, "nn"),
+    ("few rows", _TWO, ((1, 4096, 4096), (8, 14336, 4096), (404, 3, 2157), (100000, 8, 600)), 1, "nn"),
+    ("ragged", _TWO, ((2040, 2056, 2056), (4104, 4104, 4104), (1000, 3000, 520), (344, 5128, 1032)), 1, "nn"),
+    (
+        "short k",
+        _TWO,
+        ((633, 7007, 22), (3191, 4530, 33), (833, 890, 36), (1497, 3907, 103), (7604, 22, 44), (516, 21, 223)),
+        1,
+        "nn",
+    ),
+    (
+        "small",
+        _TWO,
+        ((8, 8, 8), (16, 8, 40), (32, 32, 32), (64, 64, 8), (64, 64, 64), (120, 70, 50), (13, 75, 190)),
+        1,
+        "nn",
+    ),
+    ("squares", ("float32",), tuple((side, side, side) for side in (2048, 4096, 8192)), 1, "nn"),
+    ("squares", ("float64",), tuple((side, side, side) for side in (1024, 1536, 2048)), 1, "nn"),
+)
+
+
+def tasks() -> Iterator[Task]:
+    """Every problem, class by class."""
+    for kind, dtypes, sizes, batch, layouts in _CLASSES:
+        yield from (Task(kind, *size, ALL[name], batch, layouts) for name in dtypes for size in sizes)
+    yield from _random()
+
+
+def _random() -> Iterator[Task]:
+    """Products of any size, alone and in batches, whose k is short for at least half of them."""
+    draw = random.Random(_SEED)  # noqa: S311 — sizes, no secrets
+
+    def size(low: float, high: float) -> int:
+        return int(2 ** draw.uniform(low, high))
+
+    for index in range(_DRAWN):
+        batch = size(4, 12) if index % 3 == 0 else 1
+        m, n, k = (size(2, 7.5) for _ in range(3)) if batch > 1 else (size(2, 12), size(2, 12), size(2, 9.5))
+        if index % 4 == 1:
+            m, n, k = (max(8, extent // 8 * 8) for extent in (m, n, k))
+        layouts = draw.choice("nnt") + draw.choice("nnt")
+        yield Task("random", m, n, k, ALL[_EVERY[index % len(_EVERY)]], batch, layouts)
+
+
+def kernels(problem: Gemm, each: int, every: str) -> list[Kernel[Gemm]]:
+    """The chosen kernel, and of every production kernel the ``each`` configurations that are predicted to be fastest.
+
+    Of the kernel called ``every`` all configurations.
+    """
+    arch = get("h200")
+    found = [choose(problem, arch).kernel]
+    for production in PRODUCTION:
+        legal = sorted(production.legal(problem, arch), key=lambda one: production.predict(problem, one.config, arch))
+        some = legal if production.kernel.entry == every else legal[:each]
+        found += [kernel for kernel in some if (kernel.entry, kernel.config) not in _named(found)]
+    return found
+
+
+def _named(found: list[Kernel[Gemm]]) -> set[tuple[str, Any]]:
+    return {(one.entry, one.config) for one in found}
+
+
+def sources(task: Task, each: int, every: str) -> Iterator[Source]:
+    """The translation units of all launches."""
+    a, b, d, workspace = (Pointer(name, 256) for name in ("A", "B", "D", "workspace"))
+    operands = GemmOperands(a, b, d, d, workspace=workspace)
+    for kernel in kernels(task.problem, each, every):
+        for program, _ in kernel.steps(task.problem, operands):
+            yield generate(program, task.dtype)
+
+
+class Measurement:
+    """One task on the GPU: its matrices as torch's tensors, checks, and times."""
+
+    def __init__(self, gpu: GPU, clock: Clock, task: Task) -> None:
+        import torch  # noqa: PLC0415 — the usage needs no GPU
+
+        self.torch, self.gpu, self.clock, self.task = torch, gpu, clock, task
+        kind, batch = getattr(torch, task.dtype.name), (task.batch,) if task.batch > 1 else ()
+
+        def matrix(rows: int, columns: int, order: str) -> Any:
+            if order == "n":
+                return torch.randn(*batch, rows, columns, device="cuda", dtype=kind)
+            return torch.randn(*batch, columns, rows, device="cuda", dtype=kind).transpose(-1, -2)
+
+        self.a, self.b = matrix(task.m, task.k, task.layouts[0]), matrix(task.k, task.n, task.layouts[1])
+        self.d = torch.empty(*batch, task.m, task.n, device="cuda", dtype=kind)
+        self.theirs = torch.empty_like(self.d)
+        torch.matmul(self.a, self.b, out=self.theirs)
+        self.rows = torch.randint(0, task.m, (_CHECKED,), device="cuda")
+        self.rows[0], self.rows[-1] = 0, task.m - 1
+        self.of = torch.randint(0, task.batch, (64,), device="cuda") if batch else None
+        a, b = self._some(self.a), self.b if self.of is None else self.b[self.of]
+        self.expected = a.double() @ b.double()
+        sums = a.double().abs() @ b.double().abs() * (max(task.k, 16) * self.summed.eps)
+        self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
+
+    @property
+    def summed(self) -> Any:
+        """What is known of the type that products are summed in."""
+        return self.torch.finfo(getattr(self.torch, self.task.dtype.accumulator.name))
+
+    def _some(self, matrices: Any) -> Any:
+        """The checked rows of the checked products."""
+        return matrices[self.rows] if self.of is None else matrices[self.of][:, self.rows]
+
+    def excess(self, d: Any) -> float:
+        """The largest error over its limit in the checked rows; infinite where D has a number that is not finite."""
+        error = ((self._some(d).double() - self.expected).abs() / self.limit).max().item()
+        return float(error) if bool(self.torch.isfinite(d).all()) else float("inf")
+
+    def error(self, d: Any) -> float:
+        """The root of the mean square error over that of the results."""
+        difference = self._some(d).double() - self.expected
+        return float((difference.square().mean() / self.expected.square().mean()).sqrt())
+
+    def run(self, wanted: list[Kernel[Gemm]]) -> dict[str, Any]:
+        """Seconds of each configuration, of the library and of moving the bytes, and the errors of the first and it."""
+        problem, torch = self.task.problem, self.torch
+        room = max(kernel.workspace(problem) for kernel in wanted)
+        workspace = torch.empty(room + 16, device="cuda", dtype=torch.uint8)
+        a, b, d = (Pointer(name, one.data_ptr()) for name, one in (("A", self.a), ("B", self.b), ("D", self.d)))
+        operands = GemmOperands(a, b, d, d, workspace=Pointer("workspace", workspace.data_ptr()))
+        competitors: list[Competitor] = []
+        errors: dict[str, float] = {}
+        for kernel in wanted:
+            launch = enqueuer(self.gpu, binaries(kernel, problem, operands, self.gpu.arch.target))
+            self.d.fill_(float("nan"))
+            torch.cuda.synchronize()
+            launch(self.clock.stream)
+            torch.cuda.synchronize()
+            excess = self.excess(self.d)
+            if not excess <= 1:
+                sys.exit(f"{self.task.key}, {kernel.entry} {kernel.config}: {excess:.3g} of the allowed error")
+            competitors.append(Competitor(f"{kernel.entry} {kernel.config}", launch))
+            errors.setdefault("chosen", self.error(self.d))
+        errors[LIBRARY] = self.error(self.theirs)
+        competitors.append(Competitor(LIBRARY, self._library))
+        competitors.append(Competitor(FLOOR, self._moving()))
+        timings = self.clock.compare(competitors, seconds_each=0.004, most_rounds=7, settle=0.02)
+        seconds = {one.name: timing.median for one, timing in zip(competitors, timings, strict=True)}
+        return {"chosen": competitors[0].name, "seconds": seconds, "errors": errors}
+
+    def _library(self, stream: StreamHandle) -> None:
+        with self.torch.cuda.stream(self.torch.cuda.ExternalStream(stream.address)):
+            self.torch.matmul(self.a, self.b, out=self.theirs)
+
+    def _moving(self) -> Any:
+        problem, torch = self.task.problem, self.torch
+        written = self.d.numel() * problem.d_dtype.itemsize
+        stream = moved(problem.least_bytes - written, written)
+        self.source = torch.zeros(4 * stream.vectors, device="cuda", dtype=torch.int32)
+        self.target = torch.zeros(4 * stream.written, device="cuda", dtype=torch.int32)
+        pointers = (Pointer(name, one.data_ptr()) for name, one in (("A", self.source), ("D", self.target)))
+        launch = MOVE.launch(stream, buffers(*pointers))
+        return enqueuer(self.gpu, [(compile_source(generate(MOVE, F32), self.gpu.arch.target), launch)])
+
+
+def main() -> None:
+    """Measures all problems until the time is over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the record, written after each problem")
+    parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
+    parser.add_argument("--each", type=int, default=1, help="configurations of every kernel, default %(default)s")
+    parser.add_argument("--only", default="", help="classes to measure, with commas between them")
+    parser.add_argument("--every", default="", metavar="ENTRY", help="the kernel whose configurations are all timed")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    only = arguments.only.split(",") if arguments.only else None
+    limits = arguments.each, arguments.every
+    todo = [task for task in tasks() if only is None or task.kind in only]
+    count = compile_sources((one for task in todo for one in sources(task, *limits)), get("h200").target)
+    print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
+    gpu = GPU.get(0)
+    records: list[dict[str, Any]] = []
+    with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
+        for task in todo:
+            if time.monotonic() - begin > arguments.seconds:
+                print(f"the time is over: {len(todo) - todo.index(task)} problems are left", flush=True)
+                break
+            records.append({**task.key, **Measurement(gpu, clock, task).run(kernels(task.problem, *limits))})
+            arguments.out.write_text(
+                json.dumps({"environment": describe(gpu=True), "records": records}, indent=1) + "\n"
+            )
+            print(_line(task, records[-1]), flush=True)
+
+
+def _line(task: Task, record: dict[str, Any]) -> str:
+    seconds = dict(record["seconds"])
+    theirs, floor, chosen = seconds[LIBRARY], floor_of(record), seconds[record["chosen"]]
+    best = min(seconds.keys() - {LIBRARY, FLOOR}, key=seconds.__getitem__)
+    errors = record["errors"]
+    error = errors["chosen"] / max(errors[LIBRARY], 1e-30)
+    return (
+        f"{task.kind} {task.problem} {task.layouts}: {chosen * 1e6:.1f} us, theirs {theirs / chosen:.2f}, "
+        f"floor {floor / chosen:.2f} (theirs {floor / theirs:.2f}), error {error:.2f}, "
+        f"{record['chosen'].split()[0]}; best {seconds[best] * 1e6:.1f} {best[:60]}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+// Copies of a work tile's rows or columns of one operand, over the whole of k, to shared memory.
+//
+// A run is a row or column that is contiguous (or has one stride). Its copies are WIDTH elements each. Runs stand `pitch`
+// elements apart in shared memory. ONE_RUN: what a work tile needs of the operand is contiguous as a whole, as packed
+// batches are, and is copied as it is; only its last copy may be shorter than WIDTH.
+#pragma once
+
+#include "matmill/ptx/cp_async.cuh"
+
+namespace matmill {
+
+// n / by for n and by below 2^16, where magic is ceil(2^32 / by), or 0 for by = 1.
+struct Divisor {
+  int by;
+  unsigned magic;
+
+  __device__ __forceinline__ int quotient(int n) const { return magic == 0 ? n : int(__umulhi(unsigned(n), magic)); }
+};
+
+// Of one operand, in elements: from run to run and from element to element in global memory, from a product's last run
+// to the next product's first as compared with another run (`beyond`), and runs of a product.
+struct Runs {
+  long long stride, element_stride, beyond;
+  int count, pitch;
+};
+
+// IRREGULAR: products are not as far apart as their runs would be.
+template <class Scalar, int THREADS, int WIDTH, bool ONE_RUN, bool IRREGULAR>
+struct RunCopy {
+  static constexpr int BYTES = WIDTH * int(sizeof(Scalar));
+  static constexpr int AHEAD = 4;  // loads of elements that cp.async does not copy, in flight
+  static_assert(!ONE_RUN || BYTES == 16, "one run is copied in vectors");
+
+  // A thread's next copy: its element in the run, its run in the product, and where it is.
+  struct Place {
+    int element, run, to;
+    long long from;
+  };
+
+  Place first;
+  Runs runs;
+  int run_length, element_step, run_step, to_step;  // run_length: of all its copies
+  long long from_step;
+
+  // `run_copies` copies make a run.
+  __device__ __forceinline__ RunCopy(const Runs& runs, Divisor run_copies) : runs(runs) {
+    if constexpr (!ONE_RUN) {
+      run_length = run_copies.by * WIDTH;
+      run_step = run_copies.quotient(THREADS);
+      element_step = THREADS * WIDTH - run_step * run_length;
+      from_step = run_step * runs.stride + element_step * runs.element_stride;
+      to_step = run_step * runs.pitch + element_step;
+      const int run = run_copies.quotient(threadIdx.x);
+      first.element = (int(threadIdx.x) - run * run_copies.by) * WIDTH;
+      first.to = run * runs.pitch + first.element;
+      first.from = run * runs.stride + first.element * runs.element_stride;
+      first.run = run;
+      settle(first);
+    }
+  }
+
+  // Starts `copies` copies from `source` to `stage`, of runs that have `length` elements.
+  __device__ __forceinline__ void issue(Scalar* stage, const Scalar* source, int copies, int length) const {
+    if constexpr (ONE_RUN) {
+      const unsigned to = ptx::shared_address(stage);
+#pragma unroll 4
+      for (int v = threadIdx.x; v < copies; v += THREADS) {
+        const int left = (length - v * WIDTH) * int(sizeof(Scalar));
+        ptx::cp_async_src_size<16>(to + v * 16, source + v * WIDTH, min(left, 16));
+      }
+    } else if constexpr (BYTES >= 4) {
+      const unsigned to = ptx::shared_address(stage);
+      Place place = first;
+#pragma unroll 4
+      for (int v = threadIdx.x; v < copies; v += THREADS) {
+        if (place.element < length) ptx::cp_async<BYTES>(to + place.to * int(sizeof(Scalar)), source + place.from);
+        advance(place);
+      }
+    } else {
+      Place next = first;
+      for (int v = threadIdx.x; v < copies; v += AHEAD * THREADS) {
+        Scalar loaded[AHEAD];
+        int to[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+          to[i] = v + i * THREADS < copies && next.element < length ? next.to : -1;
+          if (to[i] >= 0) loaded[i] = source[next.from];
+          advance(next);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+          if (to[i] >= 0) stage[to[i]] = loaded[i];
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void advance(Place& place) const {
+    place.element += element_step;
+    place.run += run_step;
+    place.to += to_step;
+    place.from += from_step;
+    if (place.element >= run_length) {
+      place.element -= run_length;
+      ++place.run;
+      place.to += runs.pitch - run_length;
+      place.from += runs.stride - run_length * runs.element_stride;
+    }
+    settle(place);
+  }
+
+  // Goes on in another product where the runs of one end.
+  __device__ __forceinline__ void settle(Place& place) const {
+    if constexpr (IRREGULAR) {
+      while (place.run >= runs.count) {
+        place.run -= runs.count;
+        place.from += runs.beyond;
+      }
+    }
+  }
+};
+
+}  // namespace matmill

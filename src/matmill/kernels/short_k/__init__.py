@@ -1,0 +1,266 @@
+"""D = activation(alpha * A @ B + beta * C + bias) for a short k: all of it is staged in shared memory at once.
+
+Three kinds of products have a work tile that fits: those of batches of small matrices, of which a work tile is several;
+of a tall matrix and a small one, whose rows stream past a B that stays; and outer products of a few k. Batches that are
+packed are copied, and stored, as one contiguous run of memory, whatever the size of one matrix. float32 and float64 are
+summed by FMAs, 16 bits on tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import ALL, BF16, F32
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument, Pointer
+from matmill.lowering import is_long
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+from matmill.tiling.short_k import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
+from matmill.tiling.simt import why_not_extents
+from matmill.tiling.split_k import OUTPUT_FIELDS, output_values, why_not_precision
+
+#: The longest k: beyond it a pipeline along k is as fast.
+LONGEST_K = 512
+#: Products of a batch are computed whole up to this many rows or columns.
+_WHOLE = 128
+#: Bytes of A and B in a work tile of several products, about.
+_STAGES = (4096, 8192, 16384, 32768)
+#: Rows and columns of work tiles.
+_ROWS, _TILES = (16, 32, 64, 128, 256), ((16, 32), (32, 32), (32, 64), (64, 64), (128, 64))
+#: Rows and columns of a thread, or with 16 bits of a warp, and the registers of a thread, by bytes of an element.
+_THREAD_TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+    2: ((16, 8, 64), (16, 32, 96), (32, 32, 128)),
+    4: ((1, 1, 48), (4, 1, 72), (1, 4, 64), (4, 4, 80), (4, 8, 112), (8, 8, 168)),
+    8: ((1, 1, 56), (4, 1, 88), (2, 2, 80), (4, 4, 128)),
+}
+#: Threads of a block, and the most blocks of an SM.
+_THREADS, _MOST_BLOCKS = (64, 128, 256), 8
+#: The most work tiles: the next one is counted in 32 bits, too.
+_MOST_TILES = 2**31 - 2**16
+#: The first compute capability whose tensor cores take bfloat16.
+_BFLOAT = (8, 0)
+#: Registers of an SM.
+_REGISTERS = 65536
+_WARP = 32
+_OPERAND = {
+    "pitch": "int",
+    "product": "int",
+    "run_copies": "int",
+    "copies_magic": "unsigned",
+    "runs": "int",
+    "beyond": "Index",
+}
+_PARAMETERS = Parameters.of(
+    A="const Scalar*",
+    B="const Scalar*",
+    C="const void*",
+    D="void*",
+    bias="const Scalar*",
+    m="int",
+    n="int",
+    k="int",
+    batch="int",
+    group="int",
+    bm="int",
+    bn="int",
+    tiles_down="int",
+    tiles_across="int",
+    tiles="int",
+    units_down="int",
+    units_across="int",
+    units_magic="unsigned",
+    across_magic="unsigned",
+    d_pitch="int",
+    d_step="int",
+    d_product="int",
+    d_stores="int",
+    d_stores_magic="unsigned",
+    stage_elements="int",
+    b_first="int",
+    d_first="int",
+    a_row="Index",
+    a_column="Index",
+    a_batch="Index",
+    b_row="Index",
+    b_column="Index",
+    b_batch="Index",
+    **{f"{name}_{field}": kind for name in "ab" for field, kind in _OPERAND.items()},
+    **OUTPUT_FIELDS,
+    bias_stride="Index",
+)
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering: work tiles, with one and two stages, by the rows and columns of a thread.
+
+    Where the elements or the precision are not this kernel's there is one, so that the reason is given once. There is
+    none where another kernel is meant for the problem: a long k, none at all, or few outputs and a k that is
+    long beside them.
+    """
+    if problem.dtype.name not in ALL or not 0 < problem.k <= LONGEST_K or (is_long(problem) and problem.batch == 1):
+        return ()
+    if _why_not_elements(problem, arch) is not None:
+        return (configured(next(_shapes(problem, arch)), problem).launched(BLOCKS=arch.sms),)
+    found = dict.fromkeys(configured(shape, problem) for shape in _shapes(problem, arch))
+    return tuple(config.launched(BLOCKS=_blocks(problem, config, arch)) for config in found)
+
+
+def _blocks(problem: Gemm, config: Config, arch: Arch) -> int:
+    """Blocks that are resident on all SMs: persistent ones."""
+    shared = arch.shared_per_sm // (staging(problem, config).nbytes + arch.shared_reserved)
+    return arch.sms * max(1, min(config["BLOCKS_PER_SM"], shared))
+
+
+def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
+    thread_tiles = _THREAD_TILES[problem.dtype.itemsize]
+    (least_rows, least_columns, _), *_ = thread_tiles
+    for (tm, tn, registers), work in product(thread_tiles, dict.fromkeys(_work_tiles(problem, arch))):
+        group, bm, bn = work
+        tiles = ceil_div(problem.m, bm) * ceil_div(problem.n, bn) * ceil_div(problem.batch, group)
+        too_large = tm >= 2 * max(bm, least_rows) or tn >= 2 * max(bn, least_columns)
+        # One output a thread is for few outputs, or for one column.
+        if too_large or (tm * tn == 1 and tiles > arch.sms and bn > 1):
+            continue
+        count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
+        threads = next((few for few in _THREADS if few >= count), _THREADS[-1])
+        blocks = min(_MOST_BLOCKS, _REGISTERS // (registers * threads))
+        shape = Shape(group, bm, bn, tm, tn, threads, 1, blocks)
+        yield shape
+        if tiles <= arch.sms:
+            yield replace(shape, direct=True)
+        else:
+            # Two stages where a block has a next work tile to copy.
+            yield replace(shape, stages=2)
+        if keeps_b(problem, bn):
+            yield replace(shape, stages=2, by_runs=True)
+
+
+def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
+    """Products, rows and columns."""
+    m, n, size = problem.m, problem.n, problem.dtype.itemsize
+    if problem.batch > 1 and max(m, n) <= _WHOLE:
+        one = max(1, (m + n) * problem.k * size)
+        most = ceil_div(problem.batch, arch.sms)
+        for wanted in _STAGES:
+            group = max(1, min(wanted // one, most))
+            # Groups of 8 start on 16 bytes, whatever the size of a product.
+            yield (group // 8 * 8 or group, m, n)
+        return
+    if n <= _WHOLE:
+        yield from ((1, min(rows, m), n) for rows in _ROWS if ceil_div(m, rows) <= 2 * rows * arch.sms)
+    if m <= _WHOLE < n:
+        yield from ((1, m, min(columns, n)) for columns in _ROWS if ceil_div(n, columns) <= 2 * columns * arch.sms)
+    if min(m, n) > _ROWS[0]:
+        tiles = ((min(rows, m), min(columns, n)) for rows, columns in _TILES)
+        yield from ((1, bm, bn) for bm, bn in tiles if ceil_div(m, bm) * ceil_div(n, bn) <= bm * bn * arch.sms // 32)
+
+
+def _geometry(problem: Gemm, config: Config) -> Geometry:
+    own = staging(problem, config)
+    return Geometry(
+        grid=(min(own.work_tiles, config["BLOCKS"]), 1, 1), block=(config["THREADS"], 1, 1), dynamic_shared=own.nbytes
+    )
+
+
+def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
+    own = staging(problem, config)
+    values: dict[str, int] = {}
+    for name, part, side in zip("ab", (own.a, own.b), own.sides, strict=True):
+        values |= {
+            f"{name}_pitch": part.pitch,
+            f"{name}_product": part.product,
+            f"{name}_run_copies": part.run_copies,
+            f"{name}_copies_magic": magic(part.run_copies),
+            f"{name}_runs": part.runs,
+            f"{name}_beyond": side.beyond,
+        }
+    return values
+
+
+def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    own = staging(problem, config)
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
+    a_batch, b_batch, _, _ = problem.batch_strides
+    stores = ceil_div(config["BN"], config["D_WIDTH"])
+    return _PARAMETERS.pack(
+        problem.dtype,
+        A=operands.a,
+        B=operands.b,
+        C=operands.c,
+        D=operands.d,
+        bias=operands.bias or Pointer("no bias", 0),
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        batch=problem.batch,
+        group=config["PRODUCTS"],
+        bm=config["BM"],
+        bn=config["BN"],
+        tiles_down=own.tiles_down,
+        tiles_across=own.tiles_across,
+        tiles=own.work_tiles,
+        units_down=own.units_down,
+        units_across=own.units_across,
+        units_magic=magic(own.units_down * own.units_across),
+        across_magic=magic(own.units_across // (2 if config["QUADS"] else 1)),
+        d_pitch=own.d_pitch,
+        d_step=own.d_step,
+        d_product=own.d_product,
+        d_stores=stores,
+        d_stores_magic=magic(stores),
+        stage_elements=own.stage_elements,
+        b_first=own.b_first,
+        d_first=own.d_first,
+        a_row=a_row,
+        a_column=a_column,
+        a_batch=a_batch,
+        b_row=b_row,
+        b_column=b_column,
+        b_batch=b_batch,
+        bias_stride=problem.epilogue.bias_stride,
+        **_operand_values(problem, config),
+        **output_values(problem, operands),
+    )
+
+
+def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    missing = _why_not_elements(problem, arch)
+    if missing is not None:
+        return missing
+    if problem.k > LONGEST_K:
+        return f"k = {problem.k} > {LONGEST_K}"
+    if configured(shape_of(config), problem).constants != config.constants:
+        return "the constants are those of other strides or alignments"
+    own = staging(problem, config)
+    copies = max(part.copies(side) for part, side in zip((own.a, own.b), own.sides, strict=True))
+    most = max(copies, config["PRODUCTS"] * own.units_down * own.units_across)
+    if most > MOST_COPIES:
+        return f"a work tile has {most} > {MOST_COPIES} copies or units of outputs"
+    return f"{own.work_tiles} > {_MOST_TILES} work tiles" if own.work_tiles > _MOST_TILES else None
+
+
+def _why_not_elements(problem: Gemm, arch: Arch) -> str | None:
+    size = problem.dtype.itemsize
+    if problem.dtype is BF16 and arch.capability < _BFLOAT:
+        has = ".".join(map(str, arch.capability))
+        return f"tensor cores take bfloat16 from compute capability 8.0 on: {arch.name} has {has}"
+    return why_not_precision(problem, promotes=size > 2) or why_not_extents(problem)
+
+
+SHORT_K: Kernel[Gemm] = Kernel(
+    entry="short_k",
+    package=__name__,
+    config=configured(Shape(1, 64, 64, 8, 8, blocks_per_sm=3), Gemm(m=128, n=128, k=32, dtype=F32)).launched(
+        BLOCKS=396
+    ),
+    geometry=_geometry,
+    arguments=_arguments,
+    why_not_config=_why_not,
+    pdl=True,
+    parameters=_PARAMETERS,
+)

@@ -1,0 +1,94 @@
+"""D = alpha * A @ B + beta * C with few rows or columns and a k that is not short, at the speed of reading A or B.
+
+The long matrix is read once, in vectors, straight into registers; the other one goes through shared memory. The kernel
+takes few columns: few rows are the columns of D's transpose, for which the host exchanges A and B. Where the long side
+has too few rows to occupy the GPU, split-K gives them to SPLIT_K blocks, and a second launch adds their partial sums in
+fixed order. That launch is also the one that applies an epilogue.
+"""
+
+from __future__ import annotations
+
+from matmill.arch import Arch, get
+from matmill.config import Config
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument
+from matmill.lowering import is_long
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
+from matmill.tiling.simt import STRIDED, strided_values, why_not_extents
+from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
+from matmill.tiling.thin import MOST_FEW, WARPS, rows_of_block, shapes, why_not, why_not_few
+from matmill.tiling.wgmma import as_bound, as_launched, exchanged
+
+#: The shortest k: below, a lane has too few terms to be worth the sums over lanes.
+_LEAST_K = 128
+#: The fewest chunks of B in a split-K slice: the first is waited for.
+_LEAST_CHUNKS = 2
+
+#: Partial sums are those of D before the exchange, packed row-major: these are the strides of the transpose.
+_PARAMETERS = Parameters((*STRIDED.fields, ("p_row", "Index"), ("p_column", "Index")))
+
+
+def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering: the tiles, without and (for few of them) with split-K.
+
+    None for products without a short side, with a short k, or with few outputs and a long k, which the inner kernel is
+    for. There is only one where the precision is not this kernel's, so that the reason is given once.
+    """
+    if min(problem.m, problem.n) > MOST_FEW or problem.k < _LEAST_K or is_long(problem):
+        return ()
+    swap = problem.m < problem.n
+    launched = exchanged(problem) if swap else problem
+    tiles = [config.launched(EXCHANGED=int(swap)) for config in shapes(launched, arch)]
+    if why_not_precision(problem, promotes=True) is not None:
+        return (tiles[0].launched(SPLIT_K=1),)
+    return tuple(config.launched(SPLIT_K=slices) for config in tiles for slices in _slices(launched, config, arch))
+
+
+def _slices(launched: Gemm, config: Config, arch: Arch) -> list[int]:
+    """Numbers of slices worth considering; those that would have no chunk are left out."""
+    chunks = ceil_div(launched.k, config["BK"])
+    blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch
+    found = splits(blocks, chunks // _LEAST_CHUNKS, config["BLOCKS_PER_SM"], arch)
+    return sorted({ceil_div(chunks, ceil_div(chunks, slices)) for slices in found})
+
+
+def _geometry(problem: Gemm, config: Config) -> Geometry:
+    launched = as_launched(problem, config)
+    return Geometry(
+        grid=(ceil_div(launched.m, rows_of_block(config)), problem.batch, config["SPLIT_K"]),
+        block=(WARPS * 32, 1, 1),
+    )
+
+
+def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    launched = as_launched(problem, config)
+    p_row, p_column = (1, launched.m) if config["EXCHANGED"] else (launched.n, 1)
+    values = strided_values(launched, as_bound(operands, config))
+    return _PARAMETERS.pack(problem.dtype, **values, p_row=p_row, p_column=p_column)
+
+
+def _why_not(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    return (
+        why_not_precision(problem, promotes=True)
+        or why_not_few(problem)
+        or why_not_extents(problem)
+        or why_not(as_launched(problem, config), config)
+        or why_not_split(problem, config)
+    )
+
+
+_PROBLEM = Gemm(m=14336, n=1, k=4096)
+
+THIN: Kernel[Gemm] = Kernel(
+    entry="thin",
+    package=__name__,
+    config=next(shapes(_PROBLEM, get("h200"))).launched(SPLIT_K=1, EXCHANGED=0),
+    geometry=_geometry,
+    arguments=_arguments,
+    why_not_config=_why_not,
+    after=SPLITK_REDUCE,
+    workspace_bytes=split_bytes,
+    pdl=True,
+    parameters=_PARAMETERS,
+)

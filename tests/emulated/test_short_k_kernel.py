@@ -1,0 +1,114 @@
+"""The kernel for a short k on problems that exercise each way of copying, computing and storing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from matmill.arch import get
+from matmill.choose import choose
+from matmill.config import Config
+from matmill.dtypes import ALL
+from matmill.kernels.short_k import SHORT_K, space
+from support.strided_product import COLUMN, ROW, Layout, StridedProduct
+
+H200 = get("h200")
+#: Packed and strided matrices, wide and narrow ones, batches that share an operand, epilogues.
+PRODUCTS = [
+    StridedProduct((8, 8, 8), batch=37),
+    StridedProduct((17, 17, 17), batch=20),
+    StridedProduct((5, 9, 20), a=COLUMN, b=COLUMN, batch=37),
+    StridedProduct((33, 10, 14), b=COLUMN, batch=11),
+    StridedProduct((24, 24, 9), batch=20, a=Layout(shared=True), c=COLUMN),
+    StridedProduct((24, 24, 16), batch=20, b=Layout(shared=True), a=Layout(pad=8)),
+    StridedProduct((7, 6, 5), batch=9, a=Layout(pad=1, step=2), b=Layout(transposed=True, pad=2)),
+    StridedProduct((261, 4, 40)),
+    StridedProduct((261, 17, 30)),
+    StridedProduct((200, 1, 40), b=COLUMN),
+    StridedProduct((70, 140, 8)),
+    StridedProduct((69, 67, 17), a=COLUMN, b=COLUMN),
+    StridedProduct((3, 200, 21)),
+    StridedProduct((70, 66, 5), a=Layout(step=2), b=Layout(pad=3, start=1), d=Layout(pad=2)),
+    StridedProduct((70, 90, 1), d=COLUMN, c=ROW),
+    StridedProduct((1, 1, 3), c=ROW),
+    StridedProduct((129, 8, 24), batch=3, b=Layout(shared=True), d=Layout(pad=8)),
+    StridedProduct((64, 72, 16), batch=2, a=Layout(shared=True), bias="row", activation="relu"),
+    StridedProduct((70, 20, 36), bias="column", activation="gelu", c=ROW, alpha=0.5),
+]
+#: Whose work tiles are watched for races and copied late, too.
+WATCHED = (1, 5, 8, 12)
+
+
+def configs(product: StridedProduct, count: int) -> list[Config]:
+    """So many of the legal configurations, spread over all of them, one with two stages among them.
+
+    Those of batches are what a longer batch is given: work tiles of several products.
+    """
+    if product.a.start == product.b.start == product.d.start == 0:
+        product.problem = replace(product.problem, base_align=16)
+    asked = product.problem if product.batch == 1 else replace(product.problem, batch=1000 * product.batch)
+    every = [config for config in space(asked, H200) if _legal(product, config)]
+    assert every
+    chosen = every[:: max(1, len(every) // count)]
+    return [*chosen, *[config for config in every if config["STAGES"] == 2 and config not in chosen][:1]]
+
+
+def _legal(product: StridedProduct, config: Config) -> bool:
+    return SHORT_K.with_config(config).why_not(product.problem, H200) is None
+
+
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize("made", PRODUCTS, ids=lambda made: "x".join(map(str, made.shape)))
+def test_products(dtype: str, made: StridedProduct) -> None:
+    product = replace(made, dtype=ALL[dtype])
+    for config in configs(product, 2):
+        (report,) = product.emulated(SHORT_K.with_config(config), races=False)
+        assert product.excess() <= 1, config
+        assert not report.hazards, config
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("index", WATCHED)
+def test_no_races(dtype: str, index: int) -> None:
+    product = replace(PRODUCTS[index], dtype=ALL[dtype])
+    # Several work tiles to a block: the stages are used again.
+    for config in configs(product, 2):
+        few = config.launched(BLOCKS=3)
+        for late in (False, True):
+            (report,) = product.emulated(SHORT_K.with_config(few), late_copies=late)
+            assert product.excess() <= 1, config
+            assert not report.hazards, config
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_in_float32(dtype: str) -> None:
+    product = StridedProduct((30, 20, 40), dtype=ALL[dtype], out_dtype=ALL["float32"], batch=9, c=ROW)
+    for config in configs(product, 3):
+        product.emulated(SHORT_K.with_config(config), races=False)
+        assert product.excess() <= 1, config
+
+
+def test_a_missing_barrier_is_found() -> None:
+    """Planted: the next work tile's copies overwrite the stage that others still read."""
+    product = replace(PRODUCTS[7], dtype=ALL["float32"])
+    config = next(config for config in configs(product, 9) if config["STAGES"] == 2 and not config["D_STAGED"])
+    barrier = "    matmill::ptx::cp_async_wait<0>();\n    __syncthreads();\n"
+    planted = [("kernels/short_k/kernel.cuh", barrier, barrier.replace("__syncthreads();", "__syncwarp();"))]
+    (report,) = product.emulated(SHORT_K.with_config(config.launched(BLOCKS=1)), changes=planted)
+    assert any("race" in hazard.kind for hazard in report.hazards)
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 16), (17, 17, 17), (32, 32, 32)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_batches_move_whole_sectors(dtype: str, shape: tuple[int, int, int]) -> None:
+    product = StridedProduct(shape, dtype=ALL[dtype], batch=64)
+    product.problem = replace(product.problem, base_align=16)
+    kernel = choose(replace(product.problem, batch=20000), H200).kernel
+    assert kernel.entry == "short_k"
+    (report,) = product.emulated(kernel, races=False)
+    m, n, k = shape
+    size = ALL[dtype].itemsize
+    counted = report.counters
+    assert counted.cp_async_sectors <= 1.1 * 64 * (m * k + k * n) * size / 32
+    assert counted.global_store_sectors <= 1.1 * 64 * m * n * size / 32

@@ -1,0 +1,100 @@
+"""The kernel for a short k on the host: which problems it takes, how its work tiles stand in memory, what it costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import pytest
+
+from lab.gemm.shapes import packed, read
+from lab.model_fit import Verdict, judge
+from lab.models import MODELS
+from matmill.arch import get
+from matmill.choose import choose
+from matmill.dtypes import ALL, BF16, F32
+from matmill.kernels.short_k import LONGEST_K, SHORT_K, space
+from matmill.problem import Gemm
+from matmill.tiling.short_k import Shape, configured, staging
+
+H200 = get("h200")
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "short_k_h200.json"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (packed(64, 64, LONGEST_K + 1, F32), f"k = {LONGEST_K + 1} > {LONGEST_K}"),
+        (packed(64, 64, 8, BF16), "bfloat16"),
+        (replace(packed(64, 64, 8, F32), precision="tf32"), "tf32"),
+        (packed(64, 64, 9, F32), "strides or alignments"),
+        (replace(packed(64, 64, 8, F32), a_strides=(16, 2)), "strides or alignments"),
+    ],
+)
+def test_what_it_does_not_take(problem: Gemm, said: str) -> None:
+    arch = get("t4") if problem.dtype is BF16 else H200
+    config = configured(Shape(1, 64, 64, 8, 8), packed(64, 64, 8, F32))
+    reason = SHORT_K.with_config(config.launched(BLOCKS=264)).why_not(problem, arch)
+    assert reason is not None
+    assert said in reason
+
+
+def test_long_sums_and_few_outputs_are_left_to_others() -> None:
+    assert space(packed(64, 64, LONGEST_K + 1, F32), H200) == ()
+    assert space(packed(3, 3, 200, F32), H200) == ()
+    assert space(packed(3, 3, 200, F32, batch=1000), H200)
+
+
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize("batch", [20000, 1])
+def test_small_products_get_it(dtype: str, batch: int) -> None:
+    sizes = [(8, 8, 8), (17, 17, 17), (32, 32, 32)] if batch > 1 else [(10**6, 4, 64), (8, 8, 8), (30, 40, 20)]
+    for size in sizes:
+        assert choose(packed(*size, ALL[dtype], batch=batch), H200).kernel.entry == "short_k", size
+
+
+def test_packed_batches_are_one_run_whatever_their_size() -> None:
+    """Groups of 8 products of 17 x 17 start on 16 bytes; rows of 17 do not."""
+    problem = packed(17, 17, 17, BF16, batch=100)
+    config = configured(Shape(8, 17, 17, 32, 32), problem)
+    assert (config["A_ONE_RUN"], config["B_ONE_RUN"], config["D_STAGED"]) == (1, 1, 1)
+    own = staging(problem, config)
+    assert (own.a.width, own.a.pitch, own.a.product) == (8, 17, 289)
+    odd = configured(Shape(7, 17, 17, 32, 32), problem)
+    assert (odd["A_ONE_RUN"], odd["A_WIDTH"], odd["D_STAGED"]) == (0, 1, 0)
+    unknown = configured(Shape(8, 17, 17, 32, 32), replace(problem, base_align=None))
+    assert (unknown["A_ONE_RUN"], unknown["D_STAGED"]) == (0, 0)
+
+
+def test_runs_start_in_other_banks() -> None:
+    """Rows of 64 floats are 17 vectors apart, an odd number."""
+    problem = packed(1000, 64, 64, F32)
+    own = staging(problem, configured(Shape(1, 64, 64, 8, 8), problem))
+    assert own.a.pitch == 68
+    assert own.b_first == 2 * own.stage_elements  # a B that stays is stored behind both stages
+
+
+def test_the_model_chooses_well_among_what_was_timed() -> None:
+    model = MODELS["short_k"].model
+    judged = judge(model, [one for one in read([RECORD]) if one.part == "judge"], H200, model.constants)
+    verdict = Verdict.of(judged)
+    assert verdict.regret is not None
+    assert verdict.regret < 1.07
+    assert verdict.error < 0.1
+
+
+def test_choices_are_at_most_a_few_percent_from_the_best_of_all_kernels() -> None:
+    """Of what was timed, the kernel chosen today against the fastest, library excluded."""
+    records = json.loads(RECORD.read_text(encoding="utf-8"))["records"]
+    ratios = []
+    for record in records:
+        sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
+        kernel = choose(packed(*sizes, batch=record["batch"], layouts=record["layouts"]), H200).kernel
+        timed = {name: s for name, s in record["seconds"].items() if name.split()[0] in {"short_k", "gemm", "hgemm"}}
+        own = timed.get(f"{kernel.entry} {kernel.config}")
+        if own is not None:
+            ratios.append(own / min(timed.values()))
+    assert len(ratios) > 0.6 * len(records)
+    assert sum(map(log, ratios)) / len(ratios) < log(1.08)
