@@ -28,7 +28,7 @@ from lab.gemm.tiles import LIBRARY
 from matmill.arch import Arch, get
 from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock
-from matmill.choose import choose
+from matmill.choose import choose_from
 from matmill.dtypes import F64
 from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM
@@ -90,6 +90,8 @@ EXTRA = (
     double_tile(32, 32, 32, 2, 2, stages=4, blocks_per_sm=3),
 )
 _LARGE = 512
+#: The kernels of tiles.
+_OF_TILES = tuple(production for production in PRODUCTION if production.kernel.entry in {"gemm", "hgemm"})
 
 
 def extra(problem: Gemm) -> Iterator[Kernel[Gemm]]:
@@ -104,8 +106,7 @@ def extra(problem: Gemm) -> Iterator[Kernel[Gemm]]:
 
 def kernels(problem: Gemm, arch: Arch) -> list[Kernel[Gemm]]:
     """All kernels that are timed for a problem: those of tiles. The inner kernel has a search of its own."""
-    of_tiles = (production for production in PRODUCTION if production.kernel.entry in {"gemm", "hgemm"})
-    tried = [kernel for production in of_tiles for kernel in production.legal(problem, arch)]
+    tried = [kernel for production in _OF_TILES for kernel in production.legal(problem, arch)]
     tried += (kernel for kernel in extra(problem) if kernel.why_not(problem, arch) is None)
     return [kernel for kernel in tried if kernel.workspace(problem) <= MOST_SCRATCH]
 
@@ -128,7 +129,7 @@ def record(shape: Shape, arch: Arch, seconds: dict[str, float]) -> dict[str, Any
         "k": shape.k,
         "layouts": shape.layouts,
         "dtype": F64.name,
-        "chosen": str(choose(problem, arch).kernel.config),
+        "chosen": str(choose_from(_OF_TILES, problem, arch).kernel.config),
         "extra": [str(kernel.config) for kernel in extra(problem)],
         "seconds": {LIBRARY: library, **seconds},
     }

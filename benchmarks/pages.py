@@ -8,6 +8,7 @@ from lab.front_page import with_output, with_speeds
 from lab.hgemm_page import hgemm_page, recorded_pictures
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, wgmma_page
 from matmill.ladder.hgemm import HGEMM
@@ -38,6 +39,7 @@ def main() -> None:
         ROOT / "docs" / "ladder-inner.md": inner_page(INNER, recorded(results, "inner")),
         ROOT / "docs" / "ladder-transpose_add.md": transpose_add,
         ROOT / "docs" / "inner-results.md": inner_report.page(inner_report.recorded_comparisons(results)),
+        ROOT / "docs" / "shapes.md": shapes_page(*recorded_shapes(results)),
         ROOT / "docs" / "wgmma.md": wgmma_page(*recorded_tiles(results)),
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.compiler import compile_sources
 from lab.enqueue import enqueuer
 from lab.gemm.wgmma_tiles import LIBRARY, packed
 from matmill.arch import get
@@ -28,7 +27,6 @@ from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.config import Config
 from matmill.dtypes import BF16, F16, DType
-from matmill.jit.compile import compile_source
 from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands
@@ -113,17 +111,10 @@ def sources(problem: Gemm, configs: Sequence[Config]) -> Iterator[Source]:
             yield generate(program, problem.dtype)
 
 
-def _compile(source: Source) -> None:
-    compile_source(source, get("h200").target)
-
-
 def compile_all(todo: Sequence[Task]) -> int:
-    """Compiles what the tasks need into the cache, in parallel; the number of translation units."""
-    needed = {one.digest: one for task in todo for one in sources(task.problem, configs_of(task.problem))}
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        for _ in pool.imap_unordered(_compile, needed.values(), chunksize=4):
-            pass
-    return len(needed)
+    """Compiles what the tasks need into the cache; the number of translation units."""
+    needed = (one for task in todo for one in sources(task.problem, configs_of(task.problem)))
+    return compile_sources(needed, get("h200").target)
 
 
 class Measurement:

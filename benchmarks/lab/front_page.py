@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lab.markdown import markdown
+from lab.shapes_page import grouped, mean, ratio_of
 from matmill.bench import units
 from matmill.bench.ladder.results import Outcome
 from matmill.cli.console import show
@@ -23,6 +24,17 @@ RUNGS = ("naive", "shared(32)", "register-tile", "conflict-free")
 _MEASURED_SIZE = 4096
 #: Speeds closer to 1 than this are called equal.
 _EQUAL = 0.03
+#: Classes of products, in words; sizes are those of the record.
+_KINDS = {
+    "batched": "batches of {batch} products, {m} x {n} x {k}",
+    "tall": "tall times small: {m} x n x {k}, n from {n}",
+    "outer": "outer: {m} x {n} x k, k from {k}",
+    "short k": "a short k, from {k}",
+    "small": "one small product, k from {k}",
+    "few rows": "few rows: {m} x n x k, n from {n}",
+    "ragged": "sizes off the tile grid, m from {m}",
+    "squares": "float32 squares of {m}",
+}
 _HEADINGS = ("on one H200", "beside", "their time / ours", "faster")
 
 
@@ -72,31 +84,50 @@ def speeds(results: Path) -> str:
         *_transpose_add(results),
         *_half_squares(results),
         *_double_squares(results),
+        *_random(results),
         *_kinds(results),
     ]
     rows.sort(key=lambda row: -max(row.ratios))
     return f"{markdown(_HEADINGS, (row.cells() for row in rows))}\n{_emulator(results)}"
 
 
-def _kinds(results: Path) -> Iterator[_Row]:
-    """Random products, and those kinds of products that other records do not have."""
+def _random(results: Path) -> Iterator[_Row]:
+    """Random products, and those of few outputs and a long k."""
     found = json.loads((results / "matmul_random_h200.json").read_text(encoding="utf-8"))
     random, long = found["random"], found["kinds"][0]
-    for what, mean in (
+    for what, ratio in (
         (f"{long['products']} random products, {long['kind']}", long["geometric_mean"]),
         (
             f"{random['products']} random products, {random['slower_by_more_than_3_percent']} of them over 3% slower",
             random["geometric_mean"],
         ),
     ):
-        faster = "" if mean > 1 + _EQUAL else "it depends"
-        yield _Row(f"`matmul`: {what}", "torch.matmul", [mean], f"{mean:.2f} (mean)", faster)
-    for of in found["classes"]:
-        if "float64" in of:
-            continue  # which has a record of its own since
-        types = {name: of[name] for name in ("bfloat16", "float32") if name in of}
-        said = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items()) if len(types) > 1 else ""
-        yield _Row(f"`matmul`: {of['class']}", "torch.matmul", list(types.values()), said)
+        faster = "" if ratio > 1 + _EQUAL else "it depends"
+        yield _Row(f"`matmul`: {what}", "torch.matmul", [ratio], f"{ratio:.2f} (mean)", faster)
+
+
+def _kinds(results: Path) -> Iterator[_Row]:
+    """Products of every shape, by class: the mean of each type."""
+    found = json.loads((results / "shapes_h200.json").read_text(encoding="utf-8"))["records"]
+    for kind, what in _KINDS.items():
+        # float64 squares have a record of their own.
+        some = [one for one in found if one["kind"] == kind and (kind, one["dtype"]) != ("squares", "float64")]
+        if not some:
+            continue
+        types = {dtype: mean([ratio_of(one) for one in of]) for (_, dtype), of in grouped(some).items()}
+        said = ", ".join(f"{ratio:.2f} {name}" for name, ratio in types.items())
+        sizes = {name: _span(one[name] for one in some) for name in ("batch", "m", "n", "k")}
+        yield _Row(f"`matmul`: {what.format(**sizes)}", "torch.matmul", list(types.values()), said)
+
+
+def _span(sizes: Iterable[int]) -> str:
+    """The least and the greatest, which may be one.
+
+    >>> _span([1000000, 1000000]), _span([8, 64, 17])
+    ('1e6', '8 to 64')
+    """
+    found = sorted(set(sizes))
+    return " to ".join("1e6" if size == 10**6 else str(size) for size in dict.fromkeys((found[0], found[-1])))
 
 
 def _inner(results: Path) -> list[_Row]:
