@@ -8,7 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from lab.gemm.wgmma_tiles import LIBRARY, config_of, packed
+from lab.gemm.configs import config_of
+from lab.gemm.wgmma_tiles import LIBRARY, packed
 from lab.markdown import markdown
 from lab.page_parts import Record, environment_of
 from matmill.arch import get
@@ -16,6 +17,7 @@ from matmill.bench import units
 from matmill.config import Config
 from matmill.cost.wgmma import DEFAULT, demand, explain
 from matmill.dtypes import BF16
+from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
 from matmill.tiling.wgmma import SHAPES, SPAN, configured, work_tiles
 
@@ -233,7 +235,7 @@ def _seconds(measured: Record, n: int) -> dict[str, float]:
     (found,) = (one["seconds"] for one in measured["records"] if key.items() <= one.items())
     seconds = {LIBRARY: float(found[LIBRARY])}
     problem = packed(n, n, n, BF16, "column")
-    known = {name: config_of(name) for name in found if name != LIBRARY}
+    known = {name: config_of(name, WGMMA) for name in found if name != LIBRARY}
     for shape in SHAPES:
         wanted = configured(shape, problem, H200)
         of_tile = [found[name] for name, config in known.items() if all(config[one] == wanted[one] for one in _SAME)]

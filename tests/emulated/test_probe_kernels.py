@@ -40,15 +40,15 @@ from matmill.kernels.probe.fma import CHAINS, OUTER, MultiplyAdds
 from matmill.kernels.probe.matrix import INPUTS, MatrixProducts, matrix, words
 from matmill.kernels.probe.shared import READ as READ_SHARED
 from matmill.kernels.probe.shared import SharedReads
-from matmill.kernels.probe.stream import COPY, READ, READ_L2, WRITE, Stream
+from matmill.kernels.probe.stream import COPY, MOVE, READ, READ_L2, WRITE, Stream, moved
 from support.compiled import resources
 
 Array = NDArray[Any]
 TARGETS = ("sm_75", "sm_90a")
 _EVERY: tuple[tuple[Kernel[Any], DType], ...] = (
     (ADD, F32), (MULTIPLY, F32), (FMA, F32), (FMA, F64), (GLOBAL, F32), (BEYOND_L1, F32), (SHARED, F32), (CHAINS, F32),
-    (CHAINS, F64), (OUTER, F32), (READ, F32), (READ_L2, F32), (COPY, F32), (WRITE, F32), (READ_SHARED, F32),
-    (EMPTY, F32),
+    (CHAINS, F64), (OUTER, F32), (READ, F32), (READ_L2, F32), (COPY, F32), (WRITE, F32), (MOVE, F32),
+    (READ_SHARED, F32), (EMPTY, F32),
 )  # fmt: skip
 
 
@@ -189,6 +189,17 @@ def test_copying_and_writing_reach_every_word(vectors: int) -> None:
     assert (target[:-1] == 0xC0FFEE).all()
     assert report.counters.global_store_bytes == data.nbytes
     assert (target[-1] == 7).all()
+
+
+@pytest.mark.parametrize(("read", "written"), [(300, 40), (40, 300), (1, 1)])
+def test_moving_reads_and_writes_as_many_bytes_as_asked(read: int, written: int) -> None:
+    data = np.random.default_rng(read).integers(0, 2**31, (read, 4), dtype=np.uint32)
+    target = np.full((written, 4), 7, np.uint32)
+    report = emulated(MOVE, moved(16 * read, 16 * written), data, target)
+    assert (report.counters.global_load_bytes, report.counters.global_store_bytes) == (16 * read, 16 * written)
+    both = min(read, written)
+    np.testing.assert_array_equal(target[:both], data[:both])
+    assert (target != 7).all()
 
 
 def test_streams_fill_whole_sectors_in_full_requests() -> None:

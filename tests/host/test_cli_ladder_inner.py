@@ -338,7 +338,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
     # Turing's tensor cores have no bfloat16.
     size, reason = nearest(wide, inner_product(200, 20, 5000, BF16), get("t4"), TRAFFIC)
     assert size is not None
-    assert size.m == 128
+    assert (size.m, size.n) == (200, 16)  # few columns: the kernel for these takes any number of rows
     assert "200 x 20 outputs are more than 128 x 128" in reason
 
 

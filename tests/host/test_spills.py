@@ -8,11 +8,12 @@ from math import gcd
 
 import pytest
 
+from lab.gemm.shapes import packed
 from matmill.arch import get
 from matmill.bench.problems.inner import gram_of, inner_product
-from matmill.choose import choose_from, choose_transpose_add
+from matmill.choose import choose, choose_from, choose_transpose_add
+from matmill.dtypes import ALL, ELEMENTWISE, F16, F32, F64, DType
 from matmill.dtypes import BF16 as HALF
-from matmill.dtypes import ELEMENTWISE, F16, F32, F64, DType
 from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
@@ -56,6 +57,22 @@ def test_inner_products_of_16_bits_and_an_odd_k_do_not_spill(m: int, layout: str
         kernel = choose_from(_INNER, asked, H200).kernel
         assert kernel.config["MMA"] == 1
         assert resources(generate(kernel, HALF), H200.target).spill_stores == 0, str(kernel.config)
+
+
+@pytest.mark.parametrize("dtype", ALL.values(), ids=lambda dtype: dtype.name)
+def test_short_and_thin_products_do_not_spill(dtype: DType) -> None:
+    """But for 24 bytes of float64, of which 16 columns keep more sums than there are registers."""
+    most = 24 if dtype is F64 else 0
+    for problem in (
+        *(packed(side, side, side, dtype, batch=20000) for side in (8, 17, 32)),
+        *(packed(10**6, n, 64, dtype) for n in (1, 4, 17, 64)),
+        *(packed(few, 14336, 4096, dtype, layouts=layouts) for few in (1, 4, 16) for layouts in ("nn", "nt")),
+        packed(30, 20, 10, dtype, layouts="tt"),
+    ):
+        kernel = choose(problem, H200).kernel
+        if kernel.entry in {"short_k", "thin"}:
+            found = resources(generate(kernel, dtype), H200.target)
+            assert found.spill_stores <= most, (str(problem), str(kernel.config))
 
 
 def transposed(m: int, n: int, dtype: DType, batch: int = 1) -> Geam:

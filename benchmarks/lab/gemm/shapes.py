@@ -8,6 +8,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from lab.gemm.configs import config_of
 from lab.model_fit import Found
 from matmill.analysis.candidates import label
 from matmill.config import Config
@@ -36,17 +37,6 @@ def packed(m: int, n: int, k: int, dtype: DType, *, batch: int = 1, layouts: str
         a_strides=(k, 1) if a == "n" else (1, m), b_strides=(n, 1) if b == "n" else (1, k),
         a_align=a_align, b_align=b_align, d_align=d_align, a_start_align=16, b_start_align=16, base_align=16,
     )  # fmt: skip
-
-
-def config_of(name: str) -> Config:
-    """The configuration that a record names, after its kernel.
-
-    >>> config_of(f"short_k {SHORT_K.config}") == SHORT_K.config
-    True
-    """
-    values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split()[1:])}
-    launched = {key: values.pop(key) for key, _ in SHORT_K.config.launch}
-    return Config.of(**values).launched(**launched)
 
 
 def floor_of(record: Mapping[str, Any]) -> float:
@@ -99,5 +89,6 @@ def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
     own = {name: seconds for name, seconds in record["seconds"].items() if name.startswith("short_k ")}
     sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
     problem = packed(*sizes, batch=record["batch"], layouts=record["layouts"])
-    configs, library = tuple(map(config_of, own)), record["seconds"][LIBRARY]
+    configs = tuple(config_of(name.removeprefix("short_k "), SHORT_K) for name in own)
+    library = record["seconds"][LIBRARY]
     return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(own.values()), library=library)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.gemm.configs import config_of
 from lab.model_fit import Found
 from matmill.bench.problems.hgemm import HALVES, restored
-from matmill.config import Config
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
 
@@ -36,19 +36,8 @@ def alignment_of(problem: Gemm) -> str:
 def _found(record: Mapping[str, Any]) -> Found[Gemm]:
     seconds = dict(record["seconds"])
     library = seconds.pop(LIBRARY)
-    configs = tuple(config_of(name) for name in seconds)
+    configs = tuple(config_of(name, HGEMM) for name in seconds)
     part = "fit" if record["fit"] else "judge"
     return Found(
         restored(record), part, exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library
     )
-
-
-def config_of(name: str) -> Config:
-    """The configuration that a record names.
-
-    >>> config_of(str(HGEMM.config)) == HGEMM.config
-    True
-    """
-    values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split())}
-    launched = {key: values.pop(key) for key, _ in HGEMM.config.launch}
-    return Config.of(**values).launched(**launched)

@@ -8,8 +8,8 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from lab.gemm.configs import config_of
 from lab.model_fit import Found
-from matmill.config import Config
 from matmill.dtypes import ALL, DType
 from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
@@ -31,17 +31,6 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
     )  # fmt: skip
 
 
-def config_of(name: str) -> Config:
-    """The configuration that a record names.
-
-    >>> config_of(str(WGMMA.config)) == WGMMA.config
-    True
-    """
-    values = {key: int(value) for key, _, value in (word.partition("=") for word in name.split())}
-    launched = {key: values.pop(key) for key, _ in WGMMA.config.launch}
-    return Config.of(**values).launched(**launched)
-
-
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """The problems of records. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
@@ -52,5 +41,5 @@ def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
     seconds = dict(record["seconds"])
     library = seconds.pop(LIBRARY, None)
     problem = packed(record["m"], record["n"], record["k"], ALL[record["dtype"]], record["layout"])
-    configs = tuple(config_of(name) for name in seconds)
+    configs = tuple(config_of(name, WGMMA) for name in seconds)
     return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library)

@@ -35,7 +35,7 @@ COPY_SLOTS = 4.0
 #: Warps per SM that would fill half of its issue slots.
 WARPS_HALF = 0.90
 #: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
-NARROW_CYCLES = 0.4
+NARROW_CYCLES = 0.8
 #: Cycles per output and slice beyond the first to merge the slices' sums.
 MERGE_CYCLES = 0.133
 #: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does not
@@ -71,7 +71,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
-    slices = dict(config.launch).get("SPLIT_K", 1)  # rungs of the ladder have one
+    slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm = ceil_div(tiles(problem, config) * problem.batch * slices, arch.sms)
     resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
     rounds = ceil_div(per_sm, resident)

@@ -259,8 +259,7 @@ def repacked(config: Config) -> tuple[str, ...]:
     >>> repacked(LARGEST.launched(REPACK_A=0, REPACK_B=1))
     ('B',)
     """
-    launch = dict(config.launch)
-    return tuple(name for name in "AB" if launch.get(f"REPACK_{name}"))
+    return tuple(name for name in "AB" if config.get(f"REPACK_{name}"))
 
 
 @dataclass(frozen=True)

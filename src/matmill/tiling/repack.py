@@ -19,6 +19,9 @@ from matmill.tiling.split_k import leaves_partials, split_bytes, workspace
 
 _THREADS = 256  # of a block
 _ALIGN = 256  # bytes, as for allocations: whole sectors and cache lines
+#: The most bytes of repacked copies: A and B of up to 32767 x 32767 elements. Larger copies may not fit in the memory
+#: that the caller has left, and the device counts their vectors in 32 bits.
+MOST_REPACKED = 2**32
 
 
 def repacked_bytes(problem: Gemm, config: Config) -> int:
@@ -31,6 +34,16 @@ def repacked_bytes(problem: Gemm, config: Config) -> int:
     368
     """
     return sum(one.nbytes for one in _copies(problem, config).values())
+
+
+def why_not_repack(problem: Gemm, config: Config) -> str | None:
+    """Why the matrices that the config repacks cannot be repacked, or None."""
+    if not repacked(config):
+        return None
+    if problem.k == 0:
+        return "k = 0 leaves nothing to repack"
+    copied = repacked_bytes(problem, config)
+    return f"repacked copies take {copied} > {MOST_REPACKED} bytes" if copied > MOST_REPACKED else None
 
 
 def workspace_bytes(problem: Gemm, config: Config) -> int:

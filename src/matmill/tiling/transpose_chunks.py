@@ -70,7 +70,7 @@ def chunks_ahead(config: Config, itemsize: int, several: int) -> tuple[int, ...]
     chunk took 0.93 to 1.00 of the time in 50 of 64 problems, and 1.01 to 1.39 times as long in the others: elements of
     one or two bytes whose offsets differ from vector to vector, or that are in rows or columns without alignment.
     """
-    apart = dict(config.constants).get("APART", 0)  # which small matrices do not have
+    apart = config.get("APART")  # which small matrices do not have
     return (0, several) if itemsize <= _NARROW and (not config["STEADY"] or apart == 1) else (0,)
 
 

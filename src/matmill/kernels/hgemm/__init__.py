@@ -17,17 +17,14 @@ from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, repacked, threads, unaligned, why_not, why_not_elements, with_vector_widths
+from matmill.tiling.mma import LARGEST, threads, unaligned, why_not, why_not_elements, with_vector_widths
 from matmill.tiling.mma import space as shapes
-from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
+from matmill.tiling.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.tiling.simt import STRIDED, strided_values, tiles
 from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_precision, why_not_split
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
-#: The most bytes of repacked copies: A and B of up to 32767 x 32767 elements. Larger copies may not fit in the memory
-#: that the caller has left, and the device counts their vectors in 32 bits.
-MOST_REPACKED = 2**32
 #: A and B start so many elements after their pointers: repacked copies are stored in the workspace.
 _PARAMETERS = Parameters((*STRIDED.fields, ("a_first", "Index"), ("b_first", "Index")))
 
@@ -85,23 +82,13 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
         _why_not_precision(problem)
         or why_not(problem, config, arch)
         or why_not_split(problem, config)
-        or _why_not_repack(problem, config)
+        or why_not_repack(problem, config)
     )
 
 
 def _why_not_precision(problem: Gemm) -> str | None:
     # Of float64 every sum is rounded to nearest; sums of 16-bit products are not promoted.
     return why_not_precision(problem, promotes=problem.dtype is F64)
-
-
-def _why_not_repack(problem: Gemm, config: Config) -> str | None:
-    """Why the matrices that the config repacks cannot be repacked, or None."""
-    if not repacked(config):
-        return None
-    if problem.k == 0:
-        return "k = 0 leaves nothing to repack"
-    copied = repacked_bytes(problem, config)
-    return f"repacked copies take {copied} > {MOST_REPACKED} bytes" if copied > MOST_REPACKED else None
 
 
 _WHOLE = Gemm(m=LARGEST["BM"], n=LARGEST["BN"], k=LARGEST["BK"], dtype=F16)

@@ -312,10 +312,6 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     return reason or (None if arch.compiles else f"{arch.title} is older than the compiler")
 
 
-def _why_not_precision(problem: Gemm, _config: Config) -> str | None:
-    return why_not_precision(problem, promotes=True)
-
-
 def _why_not_sizes(problem: Gemm, config: Config) -> str | None:
     if not (1 <= problem.m <= NARROW and 1 <= problem.n <= NARROW):
         return f"{problem.m} x {problem.n} outputs are more than {NARROW} x {NARROW}, or none"

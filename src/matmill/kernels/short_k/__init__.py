@@ -35,7 +35,7 @@ _ROWS, _TILES = (16, 32, 64, 128, 256), ((16, 32), (32, 32), (32, 64), (64, 64),
 #: Rows and columns of a thread, or with 16 bits of a warp, and the registers of a thread, by bytes of an element.
 _THREAD_TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     2: ((16, 8, 64), (16, 32, 96), (32, 32, 128)),
-    4: ((1, 1, 48), (4, 1, 72), (1, 4, 64), (4, 4, 80), (4, 8, 112), (8, 8, 168)),
+    4: ((1, 1, 56), (4, 1, 72), (1, 4, 64), (4, 4, 80), (4, 8, 112), (8, 8, 168)),
     8: ((1, 1, 56), (4, 1, 88), (2, 2, 80), (4, 4, 128)),
 }
 #: Threads of a block, and the most blocks of an SM.

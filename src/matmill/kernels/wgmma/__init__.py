@@ -19,7 +19,7 @@ from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.repack import REPACK, repacked_bytes, rewrite, workspace_bytes
+from matmill.tiling.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split, workspace
 from matmill.tiling.wgmma import (
     ROWS,
@@ -39,8 +39,6 @@ from matmill.tiling.wgmma import (
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
-#: The most bytes of repacked copies, as of ``kernels/hgemm``.
-_MOST_REPACKED = 2**32
 
 _PARAMETERS = Parameters.of(
     a_map="matmill::TensorMap",
@@ -151,11 +149,11 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
 
 
 def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
-    reason = why_not(problem, config, arch) or why_not_split(problem, config)
-    if reason is not None:
-        return reason
-    copied = repacked_bytes(as_launched(problem, config), config)
-    return f"repacked copies take {copied} > {_MOST_REPACKED} bytes" if copied > _MOST_REPACKED else None
+    return (
+        why_not(problem, config, arch)
+        or why_not_split(problem, config)
+        or why_not_repack(as_launched(problem, config), config)
+    )
 
 
 def _workspace_bytes(problem: Gemm, config: Config) -> int:
