@@ -135,16 +135,13 @@ def kernels(problem: Gemm, each: int, every: str) -> list[Kernel[Gemm]]:
     Of the kernel called ``every`` all configurations.
     """
     arch = get("h200")
-    found = [choose(problem, arch).kernel]
+    chosen = choose(problem, arch).kernel
+    found = {(chosen.entry, chosen.config): chosen}
     for production in PRODUCTION:
         legal = sorted(production.legal(problem, arch), key=lambda one: production.predict(problem, one.config, arch))
         some = legal if production.kernel.entry == every else legal[:each]
-        found += [kernel for kernel in some if (kernel.entry, kernel.config) not in _named(found)]
-    return found
-
-
-def _named(found: list[Kernel[Gemm]]) -> set[tuple[str, Any]]:
-    return {(one.entry, one.config) for one in found}
+        found |= {(kernel.entry, kernel.config): kernel for kernel in some}
+    return list(found.values())
 
 
 def sources(task: Task, each: int, every: str) -> Iterator[Source]:
@@ -260,15 +257,14 @@ def main() -> None:
     print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     gpu = GPU.get(0)
     records: list[dict[str, Any]] = []
+    environment = describe(gpu=True)
     with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:
         for task in todo:
             if time.monotonic() - begin > arguments.seconds:
                 print(f"the time is over: {len(todo) - todo.index(task)} problems are left", flush=True)
                 break
             records.append({**task.key, **Measurement(gpu, clock, task).run(kernels(task.problem, *limits))})
-            arguments.out.write_text(
-                json.dumps({"environment": describe(gpu=True), "records": records}, indent=1) + "\n"
-            )
+            arguments.out.write_text(json.dumps({"environment": environment, "records": records}, indent=1) + "\n")
             print(_line(task, records[-1]), flush=True)
 
 

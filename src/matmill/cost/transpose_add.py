@@ -142,7 +142,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
 
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
-    work = _chunk(problem, config) if "G" in dict(config.constants) else _tile(problem, config, arch)
+    work = _chunk(problem, config) if "G" in config else _tile(problem, config, arch)
     busiest = ceil_div(work.count, arch.sms)
     resident = min(work.in_flight, busiest)
     starts = min(work.starts, busiest)
@@ -261,7 +261,7 @@ def _chunk(problem: Geam, config: Config) -> _Work:
     v = VECTOR_BYTES // problem.dtype.itemsize
     elements = chunks.elements(config)
     runs_x, runs_others, extra, y_width, ahead = 1, 1, 0, v, config["AHEAD"]
-    if "WIDE" in dict(config.constants):
+    if "WIDE" in config:
         short = config["M"] if config["WIDE"] else config["N"]
         runs_x, runs_others = (1, short) if config["WIDE"] else (short, 1)
         extra, y_width = short * config["APART"], config["Y_WIDTH"]

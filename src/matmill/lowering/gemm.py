@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import prod
-from operator import or_
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
@@ -166,6 +165,7 @@ def lower_gemm(
     if a.address == b.address and _mirrored(problem, axes):
         known = replace(known, gram=True, b_strides=None, b_align=a_align)
     found = []
+    first = starts[0] | starts[1] | starts[2]
     size, wide = problem.dtype.itemsize, problem.d_dtype.itemsize
     for axis, offsets in grids(axes, (size, size, wide, wide)):
         a_batch, b_batch, c_batch, d_batch = axis.strides
@@ -177,7 +177,7 @@ def lower_gemm(
             b_batch=b_batch,
             c_batch=c_batch,
             d_batch=d_batch,
-            base_align=lowest_bit(reduce(or_, (*starts, *moved)), (), 1),
+            base_align=lowest_bit(first, moved, 1),
         )
         found.append(SubProblem(whole, offsets))
     return tuple(found)

@@ -13,8 +13,8 @@ from matmill.config import Config
 from matmill.dtypes import DType
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
+from matmill.tiling.simt import VECTOR_BYTES
 
-VECTOR_BYTES = 16
 #: What no copy's index reaches: ``Divisor`` in copy.cuh divides 16-bit numbers.
 MOST_COPIES = 2**16 - 1
 
@@ -238,13 +238,18 @@ def configured(shape: Shape, problem: Gemm) -> Config:
         staged, width = 2, _d_width(problem, VECTOR_BYTES // size, shape.bn)
     else:
         staged, width = 0, 1
-    vectors = max(constants["A_VEC"], constants["B_VEC"]) > 1 and problem.dtype.itemsize > 2
+    vectors = reads_vectors(problem.dtype, constants["A_VEC"], constants["B_VEC"])
     down, across = units(shape, vectors=vectors)
     return Config.of(
         TM=shape.tm, TN=shape.tn, THREADS=shape.threads, STAGES=shape.stages, BLOCKS_PER_SM=shape.blocks_per_sm,
         QUADS=int(vectors and down % 2 == 0 and across % 2 == 0), D_STAGED=staged, D_WIDTH=width,
         D_VEC=stored, **constants,
     ).launched(PRODUCTS=shape.group, BM=shape.bm, BN=shape.bn, BY_RUNS=int(shape.by_runs))  # fmt: skip
+
+
+def reads_vectors(dtype: DType, a_vec: int, b_vec: int) -> bool:
+    """Whether threads read A or B in 16 bytes: of 16-bit elements, whose fragments are pairs, they do not."""
+    return dtype.itemsize > 2 and max(a_vec, b_vec) > 1
 
 
 def units(shape: Shape, *, vectors: bool) -> tuple[int, int]:
@@ -319,7 +324,7 @@ def staging(problem: Gemm, config: Config) -> Staging:
         outputs = bm * d_pitch
     nbytes = outputs * d_size if config["D_STAGED"] else 0
     down, across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)
-    vectors = size > 2 and max(config["A_VEC"], config["B_VEC"]) > 1
+    vectors = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
     units_down, units_across = units(shape_of(config), vectors=vectors)
     return Staging(
         sides=own,

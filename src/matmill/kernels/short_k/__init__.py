@@ -44,8 +44,6 @@ _THREADS, _MOST_BLOCKS = (64, 128, 256), 8
 _MOST_TILES = 2**31 - 2**16
 #: The first compute capability whose tensor cores take bfloat16.
 _BFLOAT = (8, 0)
-#: Registers of an SM.
-_REGISTERS = 65536
 _WARP = 32
 _OPERAND = {
     "pitch": "int",
@@ -128,7 +126,7 @@ def _shapes(problem: Gemm, arch: Arch) -> Iterator[Shape]:
             continue
         count = group * ceil_div(bm, tm) * ceil_div(bn, tn) * (_WARP if problem.dtype.itemsize == 2 else 1)
         threads = next((few for few in _THREADS if few >= count), _THREADS[-1])
-        blocks = min(_MOST_BLOCKS, _REGISTERS // (registers * threads))
+        blocks = min(_MOST_BLOCKS, arch.registers_per_sm // (registers * threads))
         shape = Shape(group, bm, bn, tm, tn, threads, 1, blocks)
         yield shape
         if tiles <= arch.sms:
