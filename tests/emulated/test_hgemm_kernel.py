@@ -100,7 +100,9 @@ def test_repacked_matrices_are_copied_16_bytes_at_a_time(a: Layout, b: Layout, a
         assert main.counters.global_load_bytes == pieces * 16
     assert main.counters.bank_conflicts == 0
     runs = ((k, m) if a.transposed else (m, k)), ((n, k) if b.transposed else (k, n))
-    read = repacking_reads(*runs[0], start=1, pitch=runs[0][1]) + repacking_reads(*runs[1], start=0, pitch=runs[1][1] + 1)
+    read = repacking_reads(*runs[0], start=1, pitch=runs[0][1]) + repacking_reads(
+        *runs[1], start=0, pitch=runs[1][1] + 1
+    )
     assert repacking.counters.global_load_bytes == read
     assert repacking.counters.global_store_bytes == pieces // 2 * 16
 

@@ -21,6 +21,7 @@ from matmill.tiling.short_k import Staging, staging
 
 _VECTOR, _BANKS = 16, 128  # bytes of a copy, and of a pass over all banks
 _SCHEDULERS, _LANES = 4, 32
+_WIDE = 8  # 16-bit elements that ldmatrix needs to be aligned together
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,8 @@ def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _Unit:
 def _mma_unit(problem: Gemm, config: Config) -> _Unit:
     steps = ceil_div(problem.k, 16)
     fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
-    # A pair that is not one word takes two reads and a permutation; an mma is 2048 FMAs.
-    slots = steps * (sum(count * (1 if vec > 1 else 3) for count, vec in fragments) + config["TM"] * config["TN"] / 64)
+    # ldmatrix reads four pairs; one that is not a word takes two reads and a permutation; an mma is 2048 FMAs.
+    reads = {_WIDE: 0.25, 2: 1.0, 1: 3.0}
+    slots = steps * (sum(count * reads[vec] for count, vec in fragments) + config["TM"] * config["TN"] / 64)
     passes = steps * sum(count * (1 if vec > 1 else 2) for count, vec in fragments)
     return _Unit(slots, float(passes), float(steps), config["TM"] * config["TN"] / _LANES / config["D_VEC"])

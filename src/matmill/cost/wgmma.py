@@ -22,7 +22,7 @@ from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import repacked, repacked_matrix
 from matmill.tiling.simt import VECTOR_BYTES
-from matmill.tiling.wgmma import ROWS, SPAN, as_launched, runs, work_tiles
+from matmill.tiling.wgmma import ROWS, SPAN, as_launched, cluster_blocks, runs, work_tiles
 
 #: Split-K slices that the threads of the last launch add in one step.
 _STEP_SLICES = 16
@@ -61,6 +61,9 @@ class Constants:
     exposed: float = 0.366
     #: Cycles per cache line that repacking looks up.
     line_cycles: float = 2.96
+    #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
+    cluster_sum: float = 600.0
+    remote_bytes: float = 24.0
     #: How much slower blocks of a cluster go, which wait for each other.
     cluster: float = 1.02
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
@@ -78,9 +81,10 @@ class Demand:
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
     delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
     are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
-    whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary stores, or are stored
-    directly. Of the whole GPU: the least ``bytes``, those of D that TMA does not store; launches, bytes and cache lines
-    of repacking; launches, steps and bytes of the partial sums.
+    whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
+    directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
+    Of the whole GPU: the least ``bytes``, those of D that TMA does not store; launches, bytes and cache lines of
+    repacking; launches, steps and bytes of the partial sums.
     """
 
     multiply: float
@@ -95,6 +99,8 @@ class Demand:
     staged: float
     ordinary: float
     direct: float
+    cluster_sums: float
+    remote: float
     bytes: float
     narrow_bytes: float
     repacked: float
@@ -179,6 +185,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     waits = 1 + asked.clusters * (c.cluster - 1)
     main_loop = asked.steps * pace.cycles(c.pace_overlap) * waits / asked.hz
     own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
+    own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
     # Of consumers that alternate all but the last epilogue overlap the other's main loop.
     shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
     epilogue = own * shown / asked.hz
@@ -198,8 +205,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
     launched = as_launched(problem, config)
     bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
-    cluster_m, cluster_n = config["CLUSTER_M"], config["CLUSTER_N"]
-    rounds = ceil_div(work_tiles(launched, config), arch.sms // (cluster_m * cluster_n))
+    cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
+    rounds = ceil_div(work_tiles(launched, config), arch.sms // cluster_blocks(config))
     row_tiles = bm // ROWS
     outputs = rounds * bm * bn / 1024
     copies = {name: repacked_matrix(launched, config, name) for name in repacked(config)}
@@ -217,12 +224,14 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         ),
         ahead=float(config["STAGES"] - 1),
         clusters=float(cluster_m * cluster_n > 1),
-        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices)),
+        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k)),
         rounds=float(rounds),
         turns=float(config["PINGPONG"]),
         staged=outputs * bool(config["D_TMA"]),
         ordinary=outputs * (not direct and not config["D_TMA"]),
         direct=outputs * direct,
+        cluster_sums=float(rounds * (cluster_k > 1)),
+        remote=float(rounds * (cluster_k - 1) * bm * bn * 4),
         bytes=float(problem.least_bytes),
         narrow_bytes=float(
             (not config["D_TMA"] and slices == 1 and problem.d_align < VECTOR_BYTES)
