@@ -20,7 +20,7 @@ from matmill.problem import Gemm
 from matmill.tiling.short_k import Shape, configured, staging
 
 H200 = get("h200")
-RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "short_k_h200.json"
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "shapes_h200.json"
 
 
 @pytest.mark.parametrize(
