@@ -9,7 +9,8 @@ import pytest
 
 from matmill.analysis.candidates import waves
 from matmill.analysis.changes import LEAST_GAIN, changes
-from matmill.analysis.explain import Explanation, explain, floor
+from matmill.analysis.explain import Explanation, explain
+from matmill.analysis.floor import floor
 from matmill.analysis.runner_ups import BOUNDS
 from matmill.arch import Arch, get
 from matmill.arrays import Operand

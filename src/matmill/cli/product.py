@@ -13,46 +13,18 @@ from numpy.typing import NDArray
 
 from matmill import arch as arches
 from matmill import settings
+from matmill.analysis.floor import floor
 from matmill.arch import Arch
 from matmill.bench import units
+from matmill.choose import choose
 from matmill.cli.console import show, show_json, table
 from matmill.cli.files import save
+from matmill.config import Config
+from matmill.errors import IllegalConfigError
 from matmill.problem import Gemm
 
 #: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
 _WORTH_REPEATING = 2.0
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The least time a product can take on an arch, in seconds, by arithmetic and by memory traffic."""
-
-    arch: Arch
-    compute: float
-    memory: float
-
-    @property
-    def limit(self) -> str:
-        """Which of the two is larger: ``compute`` or ``memory``."""
-        return "compute" if self.compute >= self.memory else "memory"
-
-    @property
-    def seconds(self) -> float:
-        """The larger of the two."""
-        return max(self.compute, self.memory)
-
-
-def bound(problem: Gemm, arch: Arch) -> Bound:
-    """What an arch's peaks allow: its FMA rate, and one read of every input and one write of the output.
-
-    >>> bound(Gemm(m=4096, n=4096, k=4096), arches.get("h200")).limit
-    'compute'
-    >>> bound(Gemm(m=1, n=4096, k=4096), arches.get("h200")).limit
-    'memory'
-    """
-    # Types of 16 bits are multiplied and summed in the wider one.
-    peak = arch.peak(problem.dtype.accumulator.name)
-    return Bound(arch, problem.flops / peak, problem.least_bytes / arch.dram_bytes_per_s)
 
 
 def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[Any], float | None]:
@@ -112,7 +84,8 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     if executor == "auto":
         on = "gpu" if gpu.unavailable() is None else "cpu"
     arch = gpu.GPU.get(0).arch if on == "gpu" else arches.get(arches.DEFAULT)
-    least = bound(problem, arch)
+    least = floor(problem, arch, _configs(problem, arch))
+    limit = "compute" if least.compute_seconds >= least.memory_seconds else "memory"
     tflops = problem.flops / seconds / 1e12 if seconds else None
     moved = problem.least_bytes / seconds if seconds else None
     if args.json:
@@ -129,9 +102,10 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
                 "bytes_per_second": moved,
                 "bound": {
                     "arch": arch.name,
-                    "limit": least.limit,
-                    "compute_seconds": least.compute,
-                    "memory_seconds": least.memory,
+                    "limit": limit,
+                    "seconds": least.seconds,
+                    "compute_seconds": least.compute_seconds,
+                    "memory_seconds": least.memory_seconds,
                 },
             }
         )
@@ -140,7 +114,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     rate = "-"
     if tflops is not None and moved is not None:
         rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
-    row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
+    row = [str(problem), on, said, rate, f"{limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
     if on == "gpu":
@@ -149,3 +123,13 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
         lines.append("Emulated: the kernel's own instructions on the CPU, so there is no time to compare.")
     show([table(args.command, columns, [row]), *lines])
     return 0
+
+
+def _configs(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """What a GPU would run a product with, as far as a kernel takes it."""
+    if not problem.flops:
+        return ()
+    try:
+        return (choose(problem, arch).kernel.config,)
+    except IllegalConfigError:
+        return ()

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from matmill.analysis.candidates import Candidate, described
 from matmill.analysis.changes import LEAST_GAIN, Change
-from matmill.analysis.explain import Explanation, Floor
+from matmill.analysis.explain import Explanation
+from matmill.analysis.floor import Floor
 from matmill.analysis.runner_ups import BOUNDS, RunnerUp
 from matmill.bench import units
 from matmill.cli.console import table
