@@ -23,7 +23,7 @@ from matmill.cli.console import answer, show, show_json, table
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
-from matmill.dtypes import DTYPES
+from matmill.dtypes import DTYPES, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernels.gemm import GEMM, space
 from matmill.problem import Gemm
@@ -190,10 +190,8 @@ def _run_gemm(args: argparse.Namespace) -> int:
             wanted=f"one of {able}",
             fix="The compiler supports GPUs from compute capability 7.5 on.",
         )
-    if args.dtype not in DTYPES:
-        raise unknown_name("--dtype", args.dtype, DTYPES)
     n = args.n
-    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[args.dtype])
+    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[long_name(args.dtype, DTYPES)])
     rows = _gemm_rows(problem, arch)
     record = {
         "model": "gemm",

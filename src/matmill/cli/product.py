@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -17,11 +17,15 @@ from matmill.analysis.floor import floor
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.choose import choose
-from matmill.cli.console import show, show_json, table
-from matmill.cli.files import save
+from matmill.cli.console import say_how_long, show, show_json, table
+from matmill.cli.files import load, save
+from matmill.cli.options import writable
 from matmill.config import Config
-from matmill.errors import IllegalConfigError
+from matmill.dtypes import ALL, long_name
+from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.problem import Gemm
+
+Product: TypeAlias = Callable[..., NDArray[Any]]
 
 #: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
 _WORTH_REPEATING = 2.0
@@ -44,12 +48,41 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options that both commands share."""
     add = parser.add_argument
-    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
+    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes; no input's file")
+    add(
+        "--dtype",
+        metavar="TYPE",
+        help=f"type of the elements, which the files must have: {', '.join(ALL)}, or short, as bf16; bfloat16 takes "
+        "two bytes without a type, which is how NumPy writes it, and uint16",
+    )
     add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
     add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
     add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
     add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
     add("--json", action="store_true", help="print one JSON document")
+
+
+def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
+    """What reads the command's files, whose elements are of the type that ``--dtype`` names.
+
+    Raises :class:`~matmill.errors.ArgumentError` where ``--out`` cannot be written; what is given, where a file is no
+    such array, or is ``--out`` itself.
+    """
+    writable(args.out, "--out")
+    dtype = None if args.dtype is None else ALL[long_name(args.dtype, ALL)]
+
+    def read(path: Path, argument: str) -> NDArray[Any]:
+        loaded = load(path, argument, dtype, wanted=" or ".join(ALL))
+        if args.out.exists() and args.out.samefile(path):
+            raise ArgumentError(
+                argument="--out",
+                got=f"{str(args.out)!r}, which is the input {argument}",
+                wanted="a file of its own for the product",
+                fix="Name another one: no input is written over.",
+            )
+        return loaded
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -62,10 +95,20 @@ class Run:
     has_c: bool
 
 
-def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Callable[..., NDArray[Any]]) -> Run:
-    """Calls ``product`` with C and the shared options, and times it."""
+#: Roughly what the emulator takes on one core for an FMA of a product, and for an element of its matrices (AMD EPYC,
+#: 2026-11-24).
+_FMA_SECONDS, _ELEMENT_SECONDS = 1.1e-8, 3e-7
+
+
+def run_product(
+    args: argparse.Namespace, factors: tuple[NDArray[Any], ...], c: NDArray[Any] | None, product: Product
+) -> Run:
+    """Calls ``product`` with C and the shared options, and times it; ``factors`` are the arrays that it multiplies."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
+    if executor == "emulator":
+        a, b = factors
+        say_how_long(_FMA_SECONDS * a.size * (b.shape[-1] if b.ndim > 1 else 1) + _ELEMENT_SECONDS * (a.size + b.size))
     found, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
     return Run(found, executor, seconds, beta != 0)
 

@@ -20,11 +20,10 @@ from matmill.bench import units
 from matmill.bench.plots.roofline import Point, draw
 from matmill.choose import Choice, choose
 from matmill.cli.console import answer, table
-from matmill.cli.names import SHORT
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.config import Config
-from matmill.dtypes import ALL, F64, DType
-from matmill.errors import ArgumentError, IllegalConfigError, unknown_name
+from matmill.dtypes import ALL, F64, DType, long_name
+from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
@@ -107,11 +106,7 @@ def _dtype(text: str | None, made: Roofs) -> str:
     """The element type named, long or short, else the default."""
     if text is None:
         return "float16" if "hmma" in made.peaks else "float32"
-    name = SHORT.get(text.lower(), text.lower())
-    if name not in cost.PEAKS_BY_TYPE:
-        short = [key for key, long in SHORT.items() if long in cost.PEAKS_BY_TYPE]
-        raise unknown_name("--dtype", text, [*short, *cost.PEAKS_BY_TYPE])
-    return name
+    return long_name(text, cost.PEAKS_BY_TYPE)
 
 
 def _problem(args: argparse.Namespace, name: str) -> Gemm | None:
