@@ -118,7 +118,11 @@ def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture
     for change in changes:
         instead = f"{units.seconds(change['seconds'])} instead of {units.seconds(change['before'])}"
         assert f"- {change['words']}: {instead}, {change['gain']:.0%} less." in said
-    assert f"Most would be saved by this: {changes[0]['words']}: " in said
+    summary, _, _ = said.partition(" Where the time goes ")
+    because = "because rows of A and B do not start on 16 bytes and are repacked first: "
+    assert because + units.seconds(stage["chosen"]["terms"]["repack"]) in summary
+    assert stage["because"]["seconds"] == stage["chosen"]["terms"]["repack"]
+    assert f"It would be {units.seconds(changes[0]['seconds'])} with {changes[0]['words']}." in summary
     assert main(["why", "matmul", "8192x8192", "8192x8192", "--dtype", "bfloat16"]) == cli.OK
     said = capsys.readouterr().out
     assert "would save 3% of a call" in said
