@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,13 @@ def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture
     assert "What would be faster" not in said
     assert main(["why", "transpose", "512x512"]) == cli.OK
     assert "would save" not in capsys.readouterr().out
+
+
+def test_the_page_shows_what_is_said_today(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text(encoding="utf-8")
+    command, _, shown = page.partition("```\n$ matmill ")[2].partition("```")[0].partition("\n")
+    assert main(command.split()) == cli.OK
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
 
 
 def test_precision_and_the_type_of_the_result_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:

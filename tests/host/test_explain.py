@@ -224,7 +224,7 @@ def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
         (
             _lowered(1000, 1000, 1000, F16),
             A100,
-            "SMs are idle or compute padding (one round of 64 tiles on 108 SMs; 57%",
+            "SMs are idle or compute padding (one round of 64 tiles on 108 SMs",
         ),
         (_transposed_sum(), A100, "the bandwidth of memory bounds it"),
     ],
