@@ -20,7 +20,7 @@ from matmill.bench import units
 from matmill.bench.plots.roofline import Point, draw
 from matmill.choose import Choice, choose
 from matmill.cli.console import answer, table
-from matmill.cli.options import Subparsers, plot_file, size
+from matmill.cli.options import Subparsers, plot_file, seconds, size
 from matmill.config import Config
 from matmill.dtypes import ALL, F64, DType, long_name
 from matmill.errors import ArgumentError, IllegalConfigError
@@ -54,6 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--l2-hit-rate", type=float, default=HIT_RATE, metavar="R", help=share)
     add("--stages", type=size, default=1, help="tiles of A and B in shared memory at once (default: 1)")
     add("--registers", type=size, metavar="N", help="registers per thread (default: those of the sums alone)")
+    add("--measured", type=seconds, metavar="SECONDS", help="what the product took, to show beside its bound")
     add("--plot", metavar="FILE", help="draw the roofline into FILE (.svg or .png)")
     add("--json", action="store_true", help="print one JSON document")
 
@@ -77,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
         "bound": None,
     }
     points: list[Point] = []
+    if args.measured is not None and problem is None:
+        raise ArgumentError(
+            argument="--measured", got=f"{args.measured:g}", wanted="a product beside it", fix="Add --n, --m and --k."
+        )
     parts: list[RenderableType] = list(_figures(made))
     if problem is not None:
         kernel = _kernel(problem, arch)
@@ -86,8 +91,11 @@ def run(args: argparse.Namespace) -> int:
         record["problem"] = _problem_record(problem, name, least, met)
         chosen = _chosen(kernel, problem, made, args.l2_hit_rate)
         record["chosen"] = chosen
-        points.append(Point(f"{problem.m}x{problem.n}x{problem.k} {name}", met.intensity, met.flops_per_s))
+        points += _points(problem, name, least, met, chosen, args.measured)
         parts += _problem_said(problem, name, least, met, chosen)
+        if args.measured is not None:
+            record["problem"]["measured_seconds"] = args.measured
+            parts.append(_measured_said(problem, least, args.measured))
     if tile is not None:
         dtype = cost.storage(name, ALL)
         found = cost.tile_bound(tile, dtype.itemsize, made, unit, args.l2_hit_rate)
@@ -308,6 +316,29 @@ def _problem_said(
         f"chosen: {chosen['kernel']}, tile {shape}, {predicted} predicted; its tile meets {tile['bound']} "
         f"({_digits(tile['block']['intensity'])} FLOP/B per block, {_digits(tile['warp']['intensity'])} per warp)"
     )
+
+
+def _measured_said(problem: Gemm, least: Floor, seconds: float) -> Text:
+    """What somebody measured, beside the bound."""
+    return Text(f"measured: {_at(problem, seconds)}, {units.digits(seconds / least.seconds)} times the least")
+
+
+def _points(  # noqa: PLR0917 — all of one product
+    problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any], measured: float | None
+) -> list[Point]:
+    """The product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
+    sizes = f"{problem.m}x{problem.n}x{problem.k} {name}"
+    found = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
+    if "predicted_seconds" in chosen:
+        rate = problem.flops / chosen["predicted_seconds"]
+        found.append(Point(f"{chosen['kernel']}, predicted", met.intensity, rate))
+    if measured is not None:
+        found.append(Point("measured", met.intensity, problem.flops / measured))
+    tile = chosen.get("tile")
+    if tile is not None:
+        label = f"its tile {tile['BM']}x{tile['BN']}, L2 hits {tile['l2_hit_rate']:g}"
+        found.append(Point(label, tile["block"]["intensity"], tile["attainable_flops_per_s"]))
+    return found
 
 
 def _at(problem: Gemm, seconds: float) -> str:
