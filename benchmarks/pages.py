@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
-from lab.front_page import with_output, with_speeds
+from lab.front_page import package_page, with_output, with_speeds
 from lab.hgemm_page import hgemm_page
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
@@ -47,6 +47,7 @@ def main() -> None:
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }
+    pages[ROOT / "docs" / "package.md"] = package_page(pages[ROOT / "README.md"])
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.front_page import OUTPUT, with_output, with_speeds
+from lab.front_page import OUTPUT, package_page, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
 from lab.hgemm_page import hgemm_page
 from lab.inner import report as inner_report
@@ -114,6 +114,12 @@ def test_the_readme_s_speeds_are_those_recorded() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text == with_speeds(text, RESULTS), "run `make docs`"
     assert "| it depends |" in text  # the table names what is not faster, too
+
+
+def test_the_page_of_the_package_is_the_readme_without_links_into_the_repository() -> None:
+    page = (ROOT / "docs" / "package.md").read_text(encoding="utf-8")
+    assert page == package_page((ROOT / "README.md").read_text(encoding="utf-8")), "run `make docs`"
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)", page))
 
 
 def test_getting_started_shows_recorded_output() -> None:
