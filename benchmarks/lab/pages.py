@@ -45,8 +45,8 @@ _FORUM_PRINTED = {
 _INNER_UNITS = (
     "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
     "percentages refer to the memory bandwidth of the GPU's data sheet. The last row, `production`, is no rung: it is\n"
-    "what `matmill.inner` runs, as the cost model chooses it for the product. A run has the kernels of its date: those of\n"
-    "[all measured inner products](inner-results.md) are runs of their own.\n"
+    "what `matmill.inner` runs, as the cost model chooses it for the product. A run has the kernels of its date:\n"
+    "[all measured inner products](inner-results.md) are of runs of their own.\n"
 )
 _SUM_UNITS = (
     "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and\n"

@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     tile = _tile(args.tile, args.warp_tile)
     record: dict[str, Any] = {
         "arch": arch.name,
+        "source": arch.source,
         "figures": {key: vars(figure) for key, figure in {**made.peaks, **made.levels}.items()},
         "balance": cost.balance(made),
         "dtype": name,
@@ -280,6 +281,8 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
     ]
     columns = [("", "left"), ("rate", "right"), ("source", "left"), ("data sheet", "right")]
     yield table(f"Roofs of the {made.arch.title}", columns, rows)
+    if made.arch.source:
+        yield Text(f"data sheet: {made.arch.source}")
     if "l2" not in made.levels:
         yield Text(f"L2: not known for the {made.arch.title}; `matmill probe` measures it there.")
     yield Text()
