@@ -26,6 +26,7 @@ from matmill.arch import get
 from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.config import Config
+from matmill.cost.wgmma import predict
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
@@ -37,16 +38,23 @@ from matmill.runtime.gpu import GPU
 from matmill.tiling.wgmma import Shape, configured, runs, unaligned
 
 SQUARES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
+#: Rows that start on 16 bytes and straddle cache lines.
+STRADDLING = (816, 1000, 1816, 1960, 4104, 5552)
 #: Products of language models, and others that fill a GPU badly.
 RECTANGLES = (
     (1, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (128, 14336, 4096), (512, 4096, 14336), (2048, 4096, 4096),
-    (8192, 1280, 8192), (8192, 28672, 4096), (2048, 512, 512), (256, 256, 8192), (1000, 1000, 1000),
+    (8192, 1280, 8192), (8192, 28672, 4096), (2048, 512, 512), (256, 256, 8192), (8, 616, 3208), (8, 864, 4136),
+    (560, 16, 1104), (72, 72, 8152), (40, 4896, 7048), (1504, 264, 712), (3680, 424, 320), (344, 5128, 1032),
 )  # fmt: skip
-ODD = ((4097, 4097, 4097), (4096, 4095, 4096), (1023, 1023, 1023), (8191, 1000, 513))
+ODD = (
+    (4097, 4097, 4097), (4096, 4095, 4096), (1023, 1023, 1023), (8191, 1000, 513), (2047, 2049, 2051), (633, 7007, 22),
+)  # fmt: skip
 #: Tiles that no product is given, to see what the choice of shapes costs.
 EXTRA = (Shape(128, 256, 2), Shape(128, 160, 2, pingpong=True))
-#: SMs that are given clusters: where GPCs have odd numbers of them, not all can have one.
-FEWER_SMS = (128, 120)
+#: Configurations that are predicted to take longer than the fastest one by this factor are timed for the page alone.
+WITHIN, PAGE = 1.5, (4096, 8192)
+#: Of each problem so many are timed whatever is predicted.
+LEAST = 24
 #: Raster groups to compare on large products.
 GROUPS, LARGE = (4, 8, 16, 32), 4096
 _CHECKED, _TOLERANCE = 32, 2.0**-6
@@ -75,25 +83,36 @@ class Task:
 
 def tasks() -> Iterator[Task]:
     """Every problem, the more telling ones first: bfloat16 in both layouts, then float16."""
-    shapes = [*((n, n, n) for n in SQUARES), *RECTANGLES, *ODD]
+    shapes = [*((n, n, n) for n in (*SQUARES, *STRADDLING)), *RECTANGLES, *ODD]
     for dtype in (BF16, F16):
         for layout in ("column", "row"):
             yield from (Task(m, n, k, dtype, layout) for m, n, k in shapes)
 
 
 def configs_of(problem: Gemm) -> list[Config]:
-    """Every legal configuration of the kernel's space, and the extra ones of large problems."""
+    """The legal configurations that are predicted to be fast, and the extra ones of large problems."""
     arch = get("h200")
-    found = list(space(problem, arch))
+    found = _fast(problem, [config for config in space(problem, arch) if _is_legal(problem, config)])
     if min(problem.m, problem.n) >= LARGE // 2:
         repack = unaligned(problem)
         shapes = [shape for shape in EXTRA if runs(problem, "B").along_k or shape.bn % 64 == 0]
         found += [configured(shape, problem, arch, repack=repack) for shape in shapes]
-        clusters = [config for config in found if config["CLUSTER_M"] * config["CLUSTER_N"] > 1]
-        found += [config.launched(SMS=sms) for config in clusters for sms in FEWER_SMS]
     if min(problem.m, problem.n) >= LARGE:
         found += [config.replace(GROUP_M=group) for config in found if _large(config) for group in GROUPS]
-    return [config for config in dict.fromkeys(found) if WGMMA.with_config(config).why_not(problem, arch) is None]
+    return [config for config in dict.fromkeys(found) if _is_legal(problem, config)]
+
+
+def _is_legal(problem: Gemm, config: Config) -> bool:
+    return WGMMA.with_config(config).why_not(problem, get("h200")) is None
+
+
+def _fast(problem: Gemm, configs: list[Config]) -> list[Config]:
+    """Those within WITHIN of the least predicted time; of squares on the page all."""
+    if problem.dtype is BF16 and problem.m == problem.n == problem.k and problem.k in PAGE:
+        return configs
+    seconds = [predict(problem, config, get("h200")) for config in configs]
+    most = max(WITHIN * min(seconds), sorted(seconds)[:LEAST][-1])
+    return [config for config, predicted in zip(configs, seconds, strict=True) if predicted <= most]
 
 
 def _large(config: Config) -> bool:
@@ -211,7 +230,8 @@ def _short(name: str) -> str:
     c = dict(word.split("=") for word in name.split())
     tile = f"{c['BM']}x{c['BN']}" + ("p" if c["PINGPONG"] == "1" else "") + f"/{c['STAGES']}"
     cluster = f" {c['CLUSTER_M']}x{c['CLUSTER_N']}" if c["CLUSTER_M"] + c["CLUSTER_N"] != "11" else ""
-    return f"{tile}{cluster} g{c['GROUP_M']}{' swap' if c['EXCHANGED'] == '1' else ''} k{c['SPLIT_K']}"
+    slices = f"k{c['CLUSTER_K']} in clusters" if c["CLUSTER_K"] != "1" else f"k{c['SPLIT_K']}"
+    return f"{tile}{cluster} g{c['GROUP_M']}{' swap' if c['EXCHANGED'] == '1' else ''} {slices}"
 
 
 if __name__ == "__main__":

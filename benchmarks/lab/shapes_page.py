@@ -73,8 +73,8 @@ compares.
   outputs of one product. All of k of its rows of A and columns of B is in shared memory at once. Blocks are persistent;
   each processes every n-th work tile.
 - **One run of memory.** The matrices of a packed batch follow each other without a gap. Their rows may start anywhere,
-  as those of 17 x 17 do, but the part of several products is one contiguous run. It is copied in vectors of 16 bytes,
-  as it is, and D is stored so.
+  as those of 17 x 17 do, but what a work tile needs is one contiguous run. It is copied in vectors of 16 bytes, as it
+  is, and D is stored so. A run that starts between two vectors stands as far behind one in shared memory.
 - **By runs.** Otherwise rows or columns are copied one by one, and stand an odd number of 16-byte vectors apart in
   shared memory, so that neighbouring ones start in other banks. Those that start on 8 or 4 bytes are copied in parts
   of as many, those of 16-bit elements that start anywhere element by element.
@@ -84,6 +84,8 @@ compares.
 - **`QUADS`.** Four neighbouring threads take 2 x 2 neighbouring parts of D: each needs the same rows of A as one of the
   others and the same columns of B as another. The hardware then serves a warp's reads of 16 bytes in two passes over
   the banks, where it needs four for those that differ.
+- **Fragments.** The tensor cores' operands are read by `ldmatrix` where rows or columns are copied in whole vectors,
+  else as words of two elements or element by element.
 - **D.** Sums go straight to memory where a thread has 16 bytes of neighbouring columns, else through shared memory,
   as one run or row by row.
 

@@ -29,7 +29,10 @@ _APART = 0.05
 #: FMAs of 16 bits per SM and clock.
 _FMAS = 2048
 #: What makes two configurations one tile on this page.
-_SAME = ("BM", "BN", "CONSUMERS", "PINGPONG", "CLUSTER_M", "CLUSTER_N", "GROUP_M", "SMS", "SPLIT_K", "EXCHANGED")
+_SAME = (
+    "BM", "BN", "CONSUMERS", "PINGPONG", "CLUSTER_M", "CLUSTER_N", "CLUSTER_K", "GROUP_M", "SMS", "SPLIT_K",
+    "EXCHANGED",
+)  # fmt: skip
 H200 = get("h200")
 #: What bounds a tile, in words.
 _BOUNDS = {
@@ -67,9 +70,13 @@ recorded in [`benchmarks/results/`](../benchmarks/results/); a test compares.
 - **A and B exchanged.** Few rows of A would leave most of a 64-row `wgmma` empty. The kernel then computes D's
   transpose from B's transpose and A's transpose, so that the few rows become the columns of a tile 8 to 256 wide.
 - **Repack.** TMA needs runs that start on 16 bytes. A matrix with others is copied by a launch before the product
-  into rows that do, which costs its bytes twice. D of any pitch leaves by ordinary stores.
-- **Split-K.** Where D has too few tiles for the GPU, each tile's k is split into slices. Every slice leaves float32
-  partial sums in a workspace, and a second launch adds them in fixed order: the same call gives the same bits.
+  into rows that do, which costs its bytes twice. Each thread reads the two aligned vectors that hold what it writes,
+  and shifts them. D of any pitch leaves by ordinary stores: aligned vectors, shifted likewise, and single elements at
+  both ends of a row.
+- **Split-K.** Where D has too few tiles for the GPU, each tile's k is split into slices, by one of two ways. Up to
+  eight blocks of a cluster have the slices of a tile: the first one reads the others' float32 sums from their shared
+  memory. Or every slice leaves its sums in a workspace, and a second launch adds them. The order is fixed either way:
+  the same call gives the same bits.
 - **Epilogue.** Sums are scaled, C and the bias are added, the activation is applied, all in float32, and rounded
   once. 16-bit D goes through `stmatrix` and shared memory to a TMA store, float32 D directly. Epilogues other than
   alpha alone skip columns beyond D by a branch for every 16 columns. Without it, the compiler loaded the biases of

@@ -116,6 +116,28 @@ def test_loads_stores_and_atomics_on_the_memory_of_other_blocks(size: int, sched
     assert report.ok, report.hazards
 
 
+VECTORS = """
+extern "C" __global__ void k(const float4* a, float4* o) {
+  __shared__ float4 s[32];
+  int i = threadIdx.x;
+  s[i] = a[blockIdx.x * 32 + i];
+  arrive(); wait();
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(map(address(s + i), rank() ^ 1)) : "memory");
+  o[blockIdx.x * 32 + i] = v;
+  arrive(); wait();
+}
+"""
+
+
+def test_vectors_of_another_block_are_not_the_own_ones() -> None:
+    a = np.arange(4 * 128, dtype=np.float32).reshape(4, 128)
+    out = np.zeros_like(a)
+    assert emulate(VECTORS, a, out, grid=(4, 1, 1), block=(32, 1, 1), cluster=(2, 1, 1)).ok
+    np.testing.assert_array_equal(out, a[[1, 0, 3, 2]])
+
+
 def test_an_address_of_a_rank_that_does_not_exist_is_out_of_bounds() -> None:
     body = """
     extern "C" __global__ void k(int* o) {

@@ -81,6 +81,22 @@ def test_no_races(dtype: str, index: int) -> None:
             assert not report.hazards, config
 
 
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize("shape", [(7, 9, 5), (33, 3, 11)])
+def test_runs_of_memory_start_anywhere(shape: tuple[int, int, int], dtype: str) -> None:
+    product = StridedProduct(shape, dtype=ALL[dtype], batch=13)
+    product.problem = replace(product.problem, base_align=16)
+    every = [config for config in space(product.problem, H200) if _legal(product, config)]
+    shifted = [one for one in every if one["A_SHIFTED"] and one["B_SHIFTED"]]
+    chosen = [*shifted[:1], *[one for one in shifted if one["D_SHIFTED"]][:1]]
+    assert len(chosen) == 2
+    for config in chosen:
+        # Three blocks: each walks over several work tiles, whose runs start elsewhere.
+        (report,) = product.emulated(SHORT_K.with_config(config.launched(BLOCKS=3)), late_copies=True)
+        assert product.excess() <= 1, config
+        assert not report.hazards, config
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_results_in_float32(dtype: str) -> None:
     product = StridedProduct((30, 20, 40), dtype=ALL[dtype], out_dtype=ALL["float32"], batch=9, c=ROW)

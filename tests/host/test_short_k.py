@@ -20,7 +20,7 @@ from matmill.problem import Gemm
 from matmill.tiling.short_k import Shape, configured, staging
 
 H200 = get("h200")
-RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "short_k_h200.json"
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "shapes_h200.json"
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,17 @@ def test_small_products_get_it(dtype: str, batch: int) -> None:
 
 
 def test_packed_batches_are_one_run_whatever_their_size() -> None:
-    """Groups of 8 products of 17 x 17 start on 16 bytes; rows of 17 do not."""
+    """Groups of 8 products of 17 x 17 start on 16 bytes, groups of 7 do not: these stand as far behind a vector."""
     problem = packed(17, 17, 17, BF16, batch=100)
     config = configured(Shape(8, 17, 17, 32, 32), problem)
     assert (config["A_ONE_RUN"], config["B_ONE_RUN"], config["D_STAGED"]) == (1, 1, 1)
     own = staging(problem, config)
     assert (own.a.width, own.a.pitch, own.a.product) == (8, 17, 289)
+    assert (config["A_SHIFTED"], config["B_SHIFTED"], config["D_SHIFTED"]) == (0, 0, 0)
     odd = configured(Shape(7, 17, 17, 32, 32), problem)
-    assert (odd["A_ONE_RUN"], odd["A_WIDTH"], odd["D_STAGED"]) == (0, 1, 0)
+    assert (odd["A_ONE_RUN"], odd["A_WIDTH"], odd["D_STAGED"]) == (1, 8, 1)
+    assert (odd["A_SHIFTED"], odd["B_SHIFTED"], odd["D_SHIFTED"]) == (1, 1, 1)
+    assert staging(problem, odd).a.elements == 7 * 289 + 7 + 2  # seven more, rounded up to vectors
     unknown = configured(Shape(8, 17, 17, 32, 32), replace(problem, base_align=None))
     assert (unknown["A_ONE_RUN"], unknown["D_STAGED"]) == (0, 0)
 

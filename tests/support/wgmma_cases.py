@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from matmill.config import Config
@@ -118,6 +118,11 @@ OPERANDS = (
     Case("a batch that shares A", SMALL, (60, 72, 136), given={"batch": 3, "a": Layout(shared=True)}),
     Case("an odd batch that shares B", SMALL, (61, 73, 77), swap=True, given={"batch": 3, "b": Layout(shared=True)}),
     Case("slices", SMALL, (70, 72, 200), slices=3),
+    Case("slices in a cluster", replace(SMALL, cluster_k=2), (70, 72, 200), given={"c": ROW, "alpha": 0.5}),
+    Case("more slices in a cluster, exchanged", replace(SMALL, cluster_k=4), (60, 73, 270), swap=True),
+    Case("slices of two groups in a cluster", replace(SQUARE, cluster_k=2), (130, 72, 136), given={"b": COLUMN}),
+    Case("a batch in clusters", replace(SMALL, cluster_k=2), (60, 40, 200),
+         given={"batch": 3, "bias": "row", "d": COLUMN}),
     Case("slices of a batch, exchanged", SMALL, (70, 72, 200), slices=2, swap=True, given={"batch": 2, "c": COLUMN}),
     Case("slices by groups that alternate", TURNS, (136, 136, 200), slices=2, sms=1),
     Case("slices in clusters", Shape(128, 128, 2, cluster=(2, 1)), (200, 136, 200), slices=2, sms=4),

@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from lab.launches import Launches, Product
+from matmill.analysis.candidates import label
 from matmill.arch import Arch
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.selection import nearest
@@ -22,6 +23,7 @@ from matmill.bench.problems.hgemm import HALVES, half_product
 from matmill.bench.problems.inner import alignment
 from matmill.dtypes import ALL
 from matmill.kernel import Rung
+from matmill.kernels.inner import INNER
 from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
@@ -57,7 +59,7 @@ def halves(arch: Arch) -> Iterator[Product]:
 def production(arch: Arch) -> Iterator[Product]:
     """The production products on odd and even sizes and a long k, with A and B row- and column-major."""
     # The inner kernel's launches are apart.
-    entries = [entry for entry in PRODUCTION if entry.kernel.entry in {"gemm", "hgemm"}]
+    entries = [entry for entry in PRODUCTION if entry.kernel.entry != INNER.entry]
     for entry, dtype, (m, n, k) in product(entries, ALL.values(), PRODUCTS):
         for a_transposed, b_transposed in product((False, True), repeat=2):
             problem = Gemm(
@@ -74,8 +76,8 @@ def production(arch: Arch) -> Iterator[Product]:
             for config in entry.space(problem, arch):
                 kernel = entry.kernel.with_config(config)
                 if kernel.why_not(problem, arch) is None:
-                    shape = f"{config['BM']}x{config['BN']}x{config['BK']} {config['SPLIT_K']}"
-                    name = f"{kernel.entry} {shape} {'NT'[a_transposed]}{'NT'[b_transposed]}"
+                    tile = label(config) if "BM" in config else str(config)
+                    name = f"{kernel.entry} {tile} {'NT'[a_transposed]}{'NT'[b_transposed]}"
                     yield Product(name, kernel, problem, ARITHMETIC)
 
 

@@ -78,17 +78,23 @@ def _short_k_in_words(config: Config, dtype: DType) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def of_kernel(record: Mapping[str, Any], entry: str) -> dict[str, float]:
+    """Seconds of the configurations of one kernel, by the constants that name them."""
+    names = {name: name.partition(" ") for name in record["seconds"]}
+    return {constants: record["seconds"][name] for name, (kernel, _, constants) in names.items() if kernel == entry}
+
+
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """The problems of records that the kernel was timed on. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    timed = [record for record in records if any(name.startswith("short_k ") for name in record["seconds"])]
+    timed = [record for record in records if of_kernel(record, SHORT_K.entry)]
     return [_found(record, "judge" if index % 4 == 3 else "fit") for index, record in enumerate(timed)]
 
 
 def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
-    own = {name: seconds for name, seconds in record["seconds"].items() if name.startswith("short_k ")}
+    own = of_kernel(record, SHORT_K.entry)
     sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
     problem = packed(*sizes, batch=record["batch"], layouts=record["layouts"])
-    configs = tuple(config_of(name.removeprefix("short_k "), SHORT_K) for name in own)
+    configs = tuple(config_of(name, SHORT_K) for name in own)
     library = record["seconds"][LIBRARY]
     return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(own.values()), library=library)

@@ -1,13 +1,15 @@
-"""The records of ``benchmarks/wgmma_tiles.py``, read back: every configuration of the warp-specialised kernel."""
+"""The records of the warp-specialised kernel, read back: those of ``benchmarks/wgmma_tiles.py`` and ``shapes.py``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import gcd
 from pathlib import Path
 from typing import Any
 
+from lab.gemm import shapes
 from lab.gemm.configs import config_of
 from lab.model_fit import Found
 from matmill.dtypes import ALL, DType
@@ -34,12 +36,24 @@ def packed(m: int, n: int, k: int, dtype: DType, layout: str) -> Gemm:
 def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
     """The problems of records. Every fourth one judges."""
     records = [record for path in paths for record in json.loads(path.read_text(encoding="utf-8"))["records"]]
-    return [_found(record, "judge" if index % 4 == 3 else "fit") for index, record in enumerate(records)]
+    found = [_of_tiles(record) if "layout" in record else _of_shapes(record) for record in records]
+    timed = [one for one in found if one.configs]
+    return [replace(one, part="judge" if index % 4 == 3 else "fit") for index, one in enumerate(timed)]
 
 
-def _found(record: Mapping[str, Any], part: str) -> Found[Gemm]:
-    seconds = dict(record["seconds"])
-    library = seconds.pop(LIBRARY, None)
+def _of_tiles(record: Mapping[str, Any]) -> Found[Gemm]:
     problem = packed(record["m"], record["n"], record["k"], ALL[record["dtype"]], record["layout"])
+    seconds = {name: taken for name, taken in record["seconds"].items() if name != LIBRARY}
+    return _found(problem, seconds, record["seconds"].get(LIBRARY))
+
+
+def _of_shapes(record: Mapping[str, Any]) -> Found[Gemm]:
+    sizes = (record["m"], record["n"], record["k"], ALL[record["dtype"]])
+    problem = shapes.packed(*sizes, batch=record["batch"], layouts=record["layouts"])
+    seconds = shapes.of_kernel(record, WGMMA.entry)
+    return _found(problem, seconds, record["seconds"][shapes.LIBRARY])
+
+
+def _found(problem: Gemm, seconds: Mapping[str, float], library: float | None) -> Found[Gemm]:
     configs = tuple(config_of(name, WGMMA) for name in seconds)
-    return Found(problem, part, exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library)
+    return Found(problem, "fit", exhaustive=True, configs=configs, seconds=tuple(seconds.values()), library=library)

@@ -136,7 +136,7 @@ def _of_blocks(problem: Gemm, config: Config) -> tuple[int, int]:
 
 def _of_clusters(problem: Gemm, config: Config) -> tuple[int, int]:
     launched = hopper.as_launched(problem, config)
-    return hopper.work_tiles(launched, config), config["CLUSTER_M"] * config["CLUSTER_N"]
+    return hopper.work_tiles(launched, config), hopper.cluster_blocks(config)
 
 
 def _of_groups(problem: Gemm, config: Config) -> tuple[int, int]:
@@ -172,6 +172,7 @@ def tile(one: Candidate) -> tuple[object, ...]:
         "PINGPONG",
         "CLUSTER_M",
         "CLUSTER_N",
+        "CLUSTER_K",
         "WARPS_M",
         "WARPS_N",
         "SLICES",
@@ -207,6 +208,7 @@ def label(config: Config) -> str:
         f"{config['WARPS_M']}x{config['WARPS_N']} warps" if config.get("WARPS_M") else "",
         f"clusters of {cluster[0]}x{cluster[1]}" if cluster != (1, 1) else "",
         "exchanged" if config.get("EXCHANGED") else "",
+        f"split-K {config['CLUSTER_K']} in clusters" if config.get("CLUSTER_K", 1) > 1 else "",
         f"split-K {slices(config)}" if slices(config) > 1 else "",
         f"{' and '.join(copied(config))} repacked" if copied(config) else "",
     ]

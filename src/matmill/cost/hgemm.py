@@ -25,8 +25,8 @@ from matmill.config import Config
 from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, RepackedMatrix, repacked, repacked_matrix
-from matmill.tiling.simt import tiles
+from matmill.tiling.mma import RepackedMatrix, repacked, repacked_matrix
+from matmill.tiling.simt import VECTOR_BYTES, tiles
 from matmill.tiling.split_k import leaves_partials
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
@@ -339,6 +339,7 @@ def repacked_bytes(made: RepackedMatrix) -> float:
 
 
 def repacked_lines(made: RepackedMatrix) -> float:
-    """Cache lines that repacking looks up: from lane to lane a load's elements are 8 elements apart."""
-    apart = min(1.0, max(1, abs(made.stride)) * _VECTOR * ELEMENT_BYTES / _LINE)
-    return made.count * made.runs * made.length * apart / made.width
+    """Cache lines that repacking looks up: of contiguous runs two vectors for each that it writes, else elements."""
+    if made.stride == 1:
+        return 2.0 * made.vectors * VECTOR_BYTES / _LINE
+    return made.count * made.runs * made.length * min(1.0, abs(made.stride) * VECTOR_BYTES / _LINE)

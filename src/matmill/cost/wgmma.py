@@ -8,7 +8,7 @@ two consumers that alternate hide most of all but the last epilogue. So do the l
 that adds split-K partial sums.
 
 :class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
-``benchmarks/fit_model.py`` fits them to what ``benchmarks/wgmma_tiles.py`` measured.
+``benchmarks/fit_model.py`` fits them to what ``benchmarks/wgmma_tiles.py`` and ``shapes.py`` measured.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from matmill.cost.hgemm import repacked_bytes, repacked_lines
 from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 from matmill.tiling.mma import repacked, repacked_matrix
-from matmill.tiling.simt import VECTOR_BYTES
-from matmill.tiling.wgmma import ROWS, SPAN, as_launched, runs, work_tiles
+from matmill.tiling.wgmma import ROWS, SPAN, as_launched, cluster_blocks, runs, work_tiles
 
 #: Split-K slices that the threads of the last launch add in one step.
 _STEP_SLICES = 16
@@ -32,40 +31,42 @@ _STEP_SLICES = 16
 class Constants:
     """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
 
-    #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 5.19e-06
+    #: From launch to the first instruction and from the last to the end of the kernel. Fitted 7.01: the host of that
+    #: run took 1.5 us more for every launch than that of the other kernels' records, and 1.6 us are taken off.
+    launch: float = 5.4e-06
     #: What a launch right before or after adds, without its own work, and each step of the last one.
-    second: float = 3.43e-06
-    second_step: float = 1.67e-08
+    second: float = 1.13e-06
+    second_step: float = 1.05e-06
     #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
-    read_share: float = 0.603
-    copy_share: float = 1.0
-    #: How many bytes each byte of D costs that TMA does not store: rows that do not start on 16 bytes.
-    narrow: float = 4.0
+    read_share: float = 0.66
+    copy_share: float = 0.913
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
-    mma_share: float = 0.846
+    mma_share: float = 0.862
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
-    shared_bytes: float = 130.0
-    l2_bytes: float = 54.0
+    shared_bytes: float = 120.0
+    l2_bytes: float = 56.9
     #: What is added to the bytes of rows that straddle cache lines, as a share of them.
-    straddle: float = 0.493
+    straddle: float = 0.838
     #: Cycles from the request of a stage to its arrival.
-    latency: float = 0.0443
+    latency: float = 5.47e-08
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
     #: stores, and stored directly.
-    tile: float = 1600.0
-    staged: float = 5.83
-    ordinary: float = 322.0
-    direct: float = 696.0
+    tile: float = 1080.0
+    staged: float = 48.3
+    ordinary: float = 448.0
+    direct: float = 477.0
     #: Share of epilogues that consumers which alternate do not hide.
-    exposed: float = 0.366
+    exposed: float = 0.537
     #: Cycles per cache line that repacking looks up.
-    line_cycles: float = 2.96
+    line_cycles: float = 8.0
+    #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
+    cluster_sum: float = 3500.0
+    remote_bytes: float = 21.4
     #: How much slower blocks of a cluster go, which wait for each other.
-    cluster: float = 1.02
+    cluster: float = 1.07
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
-    pace_overlap: float = 9.81
-    overlap: float = 4.33
+    pace_overlap: float = 22.2
+    overlap: float = 2.39
 
 
 DEFAULT = Constants()
@@ -78,9 +79,10 @@ class Demand:
     Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
     delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
     are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
-    whether consumers alternate, and units of 1024 outputs that are staged, leave by ordinary stores, or are stored
-    directly. Of the whole GPU: the least ``bytes``, those of D that TMA does not store; launches, bytes and cache lines
-    of repacking; launches, steps and bytes of the partial sums.
+    whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
+    directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
+    Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of repacking; launches, steps and bytes of
+    the partial sums.
     """
 
     multiply: float
@@ -95,8 +97,9 @@ class Demand:
     staged: float
     ordinary: float
     direct: float
+    cluster_sums: float
+    remote: float
     bytes: float
-    narrow_bytes: float
     repacked: float
     repacked_bytes: float
     repacked_lines: float
@@ -179,11 +182,12 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     waits = 1 + asked.clusters * (c.cluster - 1)
     main_loop = asked.steps * pace.cycles(c.pace_overlap) * waits / asked.hz
     own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
+    own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
     # Of consumers that alternate all but the last epilogue overlap the other's main loop.
     shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
     epilogue = own * shown / asked.hz
     compute = main_loop + epilogue + c.latency / asked.hz
-    memory = (asked.bytes + (c.narrow - 1) * asked.narrow_bytes) / (c.read_share * asked.bytes_per_s)
+    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
     together = (compute**p + memory**p) ** (1 / p)
     moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
     looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
@@ -198,8 +202,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     """What ``problem`` demands of ``arch`` with ``config``."""
     launched = as_launched(problem, config)
     bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
-    cluster_m, cluster_n = config["CLUSTER_M"], config["CLUSTER_N"]
-    rounds = ceil_div(work_tiles(launched, config), arch.sms // (cluster_m * cluster_n))
+    cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
+    rounds = ceil_div(work_tiles(launched, config), arch.sms // cluster_blocks(config))
     row_tiles = bm // ROWS
     outputs = rounds * bm * bn / 1024
     copies = {name: repacked_matrix(launched, config, name) for name in repacked(config)}
@@ -217,20 +221,15 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         ),
         ahead=float(config["STAGES"] - 1),
         clusters=float(cluster_m * cluster_n > 1),
-        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices)),
+        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k)),
         rounds=float(rounds),
         turns=float(config["PINGPONG"]),
         staged=outputs * bool(config["D_TMA"]),
         ordinary=outputs * (not direct and not config["D_TMA"]),
         direct=outputs * direct,
+        cluster_sums=float(rounds * (cluster_k > 1)),
+        remote=float(rounds * (cluster_k - 1) * bm * bn * 4),
         bytes=float(problem.least_bytes),
-        narrow_bytes=float(
-            (not config["D_TMA"] and slices == 1 and problem.d_align < VECTOR_BYTES)
-            * problem.batch
-            * problem.m
-            * problem.n
-            * problem.d_dtype.itemsize
-        ),
         repacked=float(bool(copies)),
         repacked_bytes=float(sum(repacked_bytes(one) for one in copies.values())),
         repacked_lines=float(sum(repacked_lines(one) for one in copies.values())),

@@ -267,7 +267,7 @@ class RepackedMatrix:
     """An aligned copy of a matrix: ``count`` products of ``runs`` contiguous runs of ``length`` elements.
 
     ``run_stride``, ``stride`` and ``batch_stride`` are those of the matrix itself, in elements: from run to run, within
-    a run, from product to product. ``width`` is how many elements are read at once, ``itemsize`` their bytes.
+    a run, from product to product. ``itemsize`` is the bytes of an element.
     """
 
     count: int
@@ -276,7 +276,6 @@ class RepackedMatrix:
     run_stride: int
     stride: int
     batch_stride: int
-    width: int
     itemsize: int = ELEMENT_BYTES
 
     @property
@@ -324,7 +323,7 @@ def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
     ((3, 5, 13, 16), 1)
     """
     a = name == "A"
-    outer, align = (problem.m, problem.a_align) if a else (problem.n, problem.b_align)
+    outer = problem.m if a else problem.n
     row, column = problem.a_row_col if a else problem.b_row_col
     outer_stride, k_stride = (row, column) if a else (column, row)
     batch_stride = problem.batch_strides[0 if a else 1]
@@ -333,9 +332,7 @@ def repacked_matrix(problem: Gemm, config: Config, name: str) -> RepackedMatrix:
         runs, length, run_stride, stride = outer, problem.k, outer_stride, k_stride
     else:
         runs, length, run_stride, stride = problem.k, outer, k_stride, outer_stride
-    itemsize = problem.dtype.itemsize
-    width = align // itemsize if stride == 1 else 1
-    return RepackedMatrix(count, runs, length, run_stride, stride, batch_stride, width, itemsize)
+    return RepackedMatrix(count, runs, length, run_stride, stride, batch_stride, problem.dtype.itemsize)
 
 
 def _fits_registers(config: Config) -> bool:

@@ -96,7 +96,7 @@ def _sizes(problem: Gemm, config: Config) -> dict[str, int]:
 
 
 #: Of each matrix: first element, vectors and pitch of its copy in the workspace, count and length of its contiguous
-#: runs (rows or columns), their strides in elements, and the elements per load.
+#: runs (rows or columns), and their strides in elements.
 _FIELDS = {
     "first": "Index",
     "vectors": "int",
@@ -106,7 +106,6 @@ _FIELDS = {
     "run_stride": "Index",
     "stride": "Index",
     "batch_stride": "Index",
-    "width": "int",
 }
 _PARAMETERS = Parameters.of(
     A="const Scalar*",
@@ -136,7 +135,6 @@ def _repack_arguments(problem: Gemm, config: Config, operands: GemmOperands) -> 
             made.run_stride,
             made.stride,
             made.batch_stride,
-            made.width,
         )
         values |= {f"{name.lower()}_{field}": value for field, value in zip(_FIELDS, of_matrix, strict=True)}
         first += sizes[name]

@@ -86,17 +86,21 @@ class Side:
 
     @property
     def one_run(self) -> bool:
-        """Whether a work tile's part is contiguous, and starts on 16 bytes, in every work tile."""
+        """Whether a work tile's part is contiguous in every work tile, in a matrix that starts on 16 bytes."""
         stride, element = (self.outer, self.along_k) if self.k_inner else (self.along_k, self.outer)
         if (element != 1 and self.length > 1) or (stride != self.length and self.runs > 1):
             return False
         if not self.k_inner and self.count < self.total:
             return False
-        several = self.products > 1
-        if several and self.batch != self.runs * self.length:
+        if self.products > 1 and self.batch != self.runs * self.length:
             return False
+        return self.base % VECTOR_BYTES == 0 and self.batch >= 0
+
+    @property
+    def shifted(self) -> bool:
+        """Whether work tiles do not all start on 16 bytes."""
         steps = (self.batch * self.products, 0 if self.count == self.total else self.count * self.outer)
-        return all(step * self.size % VECTOR_BYTES == 0 for step in steps) and self.base % VECTOR_BYTES == 0
+        return any(step * self.size % VECTOR_BYTES for step in steps)
 
 
 @dataclass(frozen=True)
@@ -104,10 +108,12 @@ class Part:
     """How an operand's part of a work tile is copied, and where it stands in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
+    One run that is ``shifted`` stands as far behind 16 bytes as it does in memory.
     """
 
     k_inner: bool
     one_run: bool
+    shifted: bool
     width: int
     pitch: int
     product: int
@@ -125,19 +131,23 @@ class Part:
         vectors = ceil_div(side.length, vector)
         pitch = side.length if one_run else (vectors + (vectors + 1) % 2) * vector
         product = side.runs * pitch
-        elements = ceil_div(side.products * product, vector) * vector
-        return cls(side.k_inner, one_run, width, pitch, product, side.runs, ceil_div(side.length, width), elements)
+        shifted = one_run and side.shifted
+        elements = ceil_div(side.products * product + (vector - 1) * shifted, vector) * vector
+        copies = ceil_div(side.length, width)
+        return cls(side.k_inner, one_run, shifted, width, pitch, product, side.runs, copies, elements)
 
     def constants(self, name: str, side: Side, tile: int) -> dict[str, int]:
         """Those that the device code depends on; ``tile`` is a thread's rows or columns."""
         even = self.pitch % side.vector == 0 and self.product % side.vector == 0
-        if side.size == 2:  # pairs along k, in one word
-            vec = 2 if self.k_inner and self.pitch % 2 == 0 and self.product % 2 == 0 else 1
+        if side.size == 2:  # whole vectors, or pairs along k in one word
+            pairs = self.k_inner and self.pitch % 2 == 0 and self.product % 2 == 0
+            vec = side.vector if self.width == side.vector and not self.one_run else 2 if pairs else 1
         else:
             vec = side.vector if even and (self.k_inner or tile % side.vector == 0) else 1
         return {
             f"{name}_K_INNER": int(self.k_inner),
             f"{name}_ONE_RUN": int(self.one_run),
+            f"{name}_SHIFTED": int(self.shifted),
             f"{name}_IRREGULAR": int(side.products > 1 and side.beyond != 0 and not self.one_run),
             f"{name}_WIDTH": self.width,
             f"{name}_VEC": vec,
@@ -188,18 +198,21 @@ def sides(problem: Gemm, group: int, bm: int, bn: int) -> tuple[Side, Side]:
 
 
 def _d_one_run(problem: Gemm, shape: Shape) -> bool:
-    """Whether the outputs of a work tile are contiguous in D, in every work tile, and start on 16 bytes."""
+    """Whether the outputs of a work tile are contiguous in D, in every work tile, and D starts on 16 bytes."""
     d_row, d_column = problem.d_row_col
-    m, n, size = problem.m, problem.n, problem.d_dtype.itemsize
+    m, n = problem.m, problem.n
     rows = (n == d_row or m == 1) and (d_column == 1 or n == 1) and shape.bn >= n
     columns = (m == d_column or n == 1) and (d_row == 1 or m == 1) and shape.bm >= m and shape.bn >= n
     if not (rows or columns) or max(problem.base_align or 1, problem.d_align) % VECTOR_BYTES:
         return False
-    batch = problem.batch_strides[3] if problem.batch > 1 else m * n
-    if shape.group > 1 and batch != m * n:
-        return False
-    steps = (batch * shape.group * (problem.batch > shape.group), shape.bm * d_row * (shape.bm < m))
-    return all(step * size % VECTOR_BYTES == 0 for step in steps)
+    return shape.group == 1 or problem.batch_strides[3] == m * n
+
+
+def _d_shifted(problem: Gemm, shape: Shape) -> bool:
+    """Whether not all work tiles of one run of D start on 16 bytes."""
+    batch = problem.batch_strides[3] if problem.batch > shape.group else 0
+    steps = (batch * shape.group, problem.d_row_col[0] * shape.bm * (shape.bm < problem.m))
+    return any(step * problem.d_dtype.itemsize % VECTOR_BYTES for step in steps)
 
 
 def _d_width(problem: Gemm, most: int, columns: int) -> int:
@@ -243,7 +256,7 @@ def configured(shape: Shape, problem: Gemm) -> Config:
     return Config.of(
         TM=shape.tm, TN=shape.tn, THREADS=shape.threads, STAGES=shape.stages, BLOCKS_PER_SM=shape.blocks_per_sm,
         QUADS=int(vectors and down % 2 == 0 and across % 2 == 0), D_STAGED=staged, D_WIDTH=width,
-        D_VEC=stored, **constants,
+        D_VEC=stored, D_SHIFTED=int(staged == 1 and _d_shifted(problem, shape)), **constants,
     ).launched(PRODUCTS=shape.group, BM=shape.bm, BN=shape.bn, BY_RUNS=int(shape.by_runs))  # fmt: skip
 
 
@@ -322,7 +335,7 @@ def staging(problem: Gemm, config: Config) -> Staging:
         # An odd number of vectors apart, as stages are.
         d_pitch, d_step, d_product = (ceil_div(bn, vector) | 1) * vector, 1, 0
         outputs = bm * d_pitch
-    nbytes = outputs * d_size if config["D_STAGED"] else 0
+    nbytes = outputs * d_size + (VECTOR_BYTES - d_size) * config["D_SHIFTED"] if config["D_STAGED"] else 0
     down, across = ceil_div(problem.m, bm), ceil_div(problem.n, bn)
     vectors = reads_vectors(problem.dtype, config["A_VEC"], config["B_VEC"])
     units_down, units_across = units(shape_of(config), vectors=vectors)

@@ -47,7 +47,8 @@ _16_BITS = (F16, BF16)
 class Shape:
     """A tile: rows, columns, consumer warp groups, whether these alternate at tiles, blocks of a cluster along m, n.
 
-    ``staged`` is the columns of D in the staging buffer at a time, all where it is 0.
+    ``staged`` is the columns of D in the staging buffer at a time, all where it is 0. ``cluster_k`` is the slices of k
+    that the blocks of a cluster have, of one tile.
     """
 
     bm: int
@@ -56,6 +57,7 @@ class Shape:
     pingpong: bool = False
     cluster: tuple[int, int] = (1, 1)
     staged: int = 0
+    cluster_k: int = 1
 
     @property
     def sums(self) -> int:
@@ -82,11 +84,15 @@ SHAPES: tuple[Shape, ...] = (
     Shape(256, 128, 2, cluster=(1, 2)),
     Shape(128, 192, 2, pingpong=True),
     Shape(128, 128, 2, pingpong=True),
+    Shape(128, 208, 2, cluster=(2, 1)),
+    Shape(128, 192, 2, pingpong=True, cluster=(2, 1)),
     Shape(64, 256, 2, pingpong=True),
     Shape(64, 192, 2, pingpong=True),
     Shape(64, 128, 2, pingpong=True),
     Shape(128, 64, 2),
     Shape(64, 128, 1),
+    Shape(128, 64, 2, cluster=(1, 2)),
+    Shape(64, 128, 1, cluster=(2, 1)),
     Shape(64, 96, 1),
     Shape(64, 64, 1),
     Shape(64, 32, 1),
@@ -252,6 +258,7 @@ def configured(
         PINGPONG=int(shape.pingpong),
         CLUSTER_M=shape.cluster[0],
         CLUSTER_N=shape.cluster[1],
+        CLUSTER_K=shape.cluster_k,
         GROUP_M=_group(shape),
         A_K_INNER=int(runs(launched, "A").along_k),
         B_K_INNER=int(runs(launched, "B").along_k),
@@ -297,6 +304,11 @@ def _stages(shape: Shape, staged_bytes: int) -> int:
 def _shared_bytes(shape: Shape, stages: int, staged_bytes: int) -> int:
     """Bytes of stages, their barriers, and the staging of D. The device asserts the same number."""
     return stages * ((shape.bm + shape.bn) * SPAN + 16) + shape.consumers * ROWS * staged_bytes
+
+
+def cluster_blocks(config: Config) -> int:
+    """Blocks of a cluster: neighbours that share operands, or slices of one tile."""
+    return config["CLUSTER_M"] * config["CLUSTER_N"] * config["CLUSTER_K"]
 
 
 def threads(config: Config) -> int:
@@ -382,6 +394,7 @@ def _shape_of(config: Config) -> Shape:
         bool(config["PINGPONG"]),
         (config["CLUSTER_M"], config["CLUSTER_N"]),
         config["STAGED"],
+        config["CLUSTER_K"],
     )
 
 
@@ -400,6 +413,8 @@ def _why_not_tile(config: Config) -> str | None:
         return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
     if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _too_much(config)):
         return f"{sums} accumulators per thread leave no registers for {what}"
+    if config["CLUSTER_K"] > 1 and (config["PINGPONG"] or config["CLUSTER_M"] * config["CLUSTER_N"] > 1):
+        return "a cluster shares operands or has the slices of one tile, which one group of consumers computes"
     if config["STAGES"] < 2:
         return f"{config['STAGES']} stages leave nothing in flight"
     return None
@@ -418,9 +433,12 @@ def _too_much(config: Config) -> str | None:
 
 def _why_not_work(launched: Gemm, config: Config) -> str | None:
     steps = ceil_div(launched.k, config["BK"])
-    if config["SPLIT_K"] > steps:
-        return f"{config['SPLIT_K']} slices of {steps} k-steps"
-    total = work_tiles(launched, config) * config["CLUSTER_M"] * config["CLUSTER_N"]
+    slices = config["SPLIT_K"] * config["CLUSTER_K"]
+    if slices > steps:
+        return f"{slices} slices of {steps} k-steps"
+    if min(config["SPLIT_K"], config["CLUSTER_K"]) > 1:
+        return "slices of k are blocks of a cluster, or of a workspace"
+    total = work_tiles(launched, config) * cluster_blocks(config)
     if total >= 2**31:
         return f"{total} work tiles are more than are counted in 32 bits"
     return None

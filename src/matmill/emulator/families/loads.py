@@ -115,8 +115,9 @@ class Load:
         if self.whole:
             # One element per vector: its alignment was checked, and all bases are multiples of 16.
             shift = self.whole.bit_length() - 1
-            index = access.addresses.index(piece.region.kind, shift)
-            self.plan = [(piece.region.words[self.whole][piece.start >> shift :], index)]
+            self.plan = [
+                (piece.region.words[self.whole][piece.start >> shift :], piece.index >> (shift - access.shift))
+            ]
         else:
             words = piece.region.words[access.element]
             first = piece.start >> access.shift

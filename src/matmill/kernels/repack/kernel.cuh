@@ -10,12 +10,12 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS) repack(PARAMETERS)
   if (block < a_blocks) {
     const int index = block * Config::THREADS + threadIdx.x;
     if (index < a_vectors)
-      matmill::repack_vector(A, workspace + a_first, index, a_pitch, a_runs, a_length, a_run_stride, a_stride, a_batch_stride,
-                             a_width);
+      matmill::repack_vector(A, workspace + a_first, index, a_pitch, a_runs, a_length, a_run_stride, a_stride,
+                             a_batch_stride);
   } else {
     const int index = (block - a_blocks) * Config::THREADS + threadIdx.x;
     if (index < b_vectors)
-      matmill::repack_vector(B, workspace + b_first, index, b_pitch, b_runs, b_length, b_run_stride, b_stride, b_batch_stride,
-                             b_width);
+      matmill::repack_vector(B, workspace + b_first, index, b_pitch, b_runs, b_length, b_run_stride, b_stride,
+                             b_batch_stride);
   }
 }

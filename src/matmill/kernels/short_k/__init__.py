@@ -69,6 +69,11 @@ _PARAMETERS = Parameters.of(
     tiles_down="int",
     tiles_across="int",
     tiles="int",
+    tiles_across_magic="unsigned",
+    tiles_down_magic="unsigned",
+    step_across="int",
+    step_down="int",
+    step_group="int",
     units_down="int",
     units_across="int",
     units_magic="unsigned",
@@ -185,6 +190,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
     (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
     a_batch, b_batch, _, _ = problem.batch_strides
     stores = ceil_div(config["BN"], config["D_WIDTH"])
+    step = min(own.work_tiles, config["BLOCKS"])  # from a block's work tile to its next one
     return _PARAMETERS.pack(
         problem.dtype,
         A=operands.a,
@@ -202,6 +208,11 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         tiles_down=own.tiles_down,
         tiles_across=own.tiles_across,
         tiles=own.work_tiles,
+        tiles_across_magic=magic(own.tiles_across),
+        tiles_down_magic=magic(own.tiles_down),
+        step_across=step % own.tiles_across,
+        step_down=step // own.tiles_across % own.tiles_down,
+        step_group=step // own.tiles_across // own.tiles_down,
         units_down=own.units_down,
         units_across=own.units_across,
         units_magic=magic(own.units_down * own.units_across),

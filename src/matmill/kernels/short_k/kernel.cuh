@@ -9,7 +9,8 @@
 //
 // The first barrier publishes the stage; it also proves that all threads have left the other stage and the shared D. With
 // one stage the next copies are issued after the second barrier. KEEP_B: all work tiles have the same B, which is copied
-// once. D_STAGED: a work tile's D goes through shared memory to be stored in vectors: as one run, where it is contiguous
+// once. A_SHIFTED, B_SHIFTED, D_SHIFTED: a work tile's run of memory may start off 16 bytes, as those of odd products do;
+// it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be stored in vectors: as one run, where it is contiguous
 // in memory, or row by row.
 #include "matmill/gemm/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
@@ -23,11 +24,18 @@ constexpr bool TWO_STAGES = Config::STAGES == 2, KEEP_B = Config::KEEP_B != 0, D
 enum { ONE_RUN = 1, BY_ROWS };
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using Result = matmill::GemmResult<Scalar, Out, Config>;
-using CopyA = matmill::RunCopy<Scalar, THREADS, Config::A_WIDTH, Config::A_ONE_RUN != 0, Config::A_IRREGULAR != 0>;
-using CopyB = matmill::RunCopy<Scalar, THREADS, Config::B_WIDTH, Config::B_ONE_RUN != 0, Config::B_IRREGULAR != 0>;
+using CopyA = matmill::RunCopy<Scalar, THREADS, Config::A_WIDTH, Config::A_ONE_RUN != 0, Config::A_SHIFTED != 0,
+                               Config::A_IRREGULAR != 0>;
+using CopyB = matmill::RunCopy<Scalar, THREADS, Config::B_WIDTH, Config::B_ONE_RUN != 0, Config::B_SHIFTED != 0,
+                               Config::B_IRREGULAR != 0>;
 
 // Neighbouring columns of D that a thread computes, of which D_VEC are stored at once.
 constexpr int COLUMNS = MMA ? 2 : B_K_INNER ? 1 : Config::B_VEC;
+
+// Which work tile: its column and row of tiles, and its group of products.
+struct Place {
+  int across, down, group;
+};
 
 // The part of a batch's products, or of one product's outputs, that is computed at a time.
 struct Work {
@@ -59,17 +67,17 @@ __device__ __forceinline__ void multiply(const Scalar* a, const Scalar* b, const
     const Scalar* const b_own = b + (KEEP_B ? 0 : product * args.b_product);
     if constexpr (sizeof(Scalar) == 2) {
       constexpr int MT = Config::TM / 16, NT = Config::TN / 8;
-      using OperandA = matmill::WarpOperand<Scalar, 2 * MT, A_K_INNER, Config::A_VEC != 1>;
-      using OperandB = matmill::WarpOperand<Scalar, NT, B_K_INNER, Config::B_VEC != 1>;
-      const int lane = threadIdx.x % 32, row = down * Config::TM + lane / 4, column = right * Config::TN;
+      using OperandA = matmill::WarpOperand<Scalar, 2 * MT, A_K_INNER, Config::A_VEC>;
+      using OperandB = matmill::WarpOperand<Scalar, NT, B_K_INNER, Config::B_VEC>;
+      const int lane = threadIdx.x % 32, row = down * Config::TM, column = right * Config::TN;
       matmill::WarpProduct<Scalar, MT, NT, OperandA, OperandB> tile;
-      tile.run(OperandA(a_own, args.a_pitch, row, work.rows),
-               OperandB(b_own, args.b_pitch, column + lane / 4, work.columns), args.k);
+      tile.run(OperandA(a_own, args.a_pitch, row, work.rows), OperandB(b_own, args.b_pitch, column, work.columns),
+               args.k);
 #pragma unroll
       for (int i = 0; i < 2 * MT; ++i)
 #pragma unroll
         for (int j = 0; j < NT; ++j) {
-          store(product, row + 8 * i, column + 8 * j + lane % 4 * 2, tile.sums[i / 2][j].x + i % 2 * 2);
+          store(product, row + lane / 4 + 8 * i, column + 8 * j + lane % 4 * 2, tile.sums[i / 2][j].x + i % 2 * 2);
         }
     } else {
       constexpr int TM = Config::TM, TN = Config::TN;
@@ -105,37 +113,44 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
   Scalar* const kept_b = stages + b_first;
   Out* const shared_d = reinterpret_cast<Out*>(shared + d_first);
 
-  const auto work_of = [&](int tile) {
-    const int column = tile % tiles_across, rest = tile / tiles_across;
-    const int row = rest % tiles_down, product = rest / tiles_down * group;
-    return Work{product, min(group, batch - product), row * bm, column * bn, min(bm, m - row * bm),
-                min(bn, n - column * bn)};
+  // A block is below 2^16, its later work tiles may not be: these are found by steps, without a division.
+  const int first_down = matmill::Divisor{tiles_across, tiles_across_magic}.quotient(blockIdx.x);
+  const int first_group = matmill::Divisor{tiles_down, tiles_down_magic}.quotient(first_down);
+  Place place{int(blockIdx.x) - first_down * tiles_across, first_down - first_group * tiles_down, first_group};
+  const auto advance = [&] {
+    place.across += step_across;
+    place.down += step_down;
+    place.group += step_group;
+    if (place.across >= tiles_across) place.across -= tiles_across, ++place.down;
+    if (place.down >= tiles_down) place.down -= tiles_down, ++place.group;
   };
+  const auto work_of = [&] {
+    const int row = place.down * bm, column = place.across * bn, product = place.group * group;
+    return Work{product, min(group, batch - product), row, column, min(bm, m - row), min(bn, n - column)};
+  };
+  const auto a_of = [&](const Work& work) { return A + work.product * a_batch + work.row * a_row; };
+  const auto b_of = [&](const Work& work) { return B + work.product * b_batch + work.column * b_column; };
   const auto issue_b = [&](const Work& work, Scalar* to) {
     const int products = KEEP_B ? 1 : work.products;
-    const Scalar* const source = B + work.product * b_batch + work.column * b_column;
     if constexpr (Config::B_ONE_RUN) {
-      const int length = products * work.columns * k;
-      copy_b.issue(to, source, (length + Config::B_WIDTH - 1) / Config::B_WIDTH, length);
+      copy_b.issue_run(to, b_of(work), products * work.columns * k);
     } else {
-      copy_b.issue(to, source, products * (B_K_INNER ? work.columns : k) * b_run_copies, B_K_INNER ? k : work.columns);
+      copy_b.issue(to, b_of(work), products * (B_K_INNER ? work.columns : k) * b_run_copies, B_K_INNER ? k : work.columns);
     }
   };
   const auto issue = [&](const Work& work, int stage) {
     Scalar* const to = stages + stage * stage_elements;
-    const Scalar* const source = A + work.product * a_batch + work.row * a_row;
     if constexpr (Config::A_ONE_RUN) {
-      const int length = work.products * work.rows * k;
-      copy_a.issue(to, source, (length + Config::A_WIDTH - 1) / Config::A_WIDTH, length);
+      copy_a.issue_run(to, a_of(work), work.products * work.rows * k);
     } else {
-      copy_a.issue(to, source, work.products * (A_K_INNER ? work.rows : k) * a_run_copies, A_K_INNER ? k : work.rows);
+      copy_a.issue(to, a_of(work), work.products * (A_K_INNER ? work.rows : k) * a_run_copies, A_K_INNER ? k : work.rows);
     }
     if constexpr (!KEEP_B) issue_b(work, to + b_first);
     matmill::ptx::cp_async_commit();
   };
 
   int stage = 0;
-  Work next_work = work_of(blockIdx.x);
+  Work next_work = work_of();
   if constexpr (KEEP_B) issue_b(next_work, kept_b);
   issue(next_work, 0);
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -143,11 +158,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
     const bool another = tile + gridDim.x < tiles;
     matmill::ptx::cp_async_wait<0>();
     __syncthreads();
-    if (another) next_work = work_of(tile + gridDim.x);
+    if (another) {
+      advance();
+      next_work = work_of();
+    }
     if (TWO_STAGES && another) issue(next_work, stage ^ 1);
-    const Scalar* const a = stages + stage * stage_elements;
-    const Scalar* const b = KEEP_B ? kept_b : a + b_first;
+    const Scalar* const staged_a = stages + stage * stage_elements;
+    const Scalar* const a = staged_a + CopyA::head(a_of(work));
+    const Scalar* const b = (KEEP_B ? kept_b : staged_a + b_first) + CopyB::head(b_of(work));
     Out* const d = static_cast<Out*>(D) + work.product * d_batch + work.row * d_row + work.column * d_column;
+    // D's run stands in shared memory as far behind 16 aligned bytes as it does in global memory.
+    constexpr int WIDTH = Config::D_STAGED == ONE_RUN ? 16 / sizeof(Out) : Config::D_WIDTH;
+    const int d_head = Config::D_SHIFTED ? int(reinterpret_cast<unsigned long long>(d) / sizeof(Out) % WIDTH) : 0;
     multiply<Config>(a, b, work, args, [&](int product, int row, int column, const Acc* sums) {
       if (row >= work.rows || column >= work.columns) return;
       const Out* const c = static_cast<const Out*>(C) + (work.product + product) * c_batch;
@@ -166,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
         }
       };
       if constexpr (D_STAGED) {
-        store(shared_d + product * d_product + row * d_pitch + column * d_step, d_step);
+        store(shared_d + d_head + product * d_product + row * d_pitch + column * d_step, d_step);
       } else {
         store(d + product * d_batch + row * d_row + column * d_column, d_column);
       }
@@ -174,12 +196,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, Config::BLOCKS_PER_SM) sho
     if constexpr (D_STAGED || !TWO_STAGES) __syncthreads();
     if (!TWO_STAGES && another) issue(next_work, 0);
     if constexpr (Config::D_STAGED == ONE_RUN) {
-      constexpr int WIDTH = 16 / sizeof(Out);
-      const int outputs = work.products * work.rows * work.columns, whole = outputs / WIDTH;
-      for (int v = threadIdx.x; v < whole; v += THREADS) matmill::copy<WIDTH>(d + v * WIDTH, shared_d + v * WIDTH);
-      for (int x = whole * WIDTH + threadIdx.x; x < outputs; x += THREADS) d[x] = shared_d[x];
+      const int end = d_head + work.products * work.rows * work.columns, whole = end / WIDTH;
+      const int first = d_head > 0 ? WIDTH : 0;  // of the first whole vector
+      Out* const to = d - d_head;
+      for (int v = first / WIDTH + threadIdx.x; v < whole; v += THREADS) {
+        matmill::copy<WIDTH>(to + v * WIDTH, shared_d + v * WIDTH);
+      }
+      if (threadIdx.x < WIDTH) {  // what is before and after the whole vectors
+        const int after = max(first, whole * WIDTH) + threadIdx.x;
+        if (threadIdx.x >= d_head && threadIdx.x < min(first, end)) to[threadIdx.x] = shared_d[threadIdx.x];
+        if (after < end) to[after] = shared_d[after];
+      }
     } else if constexpr (Config::D_STAGED == BY_ROWS) {
-      constexpr int WIDTH = Config::D_WIDTH;
       const matmill::Divisor stores{d_stores, d_stores_magic};
       for (int v = threadIdx.x; v < work.rows * d_stores; v += THREADS) {
         const int row = stores.quotient(v), column = (v - row * d_stores) * WIDTH;

@@ -2,8 +2,9 @@
 
 For float16 and bfloat16 of any layout, and for float32 rounded to tf32 where the caller allows it. Sums are float32 and
 rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a launch before the
-product. Where D has too few tiles to occupy the GPU, split-K gives each tile to several blocks, and a second launch
-adds their partial sums in fixed order. D's transpose may be what is computed (``tiling/wgmma.py``, ``exchanged``).
+product. Where D has too few tiles to occupy the GPU, split-K gives each tile to several blocks: to those of a cluster,
+the first of which adds the sums of all, or to any, whose partial sums a second launch adds. The order is fixed. D's
+transpose may be what is computed (``tiling/wgmma.py``, ``exchanged``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from matmill.tiling.wgmma import (
     SHAPES,
     as_bound,
     as_launched,
+    cluster_blocks,
     configured,
     exchanged,
     runs,
@@ -39,6 +41,10 @@ from matmill.tiling.wgmma import (
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
+#: The longest k of products of few outputs, which the inner kernel is for: beyond it a cluster's slices are too few.
+_LONGEST_K = 2**15
+#: Slices of k that a cluster may have, all of which run at the same time.
+_CLUSTERS_K = (2, 4, 8)
 
 _PARAMETERS = Parameters.of(
     a_map="matmill::TensorMap",
@@ -71,10 +77,11 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     """Every configuration worth considering: tiles, A and B exchanged or not, without and (for few tiles) with split-K.
 
     Operands that TMA cannot read are repacked; those whose rows straddle cache lines may be. There is none for few
-    outputs and a long k, which the inner kernel is for. Where the tensor cores do not take the problem there is only
-    one, so that the reason is given once.
+    outputs and a very long k, which the inner kernel is for. Where the tensor cores do not take the problem there is
+    only one, so that the reason is given once.
     """
-    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or (is_long(problem) and problem.plain):
+    for_inner = is_long(problem) and problem.plain and problem.k > _LONGEST_K
+    if (problem.dtype not in (F16, BF16) and problem.precision != "tf32") or for_inner:
         return ()
     if why_not_wgmma(problem, arch) is not None or problem.k == 0:
         return (configured(SHAPES[0], problem, arch),)
@@ -90,17 +97,24 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
             for repack in dict.fromkeys((needed, wanted)):
                 config = configured(shape, problem, arch, swap=swap, repack=repack)
                 most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
-                cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
-                for slices in splits(work_tiles(launched, config) * cluster, most, 1, arch):
+                blocks = work_tiles(launched, config) * cluster_blocks(config)
+                for slices in splits(blocks, most, 1, arch):
                     if slices > 1:
                         config = configured(shape, problem, arch, swap=swap, slices=slices, repack=repack)
                     found.append(config)
+                found += (
+                    configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, repack=repack)
+                    for slices in _CLUSTERS_K
+                    if slices <= min(most, arch.sms // blocks) and not shape.pingpong and shape.cluster == (1, 1)
+                )
     return tuple(found)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
-    cluster = config["CLUSTER_M"] * config["CLUSTER_N"]
-    clusters = min(work_tiles(as_launched(problem, config), config), config["SMS"] // cluster)
+    cluster = cluster_blocks(config)
+    clusters = work_tiles(as_launched(problem, config), config)
+    if config["CLUSTER_K"] == 1:
+        clusters = min(clusters, config["SMS"] // cluster)
     return Geometry(
         grid=(clusters * cluster, 1, 1),
         block=(threads(config), 1, 1),
@@ -132,7 +146,7 @@ def _arguments(problem: Gemm, config: Config, operands: GemmOperands) -> tuple[A
         m=problem.m,
         n=problem.n,
         k=problem.k,
-        slices=config["SPLIT_K"],
+        slices=config["SPLIT_K"] * config["CLUSTER_K"],
         batch=problem.batch,
         a_batched=int(problem.batch > 1 and a_batch != 0),
         b_batched=int(problem.batch > 1 and b_batch != 0),

@@ -19,12 +19,14 @@
 // that read it, in all blocks of the cluster.
 //
 //   one slice of k:     wgmma_gemm ─▶ D
+//   CLUSTER_K slices:   wgmma_gemm: sums in shared memory of a cluster's blocks ─▶ the first one ─▶ D
 //   several slices:     wgmma_gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
 //   unaligned A or B:   repack ─▶ copies with 16-byte aligned rows ─▶ wgmma_gemm reads them instead
 #include "matmill/ptx/cluster.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
+#include "matmill/wgmma/cluster_sums.cuh"
 #include "matmill/wgmma/epilogue.cuh"
 #include "matmill/wgmma/mainloop.cuh"
 #include "matmill/wgmma/producer.cuh"
@@ -36,7 +38,7 @@ using Schedule = matmill::WgmmaSchedule<Tile, Config::GROUP_M>;
 using Out = matmill::ResultOf<Scalar, Config::FLOAT32_D != 0>::Type;
 using Outputs = matmill::GemmResult<Scalar, Out, Config>;
 
-constexpr bool IN_CLUSTER = Tile::CLUSTER > 1;
+constexpr bool IN_CLUSTER = Tile::CLUSTER > 1, CLUSTER_SPLITS_K = Tile::CLUSTER_K > 1;
 
 // Tells the producers of the cluster that this warp has read a stage: its products are complete.
 __device__ __forceinline__ void release(unsigned empty) {
@@ -48,10 +50,10 @@ __device__ __forceinline__ void release(unsigned empty) {
   }
 }
 
-// Grid: as many clusters as fit the GPU, at most one per work tile. Maps of A and B have boxes of 128 bytes of k and BM
-// or BN rows (half as many where a cluster shares the operand), or of 64 k (32) and 64 rows where they are MN-major; that
-// of D has the staging buffer's boxes, and is another one's where D is stored otherwise. `workspace` holds the partial sums
-// of split-K.
+// Grid: as many clusters as fit the GPU, at most one per work tile; with CLUSTER_K one per work tile. Maps of A and B
+// have boxes of 128 bytes of k and BM or BN rows (half as many where a cluster shares the operand), or of 64 k (32) and 64
+// rows where they are MN-major; that of D has the staging buffer's boxes, and is another one's where D is stored
+// otherwise. `workspace` holds the partial sums of split-K.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAMETERS) {
   using namespace matmill::ptx;
   extern __shared__ __align__(1024) unsigned char dynamic[];
@@ -72,10 +74,12 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
   } else {
     __syncthreads();
   }
+  if constexpr (CLUSTER_SPLITS_K) rank = int(cluster_rank());
   wait_then_trigger();
 
   const Schedule schedule(m, n, k, slices, batch);
-  const int start = blockIdx.x / Tile::CLUSTER, stride = gridDim.x / Tile::CLUSTER;
+  constexpr int BLOCKS = Tile::CLUSTER * Tile::CLUSTER_K;
+  const int start = blockIdx.x / BLOCKS, stride = gridDim.x / BLOCKS;
   Slot slot;
   if (threadIdx.x < 128) {
     if constexpr (Config::PRODUCER_REGISTERS != 0) setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
@@ -86,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       }
     }
     __syncwarp();
+    if constexpr (CLUSTER_SPLITS_K) cluster_sync();
   } else {
     if constexpr (Config::CONSUMER_REGISTERS != 0) setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
     const int group = threadIdx.x / 128 - 1, barrier = 1 + group, turn = 4;
@@ -118,6 +123,10 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
       if constexpr (Tile::PINGPONG) {
         if (another) slot.skip(schedule.at(index + stride, rank).steps);
       }
+      if constexpr (CLUSTER_SPLITS_K) {
+        matmill::add_in_cluster<Tile>(sums, shared.stages, rank, turn);
+        if (rank > 0) break;
+      }
       // Partial sums are the D of a slice.
       const Index part = Config::PARTIAL_SUMS ? (Index(work.batch) * slices + work.slice) * m * n : work.batch * d_batch;
       Out* const to = static_cast<Out*>(Config::PARTIAL_SUMS ? workspace : D) + part;
@@ -129,5 +138,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) wgmma_gemm(PARAME
     if (Config::D_TMA && threadIdx.x % 128 == 0) bulk_wait_read<0>();  // shared memory outlives the stores' reads
     __syncwarp();
   }
-  if constexpr (IN_CLUSTER) cluster_sync();  // the other block may still arrive at this one's barriers
+  // The other blocks may still arrive at this one's barriers, or read its sums.
+  if constexpr (IN_CLUSTER || CLUSTER_SPLITS_K) cluster_sync();
 }

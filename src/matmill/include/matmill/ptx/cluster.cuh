@@ -53,6 +53,16 @@ __device__ __forceinline__ unsigned load_shared_cluster(unsigned address) {
   return word;
 }
 
+// 16 bytes of it.
+__device__ __forceinline__ float4 load_shared_cluster_v4(unsigned address) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
 __device__ __forceinline__ void store_shared_cluster(unsigned address, unsigned word) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

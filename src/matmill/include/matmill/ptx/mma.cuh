@@ -31,6 +31,22 @@ __device__ __forceinline__ void ldmatrix(unsigned (&x)[4], unsigned address) {
   }
 }
 
+// The first two of them; lanes 16 to 31 give no address.
+template <bool TRANSPOSED>
+__device__ __forceinline__ void ldmatrix(unsigned (&x)[2], unsigned address) {
+  if constexpr (TRANSPOSED) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(x[0]), "=r"(x[1])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
 // A lane's accumulators of a 16 x 8 tile: columns 2 t and 2 t + 1 of row g, then of row g + 8.
 template <bool ACC16>
 struct Accumulator;

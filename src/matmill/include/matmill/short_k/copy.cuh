@@ -2,7 +2,7 @@
 //
 // A run is a row or column that is contiguous (or has one stride). Its copies are WIDTH elements each. Runs stand `pitch`
 // elements apart in shared memory. ONE_RUN: what a work tile needs of the operand is contiguous as a whole, as packed
-// batches are, and is copied as it is; only its last copy may be shorter than WIDTH.
+// batches are, and is copied as it is, in aligned vectors: its first element stands `head` elements behind a stage's start.
 #pragma once
 
 #include "matmill/ptx/cp_async.cuh"
@@ -24,11 +24,11 @@ struct Runs {
   int count, pitch;
 };
 
-// IRREGULAR: products are not as far apart as their runs would be.
-template <class Scalar, int THREADS, int WIDTH, bool ONE_RUN, bool IRREGULAR>
+// IRREGULAR: products are not as far apart as their runs would be. SHIFTED: work tiles do not all start on 16 bytes.
+template <class Scalar, int THREADS, int WIDTH, bool ONE_RUN, bool SHIFTED, bool IRREGULAR>
 struct RunCopy {
   static constexpr int BYTES = WIDTH * int(sizeof(Scalar));
-  static constexpr int AHEAD = 4;  // loads of elements that cp.async does not copy, in flight
+  static constexpr int AHEAD = 8;  // loads of elements that cp.async does not copy, in flight
   static_assert(!ONE_RUN || BYTES == 16, "one run is copied in vectors");
 
   // A thread's next copy: its element in the run, its run in the product, and where it is.
@@ -59,19 +59,36 @@ struct RunCopy {
     }
   }
 
+  // Elements between the last 16 aligned bytes and `source`: the matrix starts on 16 bytes.
+  static __device__ __forceinline__ int head(const Scalar* source) {
+    return SHIFTED ? int(reinterpret_cast<unsigned long long>(source) / sizeof(Scalar) % WIDTH) : 0;
+  }
+
+  // Starts the copies of the `elements` from `source` on, and of those between them and the last 16 aligned bytes.
+  __device__ __forceinline__ void issue_run(Scalar* stage, const Scalar* source, int elements) const {
+    static_assert(ONE_RUN, "");
+    const int before = head(source), whole = (elements + before) / WIDTH, rest = (elements + before) % WIDTH;
+    source -= before;
+    const unsigned to = ptx::shared_address(stage);
+    for (int first = threadIdx.x; first < whole; first += 4 * THREADS) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int v = first + i * THREADS;
+        if (v < whole) ptx::cp_async<16>(to + v * 16, source + v * WIDTH);
+      }
+    }
+    if (rest > 0 && threadIdx.x == THREADS - 1) {
+      ptx::cp_async_src_size<16>(to + whole * 16, source + whole * WIDTH, rest * int(sizeof(Scalar)));
+    }
+  }
+
   // Starts `copies` copies from `source` to `stage`, of runs that have `length` elements.
   __device__ __forceinline__ void issue(Scalar* stage, const Scalar* source, int copies, int length) const {
-    if constexpr (ONE_RUN) {
-      const unsigned to = ptx::shared_address(stage);
-#pragma unroll 4
-      for (int v = threadIdx.x; v < copies; v += THREADS) {
-        const int left = (length - v * WIDTH) * int(sizeof(Scalar));
-        ptx::cp_async_src_size<16>(to + v * 16, source + v * WIDTH, min(left, 16));
-      }
-    } else if constexpr (BYTES >= 4) {
+    static_assert(!ONE_RUN, "");
+    if constexpr (BYTES >= 4) {
       const unsigned to = ptx::shared_address(stage);
       Place place = first;
-#pragma unroll 4
+#pragma unroll 1
       for (int v = threadIdx.x; v < copies; v += THREADS) {
         if (place.element < length) ptx::cp_async<BYTES>(to + place.to * int(sizeof(Scalar)), source + place.from);
         advance(place);

@@ -9,8 +9,10 @@
 
 #include "matmill/gemm/result.cuh"
 #include "matmill/ptx/barrier.cuh"
+#include "matmill/ptx/ld_shared.cuh"
 #include "matmill/ptx/stmatrix.cuh"
 #include "matmill/ptx/tma.cuh"
+#include "matmill/realign.cuh"
 #include "matmill/wgmma/tile.cuh"
 
 namespace matmill {
@@ -98,26 +100,38 @@ struct WgmmaStaging {
     for (; written < GROUPS; ++written) put(written, {0, 0, 0, 0});  // columns beyond D
   }
 
-  // Copies the buffer to D by ordinary stores, for runs at any distance: a warp has a run, a lane two elements of every 64.
-  // Contiguous elements leave in pairs, from the first one that is 4-byte aligned on.
+  // Copies the buffer to D by ordinary stores, for runs at any distance. `runs` and `width` are those of D from the
+  // buffer's first on. Contiguous elements leave in aligned vectors; the few before and after them one by one.
   __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
                                            int width) const {
-    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, end = min(width, WIDTH);
-#pragma unroll 2
-    for (int run = warp; run < min(runs, RUNS); run += 4) {
-      Scalar* const to = D + run * run_stride;
-      const bool odd = stride == 1 && reinterpret_cast<unsigned long long>(to) / 2 % 2 != 0;
-      unsigned last = 0;  // word of the 64 elements before
-#pragma unroll
-      for (int e = 0; e < WIDTH; e += 64) {
-        const int first = e + 2 * lane;
-        const unsigned own = first < WIDTH ? read(run, first) : 0;
-        const unsigned left = __shfl_up_sync(~0u, own, 1);
-        const unsigned pair = odd ? (lane == 0 ? last : left) >> 16 | own << 16 : own;
-        last = __shfl_sync(~0u, own, 31);
-        store_pair(to, first - int(odd), pair, end, stride);
+    const int thread = threadIdx.x % 128, end = min(width, WIDTH);
+    runs = min(runs, RUNS);
+    if (stride != 1) {
+      for (int v = thread; v < runs * WIDTH; v += 128) {
+        const int run = v / WIDTH, element = v % WIDTH;
+        if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
       }
-      if (WIDTH % 64 == 0 && odd && lane == 0) store_pair(to, WIDTH - 1, last >> 16, end, stride);
+      return;
+    }
+    constexpr int VECTORS = WIDTH / 8;
+#pragma unroll 2
+    for (int v = thread; v < runs * VECTORS; v += 128) {
+      const int run = v / VECTORS, first = v % VECTORS * 8;
+      Scalar* const to = D + run * run_stride;
+      const int head = ahead(to);
+      if (first + head + 8 <= end) {
+        *reinterpret_cast<uint4*>(to + first + head) =
+            realigned(ptx::ld_shared_v4(address(run, first)),
+                      ptx::ld_shared_v4(address(run, min(first + 8, WIDTH - 8))), 2 * head);
+      }
+    }
+    const int slots = end == WIDTH ? 3 : 4;  // of a run, a power of two: 8, or 16 where the run ends inside
+    for (int v = thread; v < runs << slots; v += 128) {
+      const int run = v >> slots, slot = v - (run << slots);
+      Scalar* const to = D + run * run_stride;
+      const int head = ahead(to), after = head + (end > head ? (end - head) / 8 * 8 : 0);
+      const int element = slot < head ? slot : after + slot - head;
+      if (element < end) to[element].bits = ptx::ld_shared_u16(address(run, element));
     }
   }
 
@@ -138,21 +152,9 @@ struct WgmmaStaging {
     }
   }
 
-  __device__ __forceinline__ unsigned read(int run, int element) const {
-    unsigned pair;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(pair) : "r"(address(run, element)) : "memory");
-    return pair;
-  }
-
-  // Those of two elements that are inside.
-  static __device__ __forceinline__ void store_pair(Scalar* to, int element, unsigned pair, int end, long long stride) {
-    const bool low = element >= 0 && element < end, high = element + 1 < end;
-    if (low && high && stride == 1) {
-      *reinterpret_cast<unsigned*>(to + element) = pair;
-    } else {
-      if (low) to[element * stride].bits = static_cast<unsigned short>(pair);
-      if (high) to[(element + 1) * stride].bits = static_cast<unsigned short>(pair >> 16);
-    }
+  // Elements of a run before its first aligned vector.
+  static __device__ __forceinline__ int ahead(const Scalar* run) {
+    return -static_cast<int>(reinterpret_cast<unsigned long long>(run) / 2) & 7;
   }
 };
 

@@ -1,4 +1,5 @@
-// Which work tiles a persistent block computes: tiles of D in raster order, for each slice of k, for each product.
+// Which work tiles a persistent block computes: tiles of D in raster order, for each slice of k, for each product. With
+// CLUSTER_K the blocks of a cluster have the slices of one tile.
 #pragma once
 
 #include "matmill/gemm/raster.cuh"
@@ -23,7 +24,7 @@ struct WgmmaSchedule {
   __device__ __forceinline__ WgmmaSchedule(int m, int n, int k, int slices, int batch) : m(m), n(n), slices(slices) {
     steps = (k + Tile::BK - 1) / Tile::BK;
     tiles = (m + ClusterTile::BM - 1) / ClusterTile::BM * ((n + ClusterTile::BN - 1) / ClusterTile::BN);
-    total = tiles * slices * batch;
+    total = tiles * (Tile::CLUSTER_K > 1 ? 1 : slices) * batch;
   }
 
   // Slices differ by at most one step.
@@ -34,13 +35,14 @@ struct WgmmaSchedule {
   // `rank` is the block's within its cluster.
   __device__ __forceinline__ WorkTile at(int index, int rank) const {
     const Origin origin = tile_origin<ClusterTile, GROUP_M>(index % tiles, m, n);
-    const int rest = index / tiles, slice = rest % slices, first = first_step(slice);
+    const int rest = index / tiles;
+    const int slice = Tile::CLUSTER_K > 1 ? rank : rest % slices, first = first_step(slice);
     return {origin.row + (Tile::CLUSTER_M > 1 ? rank * Tile::BM : 0),
             origin.column + (Tile::CLUSTER_N > 1 ? rank * Tile::BN : 0),
             first,
             first_step(slice + 1) - first,
             slice,
-            rest / slices};
+            Tile::CLUSTER_K > 1 ? rest : rest / slices};
   }
 };
 

@@ -39,6 +39,9 @@ struct WgmmaTile {
   // Blocks of a cluster are neighbours along m and share B, or along n and share A.
   static constexpr int CLUSTER_M = Config::CLUSTER_M, CLUSTER_N = Config::CLUSTER_N, CLUSTER = CLUSTER_M * CLUSTER_N;
 
+  // Or they share a tile: each has a slice of its k, and the first one adds the others' sums (cluster_sums.cuh).
+  static constexpr int CLUSTER_K = Config::CLUSTER_K;
+
   // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly.
   static constexpr int STAGED = Config::STAGED;
   static constexpr int STAGING_BYTES = 64 * STAGED * int(sizeof(Scalar));
@@ -49,6 +52,8 @@ struct WgmmaTile {
   static_assert(ROW_TILES * 64 == ROWS, "a wgmma has 64 rows");
   static_assert(!PINGPONG || CONSUMERS == 2, "two warp groups alternate");
   static_assert(CLUSTER == 1 || CLUSTER == 2, "one block of a cluster loads half of what both share");
+  static_assert(CLUSTER_K == 1 || (CLUSTER == 1 && !PINGPONG && BM * BN * 4 <= STAGES * STAGE_BYTES),
+                "sums of a slice of k fit in the stages");
   static_assert((A_K_MAJOR && B_K_MAJOR) || sizeof(Scalar) == 2, "wgmma transposes 16-bit elements alone");
   static_assert(B_K_MAJOR || BN % 64 == 0, "boxes of an MN-major B have 64 columns");
 

@@ -1,0 +1,11 @@
+// Stores to addresses in shared memory. PTX ISA, "Data Movement and Conversion Instructions: st".
+#pragma once
+
+namespace matmill::ptx {
+
+__device__ __forceinline__ void st_shared_v4(unsigned address, const float4& x) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+               : "memory");
+}
+
+}  // namespace matmill::ptx
