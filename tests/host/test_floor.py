@@ -61,8 +61,10 @@ def ladders() -> Iterator[tuple[str, Gemm | Geam, float]]:
 
 def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
     """Every time in the records of products of every shape, and of random ones."""
-    for name in ("shapes", "thin", "short_k"):
-        for one in json.loads((RESULTS / f"{name}_h200.json").read_text(encoding="utf-8"))["records"]:
+    files = [path for name in ("shapes", "thin", "short_k") for path in RESULTS.glob(f"{name}_h200.json")]
+    for path in files:
+        name = path.stem
+        for one in json.loads(path.read_text(encoding="utf-8"))["records"]:
             problem = Gemm(one["m"], one["n"], one["k"], ALL[one["dtype"]], batch=one["batch"])
             times = {said: seconds for said, seconds in one["seconds"].items() if said != "moving the bytes"}
             yield from ((f"{name}: {said}", problem, seconds) for said, seconds in times.items() if seconds)
