@@ -3,7 +3,7 @@
 Without a GPU: ``python benchmarks/ladder.py`` records the emulated SGEMM ladder at 256, counters of every source line
 included, and the emulated hgemm, inner and transpose_add ladders at their defaults. On one: ``python
 benchmarks/ladder.py --gpu 1024 2048 4096 8192`` records the measured SGEMM ladder at each size, ``--hgemm float16
-bfloat16`` the hgemm ladder in these types at sizes from 512 to 16384 with a plot of its rates over them, ``--memory
+bfloat16`` the hgemm ladder in these types at sizes from 512 to 16384, ``--memory
 1024 8192`` the memory ladder, ``--inner MTXA MTX1 --dtype float32 --layout row`` the inner ladder at cases of its
 paper, and ``--transpose-add bfloat16 float32`` the transpose_add ladder at the article's shape in these types.
 """
@@ -14,11 +14,10 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lab.pages import recorded
 from matmill.arch import get
 from matmill.bench.ladder.emulated import emulate
 from matmill.bench.ladder.ladders import LADDERS
@@ -26,13 +25,11 @@ from matmill.bench.ladder.measured import measure
 from matmill.bench.ladder.measured_transfers import measure_transfers
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.selection import for_emulator, pick
-from matmill.bench.ladder.sweep import Sweep
-from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems import hgemm
 from matmill.bench.problems.hgemm import HALVES, half_product
 from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transpose_add_problem
-from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, DType
+from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Geam, Gemm
@@ -99,13 +96,14 @@ def record_measured(args: argparse.Namespace) -> None:
     """Runs on the GPU."""
     for n in args.gpu:
         record(args.out, measure("sgemm", SGEMM, square(n), None, seed=SEED))
-    for name in args.hgemm:
-        record_halves(args.out, HALVES[name], args.sizes)
+    for name, n in product(args.hgemm, args.sizes):
+        asked = half_product(n, n, n, HALVES[name])
+        record(args.out, measure("hgemm", LADDERS["hgemm"].rows, asked, None, seed=SEED))
     for n in args.memory:
         record(args.out, measure_transfers(pick(MEMORY, args.transfers), square(n), None, seed=SEED))
     for name in args.inner:
-        product = inner_product(*case(name), ALL[args.dtype], args.layout)
-        record(args.out, measure("inner", LADDERS["inner"].rows, product, None, seed=SEED))
+        long = inner_product(*case(name), ALL[args.dtype], args.layout)
+        record(args.out, measure("inner", LADDERS["inner"].rows, long, None, seed=SEED))
     for name in args.transpose_add:
         problem = transpose_add_problem(*ARTICLE, ELEMENTWISE[name])
         record(args.out, measure("transpose_add", LADDERS["transpose_add"].rows, problem, None, seed=SEED))
@@ -143,16 +141,6 @@ EMULATED_LADDERS: dict[str, Callable[[], Iterator[Outcome]]] = {
     "inner": emulated_inner,
     "transpose_add": emulated_transpose_add,
 }
-
-
-def record_halves(folder: Path, dtype: DType, sizes: Sequence[int]) -> None:
-    """The hgemm ladder at every size, and a plot of all recorded of the type at powers of two."""
-    for n in sizes:
-        record(folder, measure("hgemm", LADDERS["hgemm"].rows, half_product(n, n, n, dtype), None, seed=SEED))
-    measured = [r for r in recorded(folder, "hgemm") if r["on"] == "gpu" and r["problem"]["n"].bit_count() == 1]
-    of_type = [r for r in measured if r["problem"]["dtype"] == dtype.name]
-    for arch, group in groupby(sorted(of_type, key=lambda r: r["arch"]), key=lambda r: r["arch"]):
-        draw_sweep(Sweep.of_records(list(group)), folder / f"hgemm_{arch}_{dtype.name}.png")
 
 
 def square(n: int) -> Gemm:

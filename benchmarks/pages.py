@@ -1,13 +1,16 @@
-"""Writes the generated pages of ``docs/``, sample output and the README's speeds anew, from descriptors and records."""
+"""Writes the generated pages of ``docs/``, pictures, sample output and the README's speeds from what is recorded."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
-from lab.front_page import with_output, with_speeds
-from lab.hgemm_page import hgemm_page, recorded_pictures
+from lab.front_page import package_page, with_output, with_speeds
+from lab.hgemm_page import hgemm_page
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.pictures import PICTURES
 from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, wgmma_page
@@ -21,10 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Writes every page."""
+    """Writes every page and draws every picture."""
     results = ROOT / "benchmarks" / "results"
     runs = recorded(results, "sgemm")
-    halves = hgemm_page(HGEMM, recorded(results, "hgemm"), recorded_pictures(results), remarks(results, "hgemm"))
+    halves = hgemm_page(HGEMM, recorded(results, "hgemm"), remarks(results, "hgemm"))
     transpose_add = transpose_add_page(
         TRANSPOSE_ADD,
         recorded(results, "transpose_add"),
@@ -44,9 +47,16 @@ def main() -> None:
         start: with_output(start.read_text(encoding="utf-8"), runs),
         ROOT / "README.md": with_speeds((ROOT / "README.md").read_text(encoding="utf-8"), results),
     }
+    pages[ROOT / "docs" / "package.md"] = package_page(pages[ROOT / "README.md"])
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
+    if find_spec("matplotlib") is None:
+        print("no pictures: they need matplotlib, of the extra 'plots'")
+        return
+    for picture in chain.from_iterable(PICTURES.values()):
+        picture.draw(results)
+        print(picture.path(results).relative_to(ROOT))
 
 
 if __name__ == "__main__":

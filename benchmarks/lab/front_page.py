@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,18 @@ def with_output(text: str, records: Sequence[Mapping[str, Any]]) -> str:
 def with_speeds(text: str, results: Path) -> str:
     """``text`` with what is between the marks of ``SPEEDS`` replaced by the table of the records in ``results``."""
     return _between(text, SPEEDS, speeds(results))
+
+
+def package_page(readme: str) -> str:
+    r"""The README for a package index, where the repository's files and pictures are not: without links to them.
+
+    >>> print(package_page("# matmill\n\n![Rates](x.png)\n\nSee [a page](docs/a.md) and [a paper](https://arxiv.org)."))
+    # matmill
+    <BLANKLINE>
+    See a page and [a paper](https://arxiv.org).
+    """
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)\n+", "", readme)
+    return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", text)
 
 
 def sample_output(outcome: Outcome) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
 from lab.markdown import markdown
 from lab.page_parts import (
@@ -20,6 +19,7 @@ from lab.page_parts import (
     size_of,
     transactions,
 )
+from lab.pictures import shown
 from matmill.bench import units
 from matmill.bench.ladder.traffic import async_units
 
@@ -35,14 +35,8 @@ _UNITS = (
 )
 
 
-def hgemm_page(
-    rungs: Sequence[Step], records: Sequence[Record], pictures: Sequence[str] = (), remarked: str = ""
-) -> str:
-    """``docs/ladder-hgemm.md``.
-
-    ``pictures`` are names of files beside the records, see :func:`recorded_pictures`, ``remarked`` is Markdown that
-    follows the counters, see :func:`lab.pages.remarks`.
-    """
+def hgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str = "") -> str:
+    """``docs/ladder-hgemm.md``; ``remarked`` is Markdown that follows the counters, see :func:`lab.pages.remarks`."""
     # float16 before bfloat16.
     emulated, measured = (
         [r for r in sorted(records, key=lambda r: r["problem"]["dtype"], reverse=True) if r["on"] == on]
@@ -52,18 +46,13 @@ def hgemm_page(
         head("hgemm", "C = alpha * A @ B + beta * C of 16-bit floats on the tensor cores, from tiles to any size."),
         _UNITS,
         *(_measured(measured, [rung.label for rung in rungs]) if measured else [UNMEASURED]),
-        *(f"![TFLOP/s over the size](../benchmarks/results/{name})\n" for name in pictures),
+        *shown("hgemm"),
         *([_counted(emulated)] if emulated else []),
         *([remarked] if remarked else []),
         "## The rungs\n",
         *(family([rung], _largest(measured), emulated[0] if emulated else None) for rung in rungs),
     ]
     return "\n".join(parts).rstrip() + "\n"
-
-
-def recorded_pictures(folder: Path) -> list[str]:
-    """Names of the plots of sweeps in ``folder``."""
-    return sorted(path.name for path in folder.glob("hgemm_*.png"))
 
 
 def _largest(measured: Sequence[Record]) -> list[Record]:

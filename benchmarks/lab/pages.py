@@ -25,6 +25,7 @@ from lab.page_parts import (
     size_of,
     transactions,
 )
+from lab.pictures import shown
 from lab.transpose_add import report
 from matmill.bench import units
 from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
@@ -44,7 +45,8 @@ _FORUM_PRINTED = {
 _INNER_UNITS = (
     "Rates are the least bytes that must move, every input read once and every output written once, over the time;\n"
     "percentages refer to the memory bandwidth of the GPU's data sheet. The last row, `production`, is no rung: it is\n"
-    "what `matmill.inner` runs, as the cost model chooses it for the product.\n"
+    "what `matmill.inner` runs, as the cost model chooses it for the product. A run has the kernels of its date:\n"
+    "[all measured inner products](inner-results.md) are of runs of their own.\n"
 )
 _SUM_UNITS = (
     "Sizes are those of x; y and the result have its columns as rows. Rates are the least bytes that must move, x and\n"
@@ -78,6 +80,7 @@ def sgemm_page(rungs: Sequence[Step], records: Sequence[Record], remarked: str =
     parts = [
         head("sgemm", "C = alpha * A @ B + beta * C in float32, from three nested loops to the library's level."),
         *overview(rungs, measured),
+        *shown("sgemm"),
         *([remarked] if remarked else []),
         *([_counters(emulated)] if emulated else []),
         "## The rungs\n",
@@ -94,6 +97,7 @@ def memory_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
     parts = [
         head("memory", "One product behind three ways of moving its matrices between host and device."),
         *(_phases(record) for record in measured),
+        *shown("memory"),
         *([] if measured else [UNMEASURED]),
         "## The rungs\n",
         *(family([rung], [], None) for rung in rungs),
@@ -109,6 +113,7 @@ def inner_page(rungs: Sequence[Step], records: Sequence[Record]) -> str:
         head("inner", "D = alpha * E @ F + beta * C with few outputs and a long k, from a paper's PHVM to one pass."),
         _INNER_UNITS,
         *([_traffic(measured)] if measured else [UNMEASURED]),
+        *shown("inner"),
         *([_reads(emulated)] if emulated else []),
         "## The rungs\n",
         *(family([rung], measured, emulated) for rung in rungs),
@@ -129,6 +134,7 @@ def transpose_add_page(
         head("transpose_add", "x transposed plus y in one pass, from an article's two kernels to any pitch."),
         _SUM_UNITS,
         *([_traffic(measured, "x")] if measured else [UNMEASURED]),
+        *shown("transpose_add"),
         *([report.page_part(comparisons)] if comparisons else []),
         *([remarked] if remarked else []),
         *([_warps(emulated)] if emulated else []),

@@ -13,175 +13,20 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from matmill.arch_facts import Arch, Measured
+from matmill.arch_sheet import read_sheet
 from matmill.errors import ArgumentError, unknown_name
 from matmill.settings import cache_dir
 
 _KIB = 1024
 _MIB = 1024 * 1024
-#: Kilobytes of shared memory that an SM can be configured with, as far as it has them; and the bytes of L1 cache that
-#: remain beside the most.
-_CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
-
-
-@dataclass(frozen=True)
-class Arch:
-    """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes.
-
-    ``matrix_flops`` are the dense rates of the tensor cores by the type of A and B (``float16``, ``bfloat16``,
-    ``tf32``, ``float64``), with sums in float32, of float64 in float64; empty where there are none or the sheet does
-    not say.
-    """
-
-    name: str
-    title: str
-    capability: tuple[int, int]
-    sms: int
-    boost_hz: float
-    fp32_flops: float
-    fp64_flops: float
-    dram_bytes_per_s: float
-    l2_bytes: int
-    shared_per_sm: int
-    shared_per_block: int
-    threads_per_sm: int
-    blocks_per_sm: int
-    registers_per_sm: int = 65536
-    max_threads_per_block: int = 1024
-    shared_reserved: int = 1024
-    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
-
-    @property
-    def shared_bytes_per_s(self) -> float:
-        """Peak rate at which all SMs together read shared memory: 32 banks of 4 bytes per clock each.
-
-        Turing's deliver half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
-        """
-        return (64.0 if self.capability == (7, 5) else 128.0) * self.sms * self.boost_hz
-
-    @property
-    def fp32_lanes(self) -> int:
-        """FP32 units of all SMs together, each of which executes one FMA per clock.
-
-        >>> get("a100").fp32_lanes
-        6912
-        """
-        return self.sms * round(self.fp32_flops / (2 * self.sms * self.boost_hz))
-
-    @property
-    def target(self) -> str:
-        """The name NVRTC compiles for: ``sm_90a`` on Hopper and the Blackwells, whose own features need the suffix."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
-
-    @property
-    def compiles(self) -> bool:
-        """False for GPUs older than the compiler supports (before compute capability 7.5)."""
-        return self.capability >= (7, 5)
-
-    def peak(self, dtype_name: str) -> float:
-        """Peak FMA rate in FLOP/s for ``float32`` or ``float64``."""
-        return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
-
-    def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
-        """Resident warps over the most the SM can hold, for one kernel's block.
-
-        ``registers`` per thread are allocated in units of 256 per warp; ``shared_bytes`` is static plus dynamic, to
-        which the driver adds a reserve on GPUs since Ampere.
-
-        >>> get("h200").occupancy(threads=256, registers=128, shared_bytes=0)
-        0.25
-        """
-        blocks, _ = self.resident(threads, registers, shared_bytes)
-        warps = -(-threads // 32)
-        return blocks * warps / (self.threads_per_sm // 32)
-
-    def resident(self, threads: int, registers: int, shared_bytes: int) -> tuple[int, tuple[str, ...]]:
-        """Blocks that an SM holds at once, and what keeps it from one more.
-
-        The limits named are of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
-        than this. Arguments as of :meth:`occupancy`.
-
-        >>> get("h200").resident(threads=256, registers=128, shared_bytes=0), get("t4").resident(256, 166, 49152)
-        ((2, ('registers',)), (1, ('registers', 'shared memory')))
-        """
-        warps = -(-threads // 32)
-        per_warp = -(-registers * 32 // 256) * 256
-        allowed = {
-            "blocks": self.blocks_per_sm,
-            "threads": self.threads_per_sm // (warps * 32),
-            "registers": self.registers_per_sm // max(1, per_warp * warps),
-            "shared memory": self.shared_per_sm // max(1, shared_bytes + self.shared_reserved),
-        }
-        least = min(allowed.values())
-        return least, tuple(name for name, blocks in allowed.items() if blocks == least)
-
-    def carveout(self, blocks: int, shared_bytes: int) -> int | None:
-        """Bytes of shared memory that an SM is set up with for ``blocks`` blocks of ``shared_bytes`` each, or None.
-
-        Shared memory and the L1 cache are parts of one memory, divided in one of a few ways (CUDA programming guide,
-        "Compute Capabilities"). None where there is not enough of it.
-
-        >>> get("h200").carveout(1, 101_376), get("h200").carveout(1, 101_377), get("h200").carveout(3, 101_376)
-        (102400, 135168, None)
-        """
-        needed = blocks * (shared_bytes + self.shared_reserved)
-        ways = (kilobytes * _KIB for kilobytes in _CARVEOUTS)
-        return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
-
-    def l1_bytes(self, carveout: int) -> int:
-        """Bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
-
-        >>> get("h200").l1_bytes(102_400), get("a100").l1_bytes(0)
-        (159744, 196608)
-        """
-        return self.shared_per_sm + _LEAST_L1 - carveout
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What ``matmill probe`` found on one GPU.
-
-    Latencies ``sigma_*`` in cycles of the SM's clock: of an addition, a multiplication and an FMA in float32 and of
-    an FMA in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
-    from shared memory (``sigma_s``). ``launch_seconds`` is the time from one kernel to the next where both do nothing,
-    ``enqueue_seconds`` what the host spends on a launch. Bandwidths in bytes/s, a copy's counting what is read and
-    what is written. Rates in FLOP/s, an FMA being two operations: ``fma_flops`` of independent chains,
-    ``fma_outer_flops`` of outer products as in a product's inner loop, both float32, ``fma64_flops`` float64,
-    ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the clock while the latencies were measured,
-    ``date`` in ISO 8601.
-    """
-
-    sigma_add: float
-    sigma_mul: float
-    sigma_fma: float
-    sigma_fma64: float
-    sigma_g: float
-    sigma_l2: float
-    sigma_l1: float
-    sigma_s: float
-    launch_seconds: float
-    enqueue_seconds: float
-    read_bytes_per_s: float
-    copy_bytes_per_s: float
-    write_bytes_per_s: float
-    l2_bytes_per_s: float
-    shared_bytes_per_s: float
-    fma_flops: float
-    fma_outer_flops: float
-    fma64_flops: float
-    clock_hz: float
-    date: str
-    driver: str
-    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
-
 
 _T4 = Arch(
     name="t4",
@@ -199,6 +44,7 @@ _T4 = Arch(
     blocks_per_sm=16,
     shared_reserved=0,
     matrix_flops={"float16": 65e12},
+    source="NVIDIA T4 data sheet, 2019",
 )
 _A100 = Arch(
     name="a100",
@@ -215,6 +61,25 @@ _A100 = Arch(
     threads_per_sm=2048,
     blocks_per_sm=32,
     matrix_flops={"float16": 312e12, "bfloat16": 312e12, "tf32": 156e12, "float64": 19.5e12},
+    source="NVIDIA A100 data sheet, 2020",
+)
+_RTX4090 = replace(
+    _A100,
+    name="rtx4090",
+    title="GeForce RTX 4090",
+    capability=(8, 9),
+    sms=128,
+    boost_hz=2.52e9,
+    fp32_flops=82.6e12,
+    fp64_flops=1.29e12,
+    dram_bytes_per_s=1008e9,
+    l2_bytes=72 * _MIB,
+    shared_per_sm=100 * _KIB,
+    shared_per_block=99 * _KIB,
+    threads_per_sm=1536,
+    blocks_per_sm=24,
+    matrix_flops={"float16": 165.2e12, "bfloat16": 165.2e12, "tf32": 82.6e12},
+    source="NVIDIA Ada architecture white paper, 2022",
 )
 _H100 = Arch(
     name="h100",
@@ -231,6 +96,7 @@ _H100 = Arch(
     threads_per_sm=2048,
     blocks_per_sm=32,
     matrix_flops={"float16": 989.4e12, "bfloat16": 989.4e12, "tf32": 494.7e12, "float64": 66.9e12},
+    source="NVIDIA H100 architecture white paper, 2022",
 )
 
 ARCHES: dict[str, Arch] = {
@@ -248,27 +114,88 @@ ARCHES: dict[str, Arch] = {
             dram_bytes_per_s=616e9,
             l2_bytes=5632 * _KIB,
             matrix_flops={"float16": 53.8e12},
+            source="NVIDIA Turing architecture white paper, 2018",
+        ),
+        _RTX4090,
+        replace(
+            _RTX4090,
+            name="rtx5090",
+            title="GeForce RTX 5090",
+            capability=(12, 0),
+            sms=170,
+            boost_hz=2.407e9,
+            fp32_flops=104.8e12,
+            fp64_flops=1.637e12,
+            dram_bytes_per_s=1792e9,
+            l2_bytes=96 * _MIB,
+            matrix_flops={"float16": 209.5e12, "bfloat16": 209.5e12, "tf32": 104.8e12},
+            source="NVIDIA RTX Blackwell architecture white paper, 2025",
         ),
         replace(
-            _A100,
-            name="rtx4090",
-            title="GeForce RTX 4090",
-            capability=(8, 9),
-            sms=128,
+            _RTX4090,
+            name="l40s",
+            title="L40S 48 GB",
+            sms=142,
             boost_hz=2.52e9,
-            fp32_flops=82.6e12,
-            fp64_flops=1.29e12,
-            dram_bytes_per_s=1008e9,
-            l2_bytes=72 * _MIB,
-            shared_per_sm=100 * _KIB,
-            shared_per_block=99 * _KIB,
-            threads_per_sm=1536,
-            blocks_per_sm=24,
-            matrix_flops={"float16": 165.2e12, "bfloat16": 165.2e12, "tf32": 82.6e12},
+            fp32_flops=91.6e12,
+            fp64_flops=1.43e12,
+            dram_bytes_per_s=864e9,
+            l2_bytes=96 * _MIB,
+            matrix_flops={"float16": 362.05e12, "bfloat16": 362.05e12, "tf32": 183e12},
+            source="NVIDIA L40S data sheet, 2023; L2: Ada architecture white paper, the whole AD102",
+        ),
+        replace(
+            _RTX4090,
+            name="l4",
+            title="L4 24 GB",
+            sms=58,
+            boost_hz=2.04e9,
+            fp32_flops=30.3e12,
+            fp64_flops=0.473e12,
+            dram_bytes_per_s=300e9,
+            l2_bytes=48 * _MIB,
+            matrix_flops={"float16": 121e12, "bfloat16": 121e12, "tf32": 60e12},
+            source="NVIDIA L4 data sheet, 2023, whose rates with sparsity are halved",
+        ),
+        replace(
+            _RTX4090,
+            name="a10",
+            title="A10 24 GB",
+            capability=(8, 6),
+            sms=72,
+            boost_hz=1.695e9,
+            fp32_flops=31.2e12,
+            fp64_flops=0.976e12,
+            dram_bytes_per_s=600e9,
+            l2_bytes=6 * _MIB,
+            blocks_per_sm=16,
+            matrix_flops={"float16": 125e12, "bfloat16": 125e12, "tf32": 62.5e12},
+            source="NVIDIA A10 data sheet, 2021; L2: GA102 architecture white paper",
         ),
         _A100,
         _H100,
-        replace(_H100, name="h200", title="H200 SXM 141 GB", dram_bytes_per_s=4800e9, l2_bytes=60 * _MIB),
+        replace(
+            _H100,
+            name="h200",
+            title="H200 SXM 141 GB",
+            dram_bytes_per_s=4800e9,
+            l2_bytes=60 * _MIB,
+            source="NVIDIA H200 data sheet, 2024; limits and rates those of the H100",
+        ),
+        replace(
+            _H100,
+            name="b200",
+            title="B200 SXM 180 GB",
+            capability=(10, 0),
+            sms=148,
+            boost_hz=1.98e9,
+            fp32_flops=75e12,
+            fp64_flops=37e12,
+            dram_bytes_per_s=8000e9,
+            l2_bytes=126 * _MIB,
+            matrix_flops={"float16": 2250e12, "bfloat16": 2250e12, "tf32": 1125e12, "float64": 37e12},
+            source="NVIDIA HGX B200 data sheet, 2025, an eighth of its rates; SMs, clock and L2 as reviews report them",
+        ),
         Arch(
             name="c2070",
             title="Tesla C2070",
@@ -285,6 +212,7 @@ ARCHES: dict[str, Arch] = {
             blocks_per_sm=8,
             registers_per_sm=32768,
             shared_reserved=0,
+            source="S1 and the vendor's data sheet",
         ),
         Arch(
             name="k40",
@@ -301,6 +229,7 @@ ARCHES: dict[str, Arch] = {
             threads_per_sm=2048,
             blocks_per_sm=16,
             shared_reserved=0,
+            source="S1 and the vendor's data sheet",
         ),
         Arch(
             name="titan-x",
@@ -317,20 +246,27 @@ ARCHES: dict[str, Arch] = {
             threads_per_sm=2048,
             blocks_per_sm=32,
             shared_reserved=0,
+            source="S1 and the vendor's data sheet",
         ),
     )
 }
+
+__all__ = ["ARCHES", "DEFAULT", "Arch", "Measured", "get", "load", "measured", "save", "user_file"]
 
 #: The arch that percentages refer to where there is no GPU and none was named.
 DEFAULT = "h200"
 
 
 def get(name: str, argument: str = "arch") -> Arch:
-    """The arch of that name. Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+    """The arch of that name, or the one that a file ending in ``.json`` describes, see :mod:`matmill.arch_sheet`.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
     >>> get("t4").target
     'sm_75'
     """
+    if name.endswith(".json"):
+        return read_sheet(Path(name), argument)
     found = ARCHES.get(name.lower())
     if found is None:
         raise unknown_name(argument, name, ARCHES)

@@ -6,13 +6,13 @@ others of products, of 16 bits, in float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from matmill.errors import DTypeError, by_copy
+from matmill.errors import DTypeError, by_copy, unknown_name
 
 
 @dataclass(frozen=True, eq=False)  # one object per type: compared by identity, which is quick in keys
@@ -77,6 +77,23 @@ BITS: dict[int, DType] = {
 DTYPES: dict[str, DType] = {d.name: d for d in (F32, F64)}
 ALL: dict[str, DType] = {d.name: d for d in (F32, F64, F16, BF16)}
 ELEMENTWISE: dict[str, DType] = {**ALL, **{d.name: d for d in (I8, I32)}}
+#: Short names, as PTX and the literature write them.
+SHORT = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "i8": "int8", "i32": "int32"}
+
+
+def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--dtype") -> str:
+    """The name among ``known`` that a user's ``text`` means, long or short, in upper or lower case.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+
+    >>> long_name("bf16"), long_name("Float32")
+    ('bfloat16', 'float32')
+    """
+    names = list(known)
+    found = SHORT.get(text.lower(), text.lower())
+    if found not in names:
+        raise unknown_name(argument, text, [*names, *(short for short, name in SHORT.items() if name in names)])
+    return found
 
 
 def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DType] = ALL) -> DType:
@@ -106,13 +123,14 @@ def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DTy
     ``asked`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It may
     be the type that 16-bit elements are summed in. Raises :class:`~matmill.errors.DTypeError` for all others.
 
-    >>> result_type("float32", F16).name, result_type(np.float16, F16).name, result_type(None, F64).name
+    >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type(None, F64).name
     ('float32', 'float16', 'float64')
     """
     if asked is None:
         return dtype
     # torch's have no other name; JAX's scalar types, like NumPy's own, are taken by np.dtype.
     name = str(asked).removeprefix("torch.")
+    name = SHORT.get(name, name)
     if name not in ALL:
         try:
             name = of_numpy(np.dtype(asked), argument).name  # type: ignore[call-overload] # whatever it may be

@@ -119,13 +119,20 @@ def size(nbytes: int) -> str:
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
+#: Of a name this short, one letter is a large part.
+_FEW_LETTERS = 3
+
+
 def unknown_name(argument: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for ``name`` where one of ``known`` was wanted, with the nearest names first.
+    """The error for ``name`` where one of ``known`` was wanted, with the nearest name, if one is near.
 
     >>> str(unknown_name("arch", "h20", ["t4", "h200"]))
     "arch: got 'h20'; wanted one of t4, h200. Did you mean 'h200'?"
+    >>> str(unknown_name("command", "nope", ["inner", "why"]))
+    "command: got 'nope'; wanted one of inner, why. Pick one of these names."
     """
     names = list(known)
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    cutoff = 0.6 if len(name) > _FEW_LETTERS else 0.5
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=cutoff)
     fix = f"Did you mean {close[0]!r}?" if close else "Pick one of these names."
     return UnknownNameError(argument=argument, got=repr(name), wanted=f"one of {', '.join(names)}", fix=fix)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Never, TypeAlias
+from typing import Any, Never, TypeAlias, TypeVar, overload
 
-from matmill.arrays import inspect, resolve_stream, will_write
+from matmill.arrays import Operand, inspect, makes_results, resolve_stream, will_write
 from matmill.dispatch import fast_path
 from matmill.dispatch.backends import emulated, on_cpu, on_gpu, through_gpu
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
@@ -22,11 +22,52 @@ from matmill.dispatch.validate import (
 )
 from matmill.dtypes import ALL
 from matmill.errors import ArgumentError
+from matmill.settings import Executor
 
+#: An array of any library, which results are like: of its library, and of its element type where no other is asked for.
+A = TypeVar("A")
 #: ``bias``, ``activation``, ``out_dtype`` and ``precision`` as a call names them.
 _Asked: TypeAlias = tuple[Any, str | None, object, str | None]
 #: Past the generated constructor, which takes twice as long.
 _new: Callable[[type[Request], tuple[Any, ...]], Request] = tuple.__new__
+
+
+@overload
+def matmul(
+    a: A,
+    b: Any,
+    /,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    out_dtype: None = None,
+    precision: str | None = None,
+    out: Any = None,
+    stream: object = None,
+    executor: Executor | None = None,
+) -> A: ...
+
+
+@overload
+def matmul(
+    a: Any,
+    b: Any,
+    /,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    out_dtype: object,
+    precision: str | None = None,
+    out: Any = None,
+    stream: object = None,
+    executor: Executor | None = None,
+) -> Any: ...
 
 
 def matmul(
@@ -69,9 +110,11 @@ def matmul(
     None is ``"default"``. NumPy's BLAS, which answers on the host, is at least as exact as what was asked for.
     ``docs/precision.md`` has the errors of each.
 
-    Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack or ``__cuda_array_interface__``, all of one dtype
-    on one device. The result is a fresh array of the library of ``a`` on that device, or ``out``, which must have the
-    result's shape and dtype and share no memory with the inputs; it may be exactly ``c``.
+    Arrays may be NumPy's, torch's, CuPy's, JAX's or any with DLPack, ``__cuda_array_interface__`` or Python's buffer
+    protocol (memoryviews), all of one dtype on one device. The result is a fresh array of the library of ``a`` on that
+    device, or of ``b``'s where that of ``a`` says by no namespace how its arrays are made, or NumPy's on the host where
+    neither does. Or it is ``out``, which must have the result's shape and dtype and share no memory with the inputs; it
+    may be exactly ``c``.
 
     torch tensors are plain ones: what records derivatives, has tangents or is transformed (``vmap``, ``torch.func``)
     is refused, and :mod:`matmill.torch` takes it. Writing into a tensor counts up its version, as in torch.
@@ -110,26 +153,26 @@ def matmul(
 
 
 def inner(
-    e: Any,
-    f: Any,
+    e: A,
+    f: Any = None,
     *misplaced: Never,
     c: Any = None,
     alpha: float = 1.0,
     beta: float | None = None,
     out: Any = None,
     stream: object = None,
-    executor: str | None = None,
+    executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Any:
+) -> A:
     """``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
 
     ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
     summed in float32, and the result is rounded once.
 
-    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``), the result is symmetric to the bit, and where k
-    is long each element is read from memory once. The same arguments on the same GPU give the same bits in
-    every run; NaN and infinities come out as from NumPy's ``@``.
+    Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``, or no ``f`` at all), the result is symmetric to
+    the bit, and where k is long each element is read from memory once. The same arguments on the same GPU give the same
+    bits in every run; NaN and infinities come out as from NumPy's ``@``.
 
     Arrays, ``out``, ``stream`` and ``executor``, and what ``alpha = 0`` and ``beta = 0`` mean, are as in
     :func:`matmul`, which computes products of any shape and takes the same kernels for those of this one.
@@ -143,26 +186,27 @@ def inner(
 
     >>> import numpy as np
     >>> e = np.ones((2, 5000), np.float16)
-    >>> inner(e, e.T, alpha=0.125, executor="cpu")
+    >>> inner(e, alpha=0.125, executor="cpu")  # a Gram matrix
     array([[625., 625.],
            [625., 625.]], dtype=float16)
     """
     check_callable(progress, "progress")
     if misplaced:
         raise _third_array()
-    return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
+    found: A = _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
+    return found
 
 
 def transpose_add(
-    x: Any,
+    x: A,
     y: Any,
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
     out: Any = None,
     stream: object = None,
-    executor: str | None = None,
-) -> Any:
+    executor: Executor | None = None,
+) -> A:
     """``alpha * x.swapaxes(-2, -1) + beta * y`` in one pass over memory.
 
     ``x`` is (..., c, r), ``y`` (..., r, c) and the result (..., r, c), with batch dimensions broadcast. Elements are
@@ -188,7 +232,7 @@ def transpose_add(
     """
     # `factor` checks numbers that are no floats.
     if stream is executor is None and type(alpha) is type(beta) is float and alpha == beta == 1:
-        known = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
+        known: A | None = fast_path.repeat(TRANSPOSE_ADD, x, y, out)
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
@@ -199,7 +243,8 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, x, a, out, None, NO_OPTIONS))
+    like, home = _home(x, a, y, b)
+    request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, like, home, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if beta == 0:
         request = request._replace(b=None)
@@ -207,10 +252,11 @@ def transpose_add(
         check_apart(request)
     if alpha == 0:
         request = without_x(request)
-    return _delivered(request, call, named)
+    found: A = _delivered(request, call, named)
+    return found
 
 
-def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str | None = None) -> Any:
+def transpose(x: A, *, out: Any = None, stream: object = None, executor: Executor | None = None) -> A:
     """``x.swapaxes(-2, -1)`` in memory of its own, packed row-major or as ``out`` is.
 
     ``x`` is (..., c, r) and the result (..., r, c), of the same bits: not even a signalling NaN changes. Everything
@@ -221,7 +267,7 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     True
     """
     if stream is None and executor is None:
-        known = fast_path.repeat(TRANSPOSE, x, None, out)
+        known: A | None = fast_path.repeat(TRANSPOSE, x, None, out)
         if known is not None:
             return known
     named = None if stream is None else resolve_stream(stream)
@@ -231,7 +277,8 @@ def transpose(x: Any, *, out: Any = None, stream: object = None, executor: str |
     call = resolve(request, executor)
     if target is not None:
         check_apart(request)
-    return _delivered(request, call, named)
+    found: A = _delivered(request, call, named)
+    return found
 
 
 _CURES = "To add the array, pass c=array, beta=1.0; to write the result into it, pass out=array."
@@ -268,7 +315,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
             return known
     named = None if stream is None else resolve_stream(stream)
     a = inspect(first, operation.first, named, ALL)
-    b = inspect(second, operation.second, named, ALL)
+    b = a.transposed if second is None and operation is INNER else inspect(second, operation.second, named, ALL)
     z = None if c is None else inspect(c, "c", named, ALL)
     target = None if out is None else inspect(out, "out", named, ALL)
     if type(alpha) is not float:
@@ -280,13 +327,19 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         bias, activation, out_dtype, precision = asked
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
         options = checked_options(activation, out_dtype, precision, a.dtype)
-    request = _new(Request, (operation, a, b, z, target, alpha, beta, first, a, out, vector, options))
+    like, home = _home(first, a, second, b)
+    request = _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
     call = resolve(request, executor)
     if z is not None and beta == 0:
         request = request._replace(c=None)
     if target is not None:
         check_apart(request)
     return _delivered(request, call, named, progress)
+
+
+def _home(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
+    """The array in whose library the result is made, and its operand: the first one, if its library makes arrays."""
+    return (first, a) if makes_results(first, a) or not makes_results(second, b) else (second, b)
 
 
 def _delivered(

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 from matmill.errors import unknown_name
 
-EXECUTORS = ("auto", "gpu", "cpu", "emulator")
+#: What computes a product.
+Executor: TypeAlias = Literal["auto", "gpu", "cpu", "emulator"]
+EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
 def cache_dir() -> Path | None:

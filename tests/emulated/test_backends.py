@@ -70,7 +70,7 @@ def test_dlpack_arrays_stay_and_the_result_is_exported(device: FakeGPU) -> None:
     a, b = _random(0, 20, 30), _random(1, 30, 40)
     x, y = DeviceArray(device, a), DeviceArray(device, b)
     device.uploaded.clear()
-    result = matmill.matmul(x, y, stream=5)
+    result: Any = matmill.matmul(x, y, stream=5)
     assert (result.shape, result.dtype, result.device) == ((20, 40), "float32", 0)
     assert device.uploaded == []
     assert (x.waits, y.waits) == ([5], [5])

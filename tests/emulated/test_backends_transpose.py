@@ -90,7 +90,7 @@ def test_a_sum_that_does_not_read_x_goes_where_x_is(device: FakeGPU) -> None:
     x, y = _whole(0, 20, 30, dtype="int32"), _whole(1, 30, 20, dtype="int32")
     first, second = DeviceArray(device, x), DeviceArray(device, y)
     device.uploaded.clear()
-    result = matmill.transpose_add(first, second, alpha=0, beta=2, stream=5)
+    result: Any = matmill.transpose_add(first, second, alpha=0, beta=2, stream=5)
     assert (result.shape, result.dtype) == ((30, 20), "int32")
     assert [stream for _, stream in device.launches] == [5]
     ((held, _stream),) = device.held

@@ -107,7 +107,7 @@ def test_the_cpus_route_to_the_bit(dtype: str, alpha: int, beta: int) -> None:
     for scalars in ((alpha, beta), (0.3 * alpha, -0.7 * beta)):
         if x.dtype.kind == "i" and not all(float(s).is_integer() for s in scalars):
             continue
-        options = dict(zip(("alpha", "beta"), scalars, strict=True))
+        options: dict[str, Any] = dict(zip(("alpha", "beta"), scalars, strict=True))
         expected = matmill.transpose_add(x, y, executor="cpu", **options)
         assert matmill.transpose_add(x, y, executor="gpu", **options).tobytes() == expected.tobytes()
         back = (x[:, ::-1, ::-1], y[::-1])

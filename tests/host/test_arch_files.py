@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from matmill import arch as arches
+from matmill import arch_sheet, cli
 from matmill.arch import ARCHES, Measured, get, load, measured, save, user_file
 from matmill.errors import ArgumentError
 
@@ -179,3 +180,54 @@ def test_matrix_rates_are_each_model_s_own() -> None:
     assert get("h200").matrix_flops == get("h100").matrix_flops
     assert get("k40").matrix_flops == {}
     assert len({*ARCHES.values()}) == len(ARCHES)  # a mapping among the fields does not keep them from being keys
+
+
+def sheet(folder: Path, **changes: Any) -> Path:
+    """A file like the one that :mod:`matmill.arch_sheet` shows."""
+    shown = "{" + str(arch_sheet.__doc__).partition("{")[2].rpartition("}")[0] + "}"
+    path = folder / "mine.json"
+    values = {**json.loads(shown), **changes}
+    path.write_text(json.dumps({name: value for name, value in values.items() if value != "absent"}), encoding="utf-8")
+    return path
+
+
+def test_a_gpu_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = get(str(sheet(tmp_path, title="My GPU")))
+    assert (mine.name, mine.title, mine.capability, mine.target) == ("mine", "My GPU", (8, 9), "sm_89")
+    assert (mine.matrix_flops["float16"], mine.registers_per_sm) == (116.5e12, 65536)
+    for command in ("why matmul 512x512 512x512", "roofline --n 512", "model gemm --n 512"):
+        assert cli.main([*command.split(), "--arch", str(tmp_path / "mine.json")]) == cli.OK
+        assert "My GPU" in capsys.readouterr().out
+    assert get(str(sheet(tmp_path))).title == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sms": "absent"}, "no sms"),
+        ({"sms": 1.5}, "sms 1.5"),
+        ({"sms": 0}, "sms 0"),
+        ({"name": ""}, "name ''"),
+        ({"name": "../h200"}, "name '../h200'"),
+        ({"capability": [8]}, r"capability \[8\]"),
+        ({"boost_hz": True}, "boost_hz True"),
+        ({"matrix_flops": {"int4": 1e15}}, "matrix_flops"),
+        ({"colour": "green"}, "unknown field 'colour'"),
+    ],
+)
+def test_a_sheet_that_lacks_something_says_what(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=rf"^--arch: got '.*mine\.json': {words}"):
+        get(str(sheet(tmp_path, **changes)), "--arch")
+
+
+def test_a_sheet_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
+    for name, words in (("bad", "no JSON"), ("none", "No such file")):
+        with pytest.raises(ArgumentError, match=f"{words}.*wanted a JSON object with name, capability"):
+            get(str(tmp_path / f"{name}.json"))
+
+
+def test_every_arch_says_where_its_figures_are_from() -> None:
+    assert all(arch.source for arch in ARCHES.values())
+    assert {"l40s", "l4", "a10", "b200", "rtx5090"} < set(ARCHES)
+    assert all(arch.fp32_lanes % (64 * arch.sms) == 0 for arch in ARCHES.values() if arch.compiles)

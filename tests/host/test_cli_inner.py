@@ -86,6 +86,27 @@ def test_without_f_the_product_is_a_gram_matrix(files: Path, capsys: pytest.Capt
     assert report["bound"]["memory_seconds"] == pytest.approx(4 * (M * K + M * M) / 4800e9)
 
 
+@pytest.mark.parametrize("options", [[], ["--dtype", "f32"]])
+def test_samples_may_be_stored_a_row_each(options: list[str], files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    e, f = _load(files, "E"), _load(files, "F")
+    np.save(files / "X.npy", np.ascontiguousarray(e.T))
+    assert _run(files, "--transpose", *options, names="X", out="gram.npy") == cli.OK
+    assert check(_load(files, "gram"), e, e.T).ok
+    assert _run(files, "--transpose", *options, names="XF", out="cross.npy") == cli.OK
+    assert check(_load(files, "cross"), e, f).ok
+    assert f"{M}x{M}x{K} float32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["E", "F", "C"])
+def test_no_input_is_written_over(name: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "alias.npy").symlink_to(files / f"{name}.npy")
+    before = (files / f"{name}.npy").read_bytes()
+    for out in (f"{name}.npy", "alias.npy"):
+        assert _run(files, "--c", str(files / "C.npy"), out=out) == cli.USAGE
+        assert "--out: got" in capsys.readouterr().err
+    assert (files / f"{name}.npy").read_bytes() == before
+
+
 def test_f_is_e_in_the_same_memory_where_it_is_left_out(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Array, Array]] = []
 
@@ -156,6 +177,7 @@ def test_bad_files_are_one_message_and_leave_nothing(
         (["--dtype", "bfloat16"], ["E: got", "elements of float32", "wanted bfloat16, as --dtype says"]),
         (["--dtype", "float64"], ["E: got", "elements of float32", "wanted float64, as --dtype says"]),
         (["--beta", "2"], ["c: got None with beta = 2"]),
+        (["--transpose"], ["shapes", "e, f", "(5000, 3)"]),
         (["--executor", "cup"], ["--executor", "invalid choice"]),
         (["--out", "no/such/folder/out.npy"], ["folder that exists"]),
     ],
@@ -209,16 +231,15 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_progress_is_shown_on_a_terminal_alone(
+def test_progress_is_a_bar_on_a_terminal_and_a_line_now_and_then_elsewhere(
     terminal: bool, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[bool] = []
+    clock = iter(range(0, 1000, 6))
+    monkeypatch.setattr("matmill.cli.console.time.monotonic", lambda: float(next(clock)))
 
     def product(e: Array, f: Array, *_args: Any, progress: Any, **_options: Any) -> Array:
-        told.append(progress is not None)
-        if progress is not None:
-            progress(0, 123_000_000)
-            progress(61_500_000, 123_000_000)
+        for done in (0, 30_000_000, 61_500_000, 90_000_000):
+            progress(done, 123_000_000)
         return e @ f
 
     screen = Screen() if terminal else io.StringIO()
@@ -226,8 +247,13 @@ def test_progress_is_shown_on_a_terminal_alone(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(ops, "inner", product)
     assert _run(files) == cli.OK
-    assert set(told) == {terminal}
-    assert ("123.0 MB" in screen.getvalue()) == terminal
+    said = screen.getvalue()
+    assert ("123.0 MB" in said) == terminal
+    # A call is made twice, and a line every ten seconds at the most: the clock goes on by six with each report.
+    told = [12, 24, 36, 48]
+    done = ["30.0 MB", "90.0 MB", "30.0 MB", "90.0 MB"]
+    lines = [f"matmill: {at} s: {part} of 123 MB read" for at, part in zip(told, done, strict=True)]
+    assert terminal or said.splitlines() == lines
     assert "\x1b" not in capsys.readouterr().out
 
 

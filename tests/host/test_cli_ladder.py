@@ -217,3 +217,35 @@ def test_the_list_has_every_rung_with_its_source(ladder: Ladder[Any], capsys: py
     start = next(i for i, line in enumerate(lines) if line.strip() == ladder.name) + 1
     assert lines[start].split()[:2] == [ladder.rungs[0].label, ladder.rungs[0].source.key]
     assert all(any(line.startswith(f"{rung.label} ") for line in lines[start:]) for rung in ladder.rungs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sgemm", "--n", "4096"], ["--m, --n, --k: got m=4096", "--on emulator to wait for it"]),
+        (["memory", "--n", "4096"], ["--m, --n, --k: got m=4096", "--on emulator to wait for it"]),
+        (["inner", "--m", "200", "--k", "1000"], ["--m: got 200", "at most 128"]),
+        (["inner", "--m", "3", "--n", "129"], ["--n: got 129", "at most 128"]),
+    ],
+)
+def test_sizes_are_checked_before_a_ladder_starts(
+    arguments: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("matmill.runtime.gpu.unavailable", lambda: "there is none")
+    assert main(["ladder", *arguments]) == cli.USAGE
+    said = capsys.readouterr()
+    assert all(word in said.err for word in words), said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(("n", "said"), [(256, "57 s"), (1024, "61 min"), (64, "")])
+def test_long_emulations_say_roughly_how_long_before_they_start(
+    n: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def started(*_args: object, **_options: object) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("matmill.cli.ladder.run_ladder", started)
+    assert main(["ladder", "sgemm", "--on", "emulator", "--n", str(n)]) == cli.INTERRUPTED
+    first, *others = capsys.readouterr().err.splitlines()
+    assert (first, len(others)) == (f"matmill: the emulator takes roughly {said} for this on one core", 1) or not said

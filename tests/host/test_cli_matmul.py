@@ -69,12 +69,6 @@ def test_c_alone_means_beta_one(files: Path) -> None:
     assert check(_load(files, "out"), _load(files, "A"), _load(files, "B"), _load(files, "C"), beta=1).ok
 
 
-def test_an_input_may_be_overwritten(files: Path) -> None:
-    a, b = _load(files, "A"), _load(files, "B")
-    assert _run(files, out="A.npy") == 0
-    assert check(_load(files, "A"), a, b).ok
-
-
 def test_empty_arrays(files: Path) -> None:
     np.save(files / "A.npy", np.zeros((0, 40), np.float32))
     assert _run(files) == 0

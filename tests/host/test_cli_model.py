@@ -259,6 +259,17 @@ def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.Captur
     assert "Ruled out" not in said
 
 
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_gemm_is_drawn(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    plot = tmp_path / f"tiles.{suffix}"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        assert main(["model", "gemm", "--n", "1024", "--plot", str(plot)]) == cli.OK
+    assert f"Plot: {plot}" in capsys.readouterr().out
+    found = plot.read_bytes()
+    assert found.startswith(b"\x89PNG") if suffix == "png" else b", chosen<" in found
+
+
 def test_gemm_tells_what_was_ruled_out_and_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

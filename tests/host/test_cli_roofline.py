@@ -92,7 +92,8 @@ def test_json_of_the_t4(capsys: pytest.CaptureFixture[str]) -> None:
     assert [int(found["balance"][name]) for name in names] == [224, 33, 38, 13]
     assert found["intensity"] == pytest.approx(8192 / 3)
     assert found["bound"] == "compute: tensor cores"
-    assert found["problem"]["least_seconds"] == pytest.approx(2 * 8192**3 / 49.4e12)
+    assert found["problem"]["least_seconds"] == pytest.approx(2 * 8192**3 / 65e12)
+    assert found["problem"]["at_rates"]["seconds"] == pytest.approx(2 * 8192**3 / 49.4e12)
     assert found["problem"]["bytes"] == 3 * 8192**2 * 2
 
 
@@ -112,7 +113,8 @@ def test_the_report_says_bound_reading_and_limits(capsys: pytest.CaptureFixture[
     text = said([*S2, "--n", "8192"], capsys)
     for words in (
         "measured by S2",
-        "bound: compute: tensor cores; at the least 22.3 ms, 49.4 TFLOP/s",
+        "bound: compute: tensor cores; at the least 16.9 ms, 65.0 TFLOP/s, by the data sheet",
+        "at the rates above: 22.3 ms, 49.4 TFLOP/s; compute: tensor cores",
         "bound: memory: DRAM; at the most 37.5 TFLOP/s of 49.4 TFLOP/s",
         "65.0 TFLOP/s by the data sheet over the mean of DRAM and L2, 750 GB/s: block 85.3 against 86.7",
         "warp 32.0 against 17.7",
@@ -158,6 +160,14 @@ def test_the_production_kernel_is_judged(m: int, n: int, k: int, capsys: pytest.
     assert ("its tile meets" in text) == ("tile" in found["chosen"])
 
 
+def test_a_measured_time_is_shown_beside_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    asked_for = ["--n", "4096", "--measured", "1.93e-4"]
+    found = asked(asked_for, capsys)["problem"]
+    assert found["least_seconds"] < found["measured_seconds"] == 1.93e-4
+    times = found["measured_seconds"] / found["least_seconds"]
+    assert f"measured: 193 us, 712 TFLOP/s, {times:.2f} times the least" in said(asked_for, capsys)
+
+
 def test_gpus_without_matrix_units(capsys: pytest.CaptureFixture[str]) -> None:
     found = asked(["--arch", "k40", "--n", "1024"], capsys)
     assert (found["dtype"], found["unit"], found["balance"]["hmma/dram"]) == ("float32", "ffma", None)
@@ -197,6 +207,8 @@ def test_plots(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["--dtype", "int8"], ["--dtype: got 'int8'", "wanted one of"]),
         (["--arch", "t4", "--dtype", "bf16"], ["--dtype: got 'bfloat16'", "Tesla T4"]),
         (["--m", "64"], ["--n: got none"]),
+        (["--measured", "1e-3"], ["--measured: got 0.001", "Add --n"]),
+        (["--n", "64", "--measured", "-1"], ["--measured", "seconds, more than 0"]),
         (["--n", "0"], ["--n", "positive whole number"]),
         (["--tile", "128,128"], ["--tile: got '128,128'", "BM,BN,BK"]),
         (["--tile", "128,128,-8"], ["--tile"]),

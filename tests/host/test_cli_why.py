@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,13 +119,24 @@ def test_the_report_ends_with_what_would_be_faster(capsys: pytest.CaptureFixture
     for change in changes:
         instead = f"{units.seconds(change['seconds'])} instead of {units.seconds(change['before'])}"
         assert f"- {change['words']}: {instead}, {change['gain']:.0%} less." in said
-    assert f"Most would be saved by this: {changes[0]['words']}: " in said
+    summary, _, _ = said.partition(" Where the time goes ")
+    because = "because rows of A and B do not start on 16 bytes and are repacked first: "
+    assert because + units.seconds(stage["chosen"]["terms"]["repack"]) in summary
+    assert stage["because"]["seconds"] == stage["chosen"]["terms"]["repack"]
+    assert f"It would be {units.seconds(changes[0]['seconds'])} with {changes[0]['words']}." in summary
     assert main(["why", "matmul", "8192x8192", "8192x8192", "--dtype", "bfloat16"]) == cli.OK
     said = capsys.readouterr().out
     assert "would save 3% of a call" in said
     assert "What would be faster" not in said
     assert main(["why", "transpose", "512x512"]) == cli.OK
     assert "would save" not in capsys.readouterr().out
+
+
+def test_the_page_shows_what_is_said_today(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text(encoding="utf-8")
+    command, _, shown = page.partition("```\n$ matmill ")[2].partition("```")[0].partition("\n")
+    assert main(command.split()) == cli.OK
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
 
 
 def test_precision_and_the_type_of_the_result_are_those_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.front_page import OUTPUT, with_output, with_speeds
+from lab.front_page import OUTPUT, package_page, with_output, with_speeds
 from lab.gemm.wgmma_tiles import packed
-from lab.hgemm_page import hgemm_page, recorded_pictures
+from lab.hgemm_page import hgemm_page
 from lab.inner import report as inner_report
 from lab.pages import inner_page, memory_page, recorded, remarks, sgemm_page, transpose_add_page
+from lab.pictures import PICTURES, Picture
 from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
@@ -115,6 +116,12 @@ def test_the_readme_s_speeds_are_those_recorded() -> None:
     assert "| it depends |" in text  # the table names what is not faster, too
 
 
+def test_the_page_of_the_package_is_the_readme_without_links_into_the_repository() -> None:
+    page = (ROOT / "docs" / "package.md").read_text(encoding="utf-8")
+    assert page == package_page((ROOT / "README.md").read_text(encoding="utf-8")), "run `make docs`"
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)", page))
+
+
 def test_getting_started_shows_recorded_output() -> None:
     text = START.read_text(encoding="utf-8")
     assert text == with_output(text, recorded(RESULTS, "sgemm")), "run `make docs`"
@@ -139,7 +146,7 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     records = recorded(RESULTS, ladder)
     made = {
         "sgemm": lambda: sgemm_page(SGEMM, records, remarks(RESULTS, "sgemm")),
-        "hgemm": lambda: hgemm_page(HGEMM, records, recorded_pictures(RESULTS), remarks(RESULTS, "hgemm")),
+        "hgemm": lambda: hgemm_page(HGEMM, records, remarks(RESULTS, "hgemm")),
         "memory": lambda: memory_page(MEMORY, records),
         "inner": lambda: inner_page(INNER, records),
         "transpose_add": lambda: transpose_add_page(
@@ -148,6 +155,14 @@ def test_ladder_pages_are_up_to_date(ladder: str) -> None:
     }[ladder]()
     committed = (ROOT / "docs" / f"ladder-{ladder}.md").read_text(encoding="utf-8")
     assert committed == made, "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    "picture", [one for pictures in PICTURES.values() for one in pictures], ids=lambda one: one.name
+)
+def test_pictures_are_drawn_from_today_s_records(picture: Picture) -> None:
+    said = b"Description\0" + picture.source(RESULTS).encode()
+    assert said in picture.path(RESULTS).read_bytes(), "run `make docs`"
 
 
 def test_the_page_of_inner_products_is_up_to_date() -> None:

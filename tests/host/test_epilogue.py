@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[tuple[Array, Array], dict[str, Any], type[errors.Matmil
 
 @pytest.mark.parametrize("executor", ["cpu", "emulator"])
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals(case: str, executor: str) -> None:
+def test_refusals(case: str, executor: Any) -> None:
     operands, options, kind, words = REFUSED[case]
     with pytest.raises(kind, match=words):
         matmill.matmul(*operands, executor=executor, **options)

@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from matmill.analysis.candidates import waves
+from matmill.analysis.cause import cause
 from matmill.analysis.changes import LEAST_GAIN, changes
-from matmill.analysis.explain import Explanation, explain, floor
+from matmill.analysis.explain import Explanation, explain
+from matmill.analysis.floor import floor
 from matmill.analysis.runner_ups import BOUNDS
 from matmill.arch import Arch, get
 from matmill.arrays import Operand
@@ -210,3 +212,25 @@ def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
     made = explain(Gemm(128, 128, 1_000_000), H200)
     assert made.floor.unit == "tensor cores, tf32, 3 products for each of float32"
     assert made.floor.flops_per_s == pytest.approx(H200.matrix_flops["tf32"] / 3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "arch", "words"),
+    [
+        (ODD, H200, "rows of A and B do not start on 16 bytes and are repacked first"),
+        (LARGE, H200, "the rate at which tensor cores multiply bounds it"),
+        (_lowered(8, 8, 8, F32), H200, "the GPU waits for the host"),
+        (_lowered(100, 100, 4096, F16), H200, "a second launch adds the sums of 16 slices of k"),
+        (
+            _lowered(1000, 1000, 1000, F16),
+            A100,
+            "SMs are idle or compute padding (one round of 64 tiles on 108 SMs",
+        ),
+        (_transposed_sum(), A100, "the bandwidth of memory bounds it"),
+    ],
+)
+def test_the_cause_is_what_costs_most(problem: Gemm | Geam, arch: Arch, words: str) -> None:
+    made = explain(problem, arch)
+    found = cause(made)
+    assert found.words.startswith(words)
+    assert 0 < found.seconds <= made.chosen.call_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -333,19 +334,65 @@ def test_out_may_overlap_a_c_that_is_not_read() -> None:
     assert check(out, A, B).ok
 
 
-def test_a_library_that_can_make_no_results_needs_out() -> None:
-    class OnlyDLPack:
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
+class OnlyDLPack:
+    """Host memory that says where it is, and nothing of how arrays of its kind are made."""
 
-        def __dlpack__(self, **wishes: Any) -> object:
-            return A.__dlpack__(**wishes)
+    def __init__(self, values: Any) -> None:
+        self._values = values
 
-    with pytest.raises(errors.ArgumentError, match=r"^out: got None.*Pass out="):
-        _cpu(OnlyDLPack(), B)
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The host."""
+        return 1, 0
+
+    def __dlpack__(self, **wishes: Any) -> object:
+        """NumPy's capsule."""
+        return self._values.__dlpack__(**wishes)
+
+
+def test_results_beside_a_library_that_makes_no_arrays_are_the_others_or_numpys() -> None:
+    bare = OnlyDLPack(A)
+    for found in (_cpu(bare, B), _cpu(bare, OnlyDLPack(B))):
+        assert type(found) is np.ndarray
+        assert check(found, A, B).ok
+    summed: Any = matmill.transpose_add(bare, OnlyDLPack(A.T.copy()), executor="cpu")
+    np.testing.assert_array_equal(summed, 2 * A.T)
     out = np.empty((3, 5), np.float32)
-    assert _cpu(OnlyDLPack(), B, out=out) is out
+    assert _cpu(bare, B, out=out) is out
     assert check(out, A, B).ok
+
+
+def test_memory_of_pythons_buffer_protocol_is_an_array() -> None:
+    assert check(_cpu(A.data, B.data), A, B).ok
+    vector = array("f", [1.0, 2.0, 3.0])
+    assert _cpu(vector, vector) == 14
+
+
+def test_a_gram_matrix_takes_one_array() -> None:
+    gram = matmill.inner(A, executor="cpu")
+    assert gram.tobytes() == matmill.inner(A, A.T, executor="cpu").tobytes()
+    assert check(matmill.inner(A.T, executor="cpu"), A.T, A).ok
+    with pytest.raises(errors.ShapeError, match=r"^e: got shape"):
+        matmill.inner(A[0])
+
+
+@pytest.mark.parametrize(
+    ("module", "cure"),
+    [
+        ("scipy.sparse._csr", "Pass b.toarray()."),
+        ("dask.array.core", "Pass b.compute()."),
+        ("pandas.core.frame", "Pass b.to_numpy()."),
+        ("polars.dataframe.frame", "Pass b.to_numpy()."),
+        ("xarray.core.dataarray", "Pass b.to_numpy()."),
+        ("h5py._hl.dataset", "Pass b[...]."),
+        ("elsewhere", "numpy.asarray(b, dtype='float32')"),
+    ],
+)
+def test_what_is_no_array_is_told_what_to_do(module: str, cure: str) -> None:
+    stranger = type("Stranger", (), {"__module__": module})()
+    with pytest.raises(errors.DTypeError, match=rf"^b: got {module}\.Stranger; wanted an array.*{re.escape(cure)}"):
+        _cpu(A, stranger)
+    with pytest.raises(errors.DTypeError, match=r"^out: .*Omit out="):
+        _cpu(A, B, out=stranger)
 
 
 def test_a_gpu_that_is_demanded_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:

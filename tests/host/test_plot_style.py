@@ -72,7 +72,12 @@ def record(name: str) -> Outcome:
 
 @pytest.mark.parametrize(
     ("arch", "asked"),
-    [("h200", ["--dtype", "f16", "--n", "4096"]), ("t4", ["--dtype", "f32"]), ("k40", ["--dtype", "f32", "--n", "64"])],
+    [
+        ("h200", ["--dtype", "f16", "--n", "4096"]),
+        ("h200", ["--dtype", "bf16", "--n", "4096", "--measured", "1.9e-4"]),
+        ("t4", ["--dtype", "f32"]),
+        ("k40", ["--dtype", "f32", "--n", "64"]),
+    ],
 )
 def test_rooflines(arch: str, asked: list[str], drawn: list[Figure], tmp_path: Path) -> None:
     assert main(["roofline", "--arch", arch, *asked, "--plot", str(tmp_path / "roofline.svg")]) == cli.OK
@@ -90,6 +95,7 @@ def test_sweeps(ladder: str, drawn: list[Figure], tmp_path: Path) -> None:
     "name",
     [
         "hgemm_emulated_256x256x128_float16",
+        "sgemm_emulated_256",
         "memory_h200_1024",
         "inner_h200_5x5x30000000_float32_row",
         "transpose_add_h200_24300x11520_bfloat16",

@@ -376,11 +376,6 @@ def test_integers_are_scaled_by_integers() -> None:
     assert torch.equal(mt.transpose_add(x, x, alpha=2.0), 3 * x)
 
 
-def test_arrays_of_other_libraries_are_torch_s_to_refuse() -> None:
-    with pytest.raises(RuntimeError, match="Expected a value of type 'Tensor'"):
-        mt.transpose_add(np.eye(2), np.eye(2))
-
-
 # -- tensors without memory -------------------------------------------------------------------------------------------
 
 
@@ -413,3 +408,22 @@ def test_a_gpu_s_fake_tensors_need_no_gpu() -> None:
         with pytest.raises(errors.DeviceError, match="GPU 0"):
             mt.inner(x, y.cpu())
     assert (result.shape, result.device.type) == ((5, 7), "cuda")
+
+
+@pytest.mark.parametrize("stranger", [None, np.ones((2, 2), np.float32), 3], ids=["None", "ndarray", "int"])
+def test_what_is_no_tensor_is_refused_by_name(stranger: Any) -> None:
+    x = torch.ones(2, 2)
+    calls: dict[str, Callable[[], object]] = {
+        "a": lambda: mt.matmul(stranger, x),
+        "b": lambda: mt.matmul(x, stranger),
+        "e": lambda: mt.inner(stranger, x),
+        "f": lambda: mt.inner(x, stranger),
+        "x": lambda: mt.transpose(stranger),
+        "y": lambda: mt.transpose_add(x, stranger),
+        "w": lambda: mt.linear(x, stranger),
+    }
+    if stranger is not None:
+        calls |= {"bias": lambda: mt.matmul(x, x, bias=stranger), "out": lambda: mt.transpose(x, out=stranger)}
+    for argument, call in calls.items():
+        with pytest.raises(errors.DTypeError, match=rf"^{argument}: got .*; wanted a torch.Tensor"):
+            call()

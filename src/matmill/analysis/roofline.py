@@ -66,8 +66,8 @@ class Roofs:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What a computation meets: its intensity in FLOP/B of DRAM traffic, the bound in words, least time, and rate."""
+class AtRates:
+    """What a product meets at some rates: its intensity in FLOP/B, what limits it in words, its time, and its rate."""
 
     intensity: float
     bound: str
@@ -214,21 +214,23 @@ def unit_for(made: Roofs, name: str, argument: str = "dtype") -> str:
     return max(able, key=lambda peak: made.peaks[peak].value)
 
 
-def problem_bound(problem: Gemm, made: Roofs, unit: str) -> Bound:
-    """What a product meets at best: every input read once from DRAM, every output written once.
+def at_rates(problem: Gemm, made: Roofs, unit: str) -> AtRates:
+    """What a product takes at the rates of ``made``: every input read once from DRAM, every output written once.
+
+    No bound where the rates are measured ones: a kernel may beat what a probe reached. See :mod:`.floor` for the bound.
 
     >>> from matmill.arch import get
     >>> h200 = roofs(get("h200"))
-    >>> problem_bound(Gemm(m=4096, n=4096, k=4096), h200, "ffma").bound
+    >>> at_rates(Gemm(m=4096, n=4096, k=4096), h200, "ffma").bound
     'compute: FMA units'
-    >>> problem_bound(Gemm(m=5, n=5, k=30_000_000), h200, "ffma").bound
+    >>> at_rates(Gemm(m=5, n=5, k=30_000_000), h200, "ffma").bound
     'memory: DRAM'
     """
     memory = problem.least_bytes / made.levels["dram"].value
     compute = problem.flops / made.peaks[unit].value
     seconds = max(memory, compute)
     bound = in_words(unit if compute >= memory else "dram")
-    return Bound(problem.flops / problem.least_bytes, bound, seconds, problem.flops / seconds)
+    return AtRates(problem.flops / problem.least_bytes, bound, seconds, problem.flops / seconds)
 
 
 def intensity(rows: int, columns: int, itemsize: int) -> float:

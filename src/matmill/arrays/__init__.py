@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from matmill.arrays.operand import Operand, inspect
 from matmill.arrays.overlap import mirrors, overlaps, self_overlap
-from matmill.arrays.results import ALLOCATE, Result, check_results, from_host, will_write
+from matmill.arrays.results import ALLOCATE, Result, check_results, from_host, makes_results, will_write
 from matmill.arrays.streams import current_stream, resolve_stream
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "current_stream",
     "from_host",
     "inspect",
+    "makes_results",
     "mirrors",
     "overlaps",
     "resolve_stream",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from array import array
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from matmill.arrays import cuda_interface, dlpack
+from matmill.arrays.cures import cure
 from matmill.driver import load as load_driver
 from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
@@ -48,6 +50,13 @@ class Operand(NamedTuple):
         for extent in self.shape:
             count *= extent
         return count
+
+    @property
+    def transposed(self) -> Operand:
+        """The last two dimensions exchanged, in the same memory."""
+        shape, strides = ((*sizes[:-2], *sizes[-2:][::-1]) for sizes in (self.shape, self.strides))
+        view = self.owner.swapaxes(-2, -1) if self.device == CPU and len(shape) > 1 else self.owner
+        return self._replace(shape=shape, strides=strides, owner=view)
 
 
 _new: Callable[[type[Operand], tuple[Any, ...]], Operand] = tuple.__new__
@@ -98,11 +107,13 @@ def _reader_for(x: object, argument: str) -> Reader:
             return _dlpack
         if _speaks(x, cuda_interface.NAME):
             return _cuda_array_interface
+        if isinstance(x, memoryview | array):
+            return _buffer
     raise DTypeError(
         argument=argument,
         got=f"{type(x).__module__}.{type(x).__qualname__}",
         wanted="an array (NumPy, torch, CuPy, JAX, or any with DLPack or __cuda_array_interface__)",
-        fix=by_copy(argument, f"Convert it first, for example numpy.asarray({argument}, dtype='float32')."),
+        fix=by_copy(argument, cure(x, argument)),
     )
 
 
@@ -116,6 +127,11 @@ def _speaks(x: object, protocol: str) -> bool:
 
 def _numpy(x: np.ndarray[Any, Any], argument: str, _stream: int | None, dtypes: Table) -> Operand:
     return _of_view(x, argument, dtypes, "numpy", readonly=not x.flags.writeable)
+
+
+def _buffer(x: Any, argument: str, _stream: int | None, dtypes: Table) -> Operand:
+    view = np.asarray(x)
+    return _of_view(view, argument, dtypes, "numpy", readonly=not view.flags.writeable)
 
 
 def _masked(_x: object, argument: str, _stream: int | None, _dtypes: Table) -> Operand:

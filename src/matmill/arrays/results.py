@@ -81,12 +81,22 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
         if array.dtype == BF16.numpy:  # see the reader of torch tensors
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
+    if not hasattr(like, "__array_namespace__"):
+        return array
     return namespace(like, operand).asarray(array, device=like.device)
 
 
+def makes_results(like: Any, operand: Operand) -> bool:
+    """Whether arrays of the library of ``like`` can be made."""
+    return operand.library in _NATIVE or hasattr(like, "__array_namespace__")
+
+
 def check_results(like: Any, operand: Operand) -> None:
-    """Raises :class:`~matmill.errors.ArgumentError` where no array of the library of ``like`` can be made."""
-    if operand.library not in _NATIVE:
+    """Raises :class:`~matmill.errors.ArgumentError` where no array for a result can be made.
+
+    On the host there is always one: NumPy's, for libraries that say by no namespace how theirs are made.
+    """
+    if operand.library not in _NATIVE and operand.device[0] != "cpu":
         namespace(like, operand)
 
 

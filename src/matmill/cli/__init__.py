@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 
 from matmill import __version__
 from matmill.cli.standard_streams import patient_streams
-from matmill.errors import ArgumentError, MatmillError, NoGPUError, UnknownNameError, unknown_name
+from matmill.errors import (
+    ArgumentError,
+    DTypeError,
+    MatmillError,
+    NoGPUError,
+    ShapeError,
+    UnknownNameError,
+    unknown_name,
+)
 
 OK, FAILED, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -21,7 +29,7 @@ OK, FAILED, USAGE, NO_GPU, INTERRUPTED = 0, 1, 2, 3, 130
 COMMANDS = ("matmul", "inner", "ladder", "why", "model", "roofline", "layout", "emulate", "probe", "doctor", "cache")
 
 _CODES: tuple[tuple[tuple[type[BaseException], ...], int], ...] = (
-    ((ArgumentError, UnknownNameError), USAGE),
+    ((ArgumentError, UnknownNameError, ShapeError, DTypeError), USAGE),
     ((NoGPUError,), NO_GPU),
     ((KeyboardInterrupt,), INTERRUPTED),
     ((Exception,), FAILED),

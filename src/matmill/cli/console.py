@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from matmill.bench import units
 from matmill.bench.progress import Progress as Report
-from matmill.bench.progress import silent
 from matmill.settings import plain_text
 
 #: Prose is not laid out wider than this in files and pipes, which have no width of their own.
@@ -98,11 +99,45 @@ def answer(
             show([Text(f"Plot: {plot}")])
 
 
+#: Seconds between lines that tell a file or a pipe how far a run is; a shorter run has none.
+_EVERY = 10.0
+#: From so many seconds on, minutes are said.
+_MINUTES = 100
+
+
+def say_how_long(seconds: float) -> None:
+    """Tells stderr, before an emulation of more than ten seconds, roughly how long it takes."""
+    if seconds > _EVERY:
+        said = f"{seconds:.0f} s" if seconds < _MINUTES else f"{seconds / 60:.0f} min"
+        sys.stderr.write(f"matmill: the emulator takes roughly {said} for this on one core\n")
+        sys.stderr.flush()
+
+
+class _Lines:
+    """Lines on stderr, no more than one in :data:`_EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+
+    def say(self, words: str) -> None:
+        """Writes a line, unless the last one, or the start, is too near."""
+        now = time.monotonic()
+        if now - self._last >= _EVERY:
+            sys.stderr.write(f"matmill: {now - self._start:.0f} s: {words}\n")
+            sys.stderr.flush()
+            self._last = now
+
+
 @contextmanager
 def progress() -> Iterator[Report]:
-    """A progress report for a run: a bar on stderr where that is a terminal, nothing elsewhere."""
+    """A progress report for a run on stderr: a bar where that is a terminal, elsewhere a line now and then."""
     if not sys.stderr.isatty():
-        yield silent
+        lines = _Lines()
+
+        def told(label: str, done: int, total: int) -> None:
+            lines.say(f"{label}, {done} of {total} done")
+
+        yield told
         return
     console = Console(file=sys.stderr, no_color=plain_text() or None)
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(separator="/"))
@@ -116,13 +151,18 @@ def progress() -> Iterator[Report]:
 
 
 @contextmanager
-def transferring() -> Iterator[Callable[[int, int], None] | None]:
-    """A report of bytes done and bytes in all: a bar on stderr where that is a terminal, None elsewhere.
+def transferring() -> Iterator[Callable[[int, int], None]]:
+    """A report of bytes done and bytes in all on stderr: a bar where that is a terminal, else a line now and then.
 
     The bar appears with the first report: a product that is not streamed has none.
     """
     if not sys.stderr.isatty():
-        yield None
+        lines = _Lines()
+
+        def told(done: int, total: int) -> None:
+            lines.say(f"{units.quantity(done, 'B')} of {units.quantity(total, 'B')} read")
+
+        yield told
         return
     console = Console(file=sys.stderr, no_color=plain_text() or None)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

@@ -18,7 +18,7 @@ from matmill.bench.plots.ladder import draw
 from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems.asked import Asked
 from matmill.cli import ladder_sweep, tables
-from matmill.cli.console import answer, output, progress
+from matmill.cli.console import answer, output, progress, say_how_long
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
@@ -103,8 +103,11 @@ def _run(args: argparse.Namespace) -> Outcome:
     _refuse(args, ladder)
     asked = Asked(m=args.m, n=args.n, k=args.k, case=args.case, dtype=args.dtype, layout=args.layout)
     problem = ladder.problem(asked, ladder.sizes[on])
-    if ladder.too_long is not None and on == "emulator" and args.on != on:
-        ladder.too_long.check(ladder.subject.sizes(problem))
+    if on == "emulator":
+        sizes = ladder.subject.sizes(problem)
+        if args.on != on:
+            ladder.too_long.check(sizes)
+        say_how_long(ladder.too_long.about(sizes, len(picked) / len(ladder.rows)))
     given = {option.constant: getattr(args, option.name) for option in ladder.own if option.constant}
     rungs, notes = ladder.launches(picked, {name: value for name, value in given.items() if value is not None}, on)
     fixed = seed(args.seed)

@@ -26,8 +26,8 @@ from matmill.analysis.swizzle import (
 from matmill.analysis.swizzle import layout as layout_of
 from matmill.bench.plots.layout import draw, first_line, line_name
 from matmill.cli.console import answer, output
-from matmill.cli.names import SHORT, element_type
 from matmill.cli.options import Subparsers, plot_file
+from matmill.dtypes import ELEMENTWISE, SHORT, long_name
 from matmill.errors import ArgumentError, unknown_name
 
 #: Lines of 128 bytes that the terminal shows.
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Shows one layout: the one named or, with ``--search`` alone, the one found."""
     plot = plot_file(args.plot)
     rows, columns = _shape(args.shape)
-    dtype = element_type(args.dtype)
+    dtype = ELEMENTWISE[long_name(args.dtype)]
     access = args.access
     if access not in ACCESSES:
         raise unknown_name("--access", access, ACCESSES)

@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from matmill.cli.files import load
-from matmill.cli.options import Subparsers, writable
-from matmill.cli.product import add_arguments, finish, run_product
+from matmill.cli.options import Subparsers
+from matmill.cli.product import add_arguments, finish, reader, run_product
+from matmill.dtypes import ALL
 from matmill.problem import Gemm
 
 
@@ -21,8 +21,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "matmul",
         help="multiply two .npy files",
-        description="OUT = alpha * A @ B + beta * C for .npy files of float32 or float64. Inputs are memory-mapped; "
-        "the output appears whole or not at all.",
+        description=f"OUT = alpha * A @ B + beta * C for .npy files of {', '.join(ALL)}. Inputs are memory-mapped; the "
+        "output appears whole or not at all.",
     )
     parser.add_argument("a", metavar="A.npy", type=Path)
     parser.add_argument("b", metavar="B.npy", type=Path)
@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     """Multiplies, writes the file, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
     from matmill.ops import matmul  # noqa: PLC0415 — other commands should not pay for its import
 
-    writable(args.out, "--out")
-    a, b = load(args.a, "A"), load(args.b, "B")
-    c = None if args.c is None else load(args.c, "--c")
-    ran = run_product(args, c, partial(matmul, a, b))
+    read = reader(args)
+    a, b = read(args.a, "A"), read(args.b, "B")
+    c = None if args.c is None else read(args.c, "--c")
+    ran = run_product(args, (a, b), c, partial(matmul, a, b))
     return finish(args, ran, _problem(a, b, ran.product, has_c=ran.has_c))
 
 

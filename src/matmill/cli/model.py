@@ -17,13 +17,15 @@ from rich.text import Text
 from matmill import arch as arches
 from matmill.arch import Arch
 from matmill.bench import units
+from matmill.bench.plots.gemm_model import Bar
+from matmill.bench.plots.gemm_model import draw as draw_tiles
 from matmill.bench.plots.phvm import Curve, draw_curve, read_measured
 from matmill.choose import choose_from
-from matmill.cli.console import answer, show, show_json, table
+from matmill.cli.console import answer, table
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
-from matmill.dtypes import DTYPES
+from matmill.dtypes import DTYPES, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernels.gemm import GEMM, space
 from matmill.problem import Gemm
@@ -87,6 +89,7 @@ def _add_gemm(models: Subparsers) -> None:
     add("--dtype", default="float32", help=f"one of {', '.join(DTYPES)} (default: float32)")
     add("--arch", default=arches.DEFAULT, help=f"for which GPU (default: {arches.DEFAULT})")
     add("--json", action="store_true", help="print one JSON document")
+    add("--plot", metavar="FILE", help="draw the predicted times of the tile shapes (.png or .svg)")
 
 
 def _run_phvm(args: argparse.Namespace) -> int:
@@ -181,6 +184,7 @@ def _phvm_report(record: dict[str, Any], arch: Arch, measured: Curve) -> Iterabl
 
 
 def _run_gemm(args: argparse.Namespace) -> int:
+    plot = plot_file(args.plot)
     arch = arches.get(args.arch, "--arch")
     if not arch.compiles:
         able = ", ".join(name for name, other in arches.ARCHES.items() if other.compiles)
@@ -190,10 +194,8 @@ def _run_gemm(args: argparse.Namespace) -> int:
             wanted=f"one of {able}",
             fix="The compiler supports GPUs from compute capability 7.5 on.",
         )
-    if args.dtype not in DTYPES:
-        raise unknown_name("--dtype", args.dtype, DTYPES)
     n = args.n
-    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[args.dtype])
+    problem = Gemm(m=args.m or n, n=n, k=args.k or n, dtype=DTYPES[long_name(args.dtype, DTYPES)])
     rows = _gemm_rows(problem, arch)
     record = {
         "model": "gemm",
@@ -202,11 +204,29 @@ def _run_gemm(args: argparse.Namespace) -> int:
         "best": next(row["config"] for row in rows if row["chosen"]),
         "rows": rows,
     }
-    if args.json:
-        show_json(record)
-    else:
-        show(_gemm_report(problem, arch, rows))
+    answer(
+        record,
+        _gemm_report(problem, arch, rows),
+        as_json=args.json,
+        plot=plot,
+        draw=lambda path: draw_tiles(f"gemm: {problem}, {arch.title}", _bars(rows), path),
+    )
     return 0
+
+
+def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    """What is drawn of the legal tile shapes."""
+    legal = [row for row in rows if row["ruled_out"] is None]
+    return [
+        Bar(
+            _tile(row["config"]) + (f", split-K {row['config']['SPLIT_K']}" if row["config"]["SPLIT_K"] > 1 else ""),
+            row["seconds"],
+            row["compute"],
+            row["memory"],
+            row["chosen"],
+        )
+        for row in legal
+    ]
 
 
 def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:

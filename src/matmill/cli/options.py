@@ -19,6 +19,8 @@ PLOT_SUFFIXES = (".png", ".svg")
 
 #: What libraries count elements in: signed integers of 64 bits.
 _MOST_SIZE = 2**63
+#: Nothing takes longer than this.
+_MOST_SECONDS = 1e9
 
 
 def size(text: str) -> int:
@@ -35,6 +37,22 @@ def size(text: str) -> int:
         message = f"got {text!r}; wanted a positive whole number below 2**63, for instance 4096 or 5e7"
         raise argparse.ArgumentTypeError(message)
     return int(value)
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, more than 0.
+
+    >>> seconds("1.93e-4")
+    0.000193
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < _MOST_SECONDS:  # NaN is in no range
+        message = f"got {text!r}; wanted seconds, more than 0, for instance 1.93e-4"
+        raise argparse.ArgumentTypeError(message)
+    return value
 
 
 def seed_value(text: str) -> int:

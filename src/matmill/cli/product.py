@@ -7,52 +7,28 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from matmill import arch as arches
 from matmill import settings
+from matmill.analysis.floor import floor
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.cli.console import show, show_json, table
-from matmill.cli.files import save
+from matmill.choose import choose
+from matmill.cli.console import say_how_long, show, show_json, table
+from matmill.cli.files import load, save
+from matmill.cli.options import writable
+from matmill.config import Config
+from matmill.dtypes import ALL, long_name
+from matmill.errors import ArgumentError, IllegalConfigError
 from matmill.problem import Gemm
+
+Product: TypeAlias = Callable[..., NDArray[Any]]
 
 #: A first product pays for compiling and loading its kernel; one that took less than this many seconds is run again.
 _WORTH_REPEATING = 2.0
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The least time a product can take on an arch, in seconds, by arithmetic and by memory traffic."""
-
-    arch: Arch
-    compute: float
-    memory: float
-
-    @property
-    def limit(self) -> str:
-        """Which of the two is larger: ``compute`` or ``memory``."""
-        return "compute" if self.compute >= self.memory else "memory"
-
-    @property
-    def seconds(self) -> float:
-        """The larger of the two."""
-        return max(self.compute, self.memory)
-
-
-def bound(problem: Gemm, arch: Arch) -> Bound:
-    """What an arch's peaks allow: its FMA rate, and one read of every input and one write of the output.
-
-    >>> bound(Gemm(m=4096, n=4096, k=4096), arches.get("h200")).limit
-    'compute'
-    >>> bound(Gemm(m=1, n=4096, k=4096), arches.get("h200")).limit
-    'memory'
-    """
-    # Types of 16 bits are multiplied and summed in the wider one.
-    peak = arch.peak(problem.dtype.accumulator.name)
-    return Bound(arch, problem.flops / peak, problem.least_bytes / arch.dram_bytes_per_s)
 
 
 def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[Any], float | None]:
@@ -72,12 +48,41 @@ def timed(product: Callable[[], NDArray[Any]], executor: str) -> tuple[NDArray[A
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options that both commands share."""
     add = parser.add_argument
-    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes")
+    add("--out", metavar="OUT.npy", type=Path, required=True, help="where the product goes; no input's file")
+    add(
+        "--dtype",
+        metavar="TYPE",
+        help=f"type of the elements, which the files must have: {', '.join(ALL)}, or short, as bf16; bfloat16 takes "
+        "two bytes without a type, which is how NumPy writes it, and uint16",
+    )
     add("--c", metavar="C.npy", type=Path, help="matrix to add, times beta")
     add("--alpha", type=float, default=1.0, help="factor of the product (default 1)")
     add("--beta", type=float, help="factor of C (default 1 with --c, else 0)")
     add("--executor", choices=settings.EXECUTORS, help="where to compute (default: auto)")
     add("--json", action="store_true", help="print one JSON document")
+
+
+def reader(args: argparse.Namespace) -> Callable[[Path, str], NDArray[Any]]:
+    """What reads the command's files, whose elements are of the type that ``--dtype`` names.
+
+    Raises :class:`~matmill.errors.ArgumentError` where ``--out`` cannot be written; what is given, where a file is no
+    such array, or is ``--out`` itself.
+    """
+    writable(args.out, "--out")
+    dtype = None if args.dtype is None else ALL[long_name(args.dtype, ALL)]
+
+    def read(path: Path, argument: str) -> NDArray[Any]:
+        loaded = load(path, argument, dtype, wanted=" or ".join(ALL))
+        if args.out.exists() and args.out.samefile(path):
+            raise ArgumentError(
+                argument="--out",
+                got=f"{str(args.out)!r}, which is the input {argument}",
+                wanted="a file of its own for the product",
+                fix="Name another one: no input is written over.",
+            )
+        return loaded
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -90,10 +95,20 @@ class Run:
     has_c: bool
 
 
-def run_product(args: argparse.Namespace, c: NDArray[Any] | None, product: Callable[..., NDArray[Any]]) -> Run:
-    """Calls ``product`` with C and the shared options, and times it."""
+#: Roughly what the emulator takes on one core for an FMA of a product, and for an element of its matrices (AMD EPYC,
+#: 2026-11-24).
+_FMA_SECONDS, _ELEMENT_SECONDS = 1.1e-8, 3e-7
+
+
+def run_product(
+    args: argparse.Namespace, factors: tuple[NDArray[Any], ...], c: NDArray[Any] | None, product: Product
+) -> Run:
+    """Calls ``product`` with C and the shared options, and times it; ``factors`` are the arrays that it multiplies."""
     beta = args.beta if args.beta is not None else float(c is not None)
     executor = args.executor or settings.default_executor()
+    if executor == "emulator":
+        a, b = factors
+        say_how_long(_FMA_SECONDS * a.size * (b.shape[-1] if b.ndim > 1 else 1) + _ELEMENT_SECONDS * (a.size + b.size))
     found, seconds = timed(lambda: product(c=c, alpha=args.alpha, beta=beta, executor=executor), executor)
     return Run(found, executor, seconds, beta != 0)
 
@@ -112,7 +127,8 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     if executor == "auto":
         on = "gpu" if gpu.unavailable() is None else "cpu"
     arch = gpu.GPU.get(0).arch if on == "gpu" else arches.get(arches.DEFAULT)
-    least = bound(problem, arch)
+    least = floor(problem, arch, _configs(problem, arch))
+    limit = "compute" if least.compute_seconds >= least.memory_seconds else "memory"
     tflops = problem.flops / seconds / 1e12 if seconds else None
     moved = problem.least_bytes / seconds if seconds else None
     if args.json:
@@ -129,9 +145,10 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
                 "bytes_per_second": moved,
                 "bound": {
                     "arch": arch.name,
-                    "limit": least.limit,
-                    "compute_seconds": least.compute,
-                    "memory_seconds": least.memory,
+                    "limit": limit,
+                    "seconds": least.seconds,
+                    "compute_seconds": least.compute_seconds,
+                    "memory_seconds": least.memory_seconds,
                 },
             }
         )
@@ -140,7 +157,7 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
     rate = "-"
     if tflops is not None and moved is not None:
         rate = units.quantity(moved, "B/s") if by_bytes else units.rate(tflops)
-    row = [str(problem), on, said, rate, f"{least.limit}, {units.seconds(least.seconds)} on {arch.title}"]
+    row = [str(problem), on, said, rate, f"{limit}, {units.seconds(least.seconds)} on {arch.title}"]
     columns = [("product", "left"), ("on", "left"), ("time", "right"), ("rate", "right"), ("bound", "left")]
     lines = [f"Wrote {args.out}: {product.shape} {problem.dtype.name}."]
     if on == "gpu":
@@ -149,3 +166,13 @@ def finish(args: argparse.Namespace, ran: Run, problem: Gemm, *, by_bytes: bool 
         lines.append("Emulated: the kernel's own instructions on the CPU, so there is no time to compare.")
     show([table(args.command, columns, [row]), *lines])
     return 0
+
+
+def _configs(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
+    """What a GPU would run a product with, as far as a kernel takes it."""
+    if not problem.flops:
+        return ()
+    try:
+        return (choose(problem, arch).kernel.config,)
+    except IllegalConfigError:
+        return ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,17 +13,19 @@ from rich.text import Text
 
 from matmill import arch as arches
 from matmill.analysis import roofline as cost
-from matmill.analysis.roofline import LEVELS, PEAKS, Bound, Roofs, Tile, TileBound
+from matmill.analysis.floor import Floor, floor
+from matmill.analysis.roofline import LEVELS, PEAKS, SHEET, AtRates, Figure, Roofs, Tile, TileBound
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.plots.roofline import Point, draw
-from matmill.choose import choose
+from matmill.choose import Choice, choose
 from matmill.cli.console import answer, table
-from matmill.cli.names import SHORT
-from matmill.cli.options import Subparsers, plot_file, size
+from matmill.cli.options import Subparsers, plot_file, seconds, size
 from matmill.config import Config
-from matmill.dtypes import ALL, DType
-from matmill.errors import ArgumentError, IllegalConfigError, unknown_name
+from matmill.dtypes import ALL, F64, DType, long_name
+from matmill.errors import ArgumentError, IllegalConfigError
+from matmill.kernels.gemm import GEMM
+from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
 
 #: S2's estimate for tiles taken in order: one operand hits, the other misses.
@@ -51,6 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--l2-hit-rate", type=float, default=HIT_RATE, metavar="R", help=share)
     add("--stages", type=size, default=1, help="tiles of A and B in shared memory at once (default: 1)")
     add("--registers", type=size, metavar="N", help="registers per thread (default: those of the sums alone)")
+    add("--measured", type=seconds, metavar="SECONDS", help="what the product took, to show beside its bound")
     add("--plot", metavar="FILE", help="draw the roofline into FILE (.svg or .png)")
     add("--json", action="store_true", help="print one JSON document")
 
@@ -62,10 +66,11 @@ def run(args: argparse.Namespace) -> int:
     made = cost.roofs(arch, arches.measured(arch))
     name = _dtype(args.dtype, made)
     unit = cost.unit_for(made, name, "--dtype")
-    problem = _problem(args, cost.storage(name, ALL))
+    problem = _problem(args, name)
     tile = _tile(args.tile, args.warp_tile)
     record: dict[str, Any] = {
         "arch": arch.name,
+        "source": arch.source,
         "figures": {key: vars(figure) for key, figure in {**made.peaks, **made.levels}.items()},
         "balance": cost.balance(made),
         "dtype": name,
@@ -74,14 +79,24 @@ def run(args: argparse.Namespace) -> int:
         "bound": None,
     }
     points: list[Point] = []
+    if args.measured is not None and problem is None:
+        raise ArgumentError(
+            argument="--measured", got=f"{args.measured:g}", wanted="a product beside it", fix="Add --n, --m and --k."
+        )
     parts: list[RenderableType] = list(_figures(made))
     if problem is not None:
-        met = cost.problem_bound(problem, made, unit)
-        record |= {"intensity": met.intensity, "bound": met.bound, "problem": _problem_record(problem, name, met)}
-        chosen = _chosen(problem, arch, made, args.l2_hit_rate) if name != "tf32" else None
+        kernel = _kernel(problem, arch)
+        least = floor(problem, arch, () if isinstance(kernel, str) else (kernel.kernel.config,))
+        met = cost.at_rates(problem, made, unit)
+        record |= {"intensity": met.intensity, "bound": least.bound}
+        record["problem"] = _problem_record(problem, name, least, met)
+        chosen = _chosen(kernel, problem, made, args.l2_hit_rate)
         record["chosen"] = chosen
-        points.append(Point(f"{problem.m}x{problem.n}x{problem.k} {name}", met.intensity, met.flops_per_s))
-        parts += _problem_said(problem, name, met, chosen)
+        points += _points(problem, name, least, met, chosen, args.measured)
+        parts += _problem_said(problem, name, least, met, chosen)
+        if args.measured is not None:
+            record["problem"]["measured_seconds"] = args.measured
+            parts.append(_measured_said(problem, least, args.measured))
     if tile is not None:
         dtype = cost.storage(name, ALL)
         found = cost.tile_bound(tile, dtype.itemsize, made, unit, args.l2_hit_rate)
@@ -100,21 +115,19 @@ def _dtype(text: str | None, made: Roofs) -> str:
     """The element type named, long or short, else the default."""
     if text is None:
         return "float16" if "hmma" in made.peaks else "float32"
-    name = SHORT.get(text.lower(), text.lower())
-    if name not in cost.PEAKS_BY_TYPE:
-        short = [key for key, long in SHORT.items() if long in cost.PEAKS_BY_TYPE]
-        raise unknown_name("--dtype", text, [*short, *cost.PEAKS_BY_TYPE])
-    return name
+    return long_name(text, cost.PEAKS_BY_TYPE)
 
 
-def _problem(args: argparse.Namespace, dtype: DType) -> Gemm | None:
+def _problem(args: argparse.Namespace, name: str) -> Gemm | None:
     if args.m is None and args.n is None and args.k is None:
         return None
     if args.n is None:
         raise ArgumentError(
             argument="--n", got="none", wanted="columns of B", fix="Give --n as well; --m and --k default to it."
         )
-    return Gemm(m=args.m or args.n, n=args.n, k=args.k or args.n, dtype=dtype)
+    precision = "tf32" if name == "tf32" else "default"
+    dtype = cost.storage(name, ALL)
+    return Gemm(m=args.m or args.n, n=args.n, k=args.k or args.n, dtype=dtype, precision=precision)
 
 
 def _tile(block: str | None, warp: str | None) -> Tile | None:
@@ -144,14 +157,20 @@ def _numbers(text: str, argument: str, form: str, count: int) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _chosen(problem: Gemm, arch: Arch, made: Roofs, hit_rate: float) -> dict[str, Any]:
-    """The production kernel's constants for a product, and what its tile meets; or why there is none."""
+def _kernel(problem: Gemm, arch: Arch) -> Choice[Gemm] | str:
+    """What the cost models choose for a product, or why they choose nothing."""
     if not arch.compiles:
-        return {"kernel": None, "why": f"no kernel compiles for the {arch.title}"}
+        return f"no kernel compiles for the {arch.title}"
     try:
-        choice = choose(problem, arch)
+        return choose(problem, arch)
     except IllegalConfigError:
-        return {"kernel": None, "why": f"no production kernel takes {problem}"}
+        return f"no production kernel takes {problem}"
+
+
+def _chosen(choice: Choice[Gemm] | str, problem: Gemm, made: Roofs, hit_rate: float) -> dict[str, Any]:
+    """The production kernel's constants for a product, and what its tile meets; or why there is none."""
+    if isinstance(choice, str):
+        return {"kernel": None, "why": choice}
     config = choice.kernel.config
     found: dict[str, Any] = {
         "kernel": choice.kernel.entry,
@@ -161,10 +180,21 @@ def _chosen(problem: Gemm, arch: Arch, made: Roofs, hit_rate: float) -> dict[str
     tile = _tile_of(config)
     if tile is None:
         return found
-    # Products in float32 and float64 run on the FMA units.
-    unit = {"float32": "ffma", "float64": "dfma"}.get(problem.dtype.name) or cost.unit_for(made, problem.dtype.name)
-    met = cost.tile_bound(tile, problem.dtype.itemsize, made, unit, hit_rate)
+    unit, able = _units_of(choice, problem, made)
+    met = cost.tile_bound(tile, problem.dtype.itemsize, able, unit, hit_rate)
     return found | {"unit": unit, "tile": _tile_record(tile, met, hit_rate)}
+
+
+def _units_of(choice: Choice[Gemm], problem: Gemm, made: Roofs) -> tuple[str, Roofs]:
+    """The units that a kernel multiplies with, and the roofs that hold for it."""
+    if choice.kernel.entry == GEMM.entry:
+        return ("dfma" if problem.dtype is F64 else "ffma"), made
+    unit = cost.unit_for(made, "tf32" if problem.precision == "tf32" else problem.dtype.name)
+    sheet = made.peaks[unit].sheet
+    if choice.kernel.entry != WGMMA.entry or sheet is None:
+        return unit, made
+    # A probe times mma.sync, which wgmma outruns.
+    return unit, replace(made, peaks={**made.peaks, unit: Figure(sheet, SHEET, sheet)})
 
 
 def _tile_of(config: Config) -> Tile | None:
@@ -206,7 +236,7 @@ def _occupancy(tile: Tile, dtype: DType, arch: Arch, stages: int, registers: int
     }
 
 
-def _problem_record(problem: Gemm, name: str, met: Bound) -> dict[str, Any]:
+def _problem_record(problem: Gemm, name: str, least: Floor, met: AtRates) -> dict[str, Any]:
     return {
         "m": problem.m,
         "n": problem.n,
@@ -214,8 +244,9 @@ def _problem_record(problem: Gemm, name: str, met: Bound) -> dict[str, Any]:
         "dtype": name,
         "flops": problem.flops,
         "bytes": problem.least_bytes,
-        "least_seconds": met.seconds,
-        "attainable_flops_per_s": met.flops_per_s,
+        "least_seconds": least.seconds,
+        "attainable_flops_per_s": problem.flops / least.seconds,
+        "at_rates": {"bound": met.bound, "seconds": met.seconds, "flops_per_s": met.flops_per_s},
     }
 
 
@@ -250,6 +281,8 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
     ]
     columns = [("", "left"), ("rate", "right"), ("source", "left"), ("data sheet", "right")]
     yield table(f"Roofs of the {made.arch.title}", columns, rows)
+    if made.arch.source:
+        yield Text(f"data sheet: {made.arch.source}")
     if "l2" not in made.levels:
         yield Text(f"L2: not known for the {made.arch.title}; `matmill probe` measures it there.")
     yield Text()
@@ -261,19 +294,18 @@ def _figures(made: Roofs) -> Iterable[RenderableType]:
     yield table("Balance points, FLOP/B", columns, cells)
 
 
-def _problem_said(problem: Gemm, name: str, met: Bound, chosen: dict[str, Any] | None) -> Iterable[RenderableType]:
-    """What the product meets at best, and what its kernel's constants meet."""
+def _problem_said(
+    problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any]
+) -> Iterable[RenderableType]:
+    """What bounds the product, what the rates above allow, and what its kernel's constants meet."""
     yield Text()
     yield Text(f"{problem.m}x{problem.n}x{problem.k} {name}", style="bold")
     yield Text(
         f"{units.quantity(problem.flops, 'FLOP')} on {units.quantity(problem.least_bytes, 'B')}, every input read "
         f"once: {_digits(met.intensity)} FLOP/B"
     )
-    yield Text(
-        f"bound: {met.bound}; at the least {units.seconds(met.seconds)}, {units.quantity(met.flops_per_s, 'FLOP/s')}"
-    )
-    if chosen is None:
-        return
+    yield Text(f"bound: {least.bound}; at the least {_at(problem, least.seconds)}, by the data sheet")
+    yield Text(f"at the rates above: {_at(problem, met.seconds)}; {met.bound}")
     if chosen["kernel"] is None:
         yield Text(chosen["why"])
         return
@@ -287,6 +319,34 @@ def _problem_said(problem: Gemm, name: str, met: Bound, chosen: dict[str, Any] |
         f"chosen: {chosen['kernel']}, tile {shape}, {predicted} predicted; its tile meets {tile['bound']} "
         f"({_digits(tile['block']['intensity'])} FLOP/B per block, {_digits(tile['warp']['intensity'])} per warp)"
     )
+
+
+def _measured_said(problem: Gemm, least: Floor, seconds: float) -> Text:
+    """What somebody measured, beside the bound."""
+    return Text(f"measured: {_at(problem, seconds)}, {units.digits(seconds / least.seconds)} times the least")
+
+
+def _points(  # noqa: PLR0917 — all of one product
+    problem: Gemm, name: str, least: Floor, met: AtRates, chosen: dict[str, Any], measured: float | None
+) -> list[Point]:
+    """The product in the picture: at its bound, as predicted, as measured, and the tile that was chosen for it."""
+    sizes = f"{problem.m}x{problem.n}x{problem.k} {name}"
+    found = [Point(f"{sizes}, at the least", met.intensity, problem.flops / least.seconds)]
+    if "predicted_seconds" in chosen:
+        rate = problem.flops / chosen["predicted_seconds"]
+        found.append(Point(f"{chosen['kernel']}, predicted", met.intensity, rate))
+    if measured is not None:
+        found.append(Point("measured", met.intensity, problem.flops / measured))
+    tile = chosen.get("tile")
+    if tile is not None:
+        label = f"its tile {tile['BM']}x{tile['BN']}, L2 hits {tile['l2_hit_rate']:g}"
+        found.append(Point(label, tile["block"]["intensity"], tile["attainable_flops_per_s"]))
+    return found
+
+
+def _at(problem: Gemm, seconds: float) -> str:
+    """A time, and the rate that it means."""
+    return f"{units.seconds(seconds)}, {units.quantity(problem.flops / seconds, 'FLOP/s')}"
 
 
 def _tile_said(  # noqa: PLR0917 — all of one tile

@@ -20,7 +20,7 @@ from matmill.cli.console import output, show, show_json
 from matmill.cli.options import Subparsers, size
 from matmill.cli.why_report import record, report
 from matmill.dispatch.gemm import checked_options
-from matmill.dtypes import ALL, ELEMENTWISE, DType
+from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.lowering import SubProblem, gemm_shape, lower_gemm, lower_transpose, transpose_shape
 from matmill.problem import PRECISIONS
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     arch = arches.get(args.arch, "--arch")
     if args.operation not in _OPERATIONS:
         raise unknown_name("operation", args.operation, _OPERATIONS)
-    if args.dtype not in ELEMENTWISE:
-        raise unknown_name("--dtype", args.dtype, ELEMENTWISE)
-    stages = _OPERATIONS[args.operation](args, ELEMENTWISE[args.dtype])
+    product = _OPERATIONS[args.operation] is _product
+    dtype = ELEMENTWISE[long_name(args.dtype, ALL if product else ELEMENTWISE)]
+    stages = _OPERATIONS[args.operation](args, dtype)
     found = [(stage, explain(stage.problem, arch)) for stage in stages]
     if args.json:
         records = [record(made, len(stage.offsets)) for stage, made in found]
@@ -75,8 +75,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _product(args: argparse.Namespace, dtype: DType) -> tuple[SubProblem[Any], ...]:
     shapes, gram = args.shapes, args.gram
-    if dtype.name not in ALL:
-        raise unknown_name("--dtype", dtype.name, ALL)
     options = checked_options(None, args.out_dtype, args.precision, dtype)
     _expect(shapes, 1 if gram else 2, "both factors, or with --gram the first alone")
     a = _operand(shapes[0], dtype, 1)

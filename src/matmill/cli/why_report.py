@@ -11,19 +11,21 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill.analysis.candidates import Candidate, described
+from matmill.analysis.cause import cause
 from matmill.analysis.changes import LEAST_GAIN, Change
-from matmill.analysis.explain import Explanation, Floor
-from matmill.analysis.runner_ups import BOUNDS, RunnerUp
+from matmill.analysis.explain import Explanation
+from matmill.analysis.floor import Floor
+from matmill.analysis.runner_ups import RunnerUp
 from matmill.bench import units
 from matmill.cli.console import table
 from matmill.problem import Gemm
 
 #: The most columns of a configuration, and the fewest of any wrapped text.
 _CONFIGURATION, _LEAST = 28, 20
+#: What changes start with that a sentence has in lower case.
+_STARTS = ("Rows", "Columns", "No ")
 #: What numbers and the space between columns take, of the runner-ups and of the list.
 _NUMBERS, _LISTED = 23, 42
-#: A call that takes this many times as long as the GPU waits for the host.
-_WAITS = 1.001
 
 
 def record(made: Explanation, offsets: int) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def record(made: Explanation, offsets: int) -> dict[str, Any]:
         "offsets": offsets,
         "floor": vars(made.floor),
         "share_of_floor": made.share,
+        "because": vars(cause(made)),
         "best": {
             name: value for name, value in _row(chosen, chosen).items() if name in {"kernel", "config", "seconds"}
         },
@@ -107,18 +110,20 @@ def _lines(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _summary(made: Explanation) -> str:
-    chosen = made.chosen
-    seconds, least = units.seconds(chosen.seconds), units.seconds(made.floor.seconds)
-    times = units.digits(chosen.seconds / made.floor.seconds)
+    """How long it takes, why, and what would be faster."""
+    chosen, found = made.chosen, cause(made)
+    whole = max(chosen.call_seconds, chosen.seconds)
+    floor = f"{units.digits(whole / made.floor.seconds)} times the floor of {units.seconds(made.floor.seconds)}"
+    part = f": {units.seconds(found.seconds)} of it" if found.seconds < chosen.seconds else ""
     said = (
-        f"{made.problem}, {made.arch.title}: {chosen.kernel.entry} is predicted to take {seconds}, {times} times the "
-        f"floor of {least} ({made.floor.bound}). It is bounded by {BOUNDS[chosen.bound]}."
+        f"{made.problem}, {made.arch.title}: {units.seconds(whole)} predicted, {floor} ({made.floor.bound}), because "
+        f"{found.words}{part}."
     )
-    if chosen.call_seconds > _WAITS * chosen.seconds:
-        said += f" Calls in a row wait for the host, {units.seconds(chosen.call_seconds)} each."
-    if made.changes:
-        said += f" Most would be saved by this: {_gain(made.changes[0])}"
-    return said
+    if not made.changes:
+        return said
+    best = made.changes[0]
+    words = best.words[0].lower() + best.words[1:] if best.words.startswith(_STARTS) else best.words
+    return f"{said} It would be {units.seconds(best.seconds)} with {words}."
 
 
 def _gain(change: Change) -> str:
@@ -210,10 +215,12 @@ def _list(made: Explanation, top: int, width: int) -> Iterator[RenderableType]:
     names = dict.fromkeys(name for one in constants for name in one)
     differing = [name for name in names if len({one.get(name) for one in constants}) > 1]
     least = min(one.seconds for one in made.legal)
-    room = width - _LISTED - max(len(one.kernel.entry) + len(one.bound) for one in rows)
+    kernels = {one.kernel.entry for one in rows}
+    several = len(kernels) > 1  # one alone is told below the table
+    room = width - _LISTED - max(several * len(one.kernel.entry) + len(one.bound) for one in rows)
     cells = [
         [
-            one.kernel.entry,
+            *([one.kernel.entry] * several),
             "\n".join(_lines(" ".join(f"{name}={own[name]}" for name in differing if name in own), room)),
             units.seconds(one.seconds),
             units.percent(one.seconds / least - 1),
@@ -222,11 +229,13 @@ def _list(made: Explanation, top: int, width: int) -> Iterator[RenderableType]:
         ]
         for one, own in zip(rows, constants, strict=True)
     ]
-    columns = [("kernel", "left"), ("constants", "left"), ("time", "right"), ("excess", "right"), ("call", "right")]
+    columns = [("constants", "left"), ("time", "right"), ("excess", "right"), ("call", "right")]
+    columns = [*([("kernel", "left")] * several), *columns]
     count = len(made.legal)
     said = f"The best {len(rows)} of {count} configurations" if count > len(rows) else f"All {count} configurations"
     yield table(said, [*columns, ("bound", "left")], cells)
     yield _wrapped("excess: over the least. call: of many in a row, with the host's part.", width)
     alike = " ".join(f"{name}={value}" for name, value in constants[0].items() if name not in differing)
-    if alike and len(rows) > 1:
+    if len(rows) > 1:
+        alike = " ".join([*([] if several else kernels), alike])
         yield _wrapped(f"Alike in all of these: {alike}", width)

@@ -219,6 +219,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory = asked.bytes / most * (1 + waiting) ** 0.5
     memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
     memory *= 1 + c.scatter * asked.scatter
+    # The share is a fit to one GPU, whose latency costs more than its excess; none reads faster than its data sheet.
+    least = asked.bytes / asked.read_bytes_per_s
+    memory = (memory + least + abs(memory - least)) / 2
 
     mma_share = c.mma_share + asked.float64 * (c.mma_float64_share - c.mma_share)
     arithmetic = asked.multiply_seconds / either(c.fma_share, mma_share)

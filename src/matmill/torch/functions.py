@@ -18,7 +18,7 @@ from matmill import ops
 from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import scalar
 from matmill.dtypes import ELEMENTWISE, result_type
-from matmill.errors import ShapeError
+from matmill.errors import DTypeError, ShapeError, by_copy
 from matmill.torch import gradients
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
@@ -58,6 +58,7 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
     """
     direct = not is_compiling() and _plain(x, y) and (out is None or _plain(out, out))
     if not direct:
+        _check_tensors(x=x, y=y, **({} if out is None else {"out": out}))
         alpha, beta = _factor(alpha, "alpha", x), _factor(beta, "beta", x)
     if out is None:
         return (ops if direct else gradients).transpose_add(x, y, alpha=alpha, beta=beta)
@@ -76,6 +77,8 @@ def transpose(x: Any, *, out: Any = None) -> Any:
             [2, 5]], dtype=torch.int32)
     """
     direct = not is_compiling() and _plain(x, x)
+    if not direct:
+        _check_tensors(x=x, **({} if out is None else {"out": out}))
     if out is None:
         return (ops if direct else gradients).transpose(x)
     if direct and _plain(out, out):
@@ -96,6 +99,8 @@ def inner(e: Any, f: Any, *, out: Any = None) -> Any:
             [1000., 1000.]])
     """
     direct = not is_compiling() and _plain(e, f)
+    if not direct:
+        _check_tensors(e=e, f=f, **({} if out is None else {"out": out}))
     if out is None:
         return (ops if direct else gradients).inner(e, f)
     if direct and _plain(out, out):
@@ -126,6 +131,9 @@ def matmul(
     tensor([1., 2.])
     """
     direct = not is_compiling() and _plain(a, b)
+    if not direct:
+        given = {"bias": bias, "out": out}
+        _check_tensors(a=a, b=b, **{name: x for name, x in given.items() if x is not None})
     if bias is not None or activation is not None or out_dtype is not None or precision is not None:
         out_dtype = out_dtype if out_dtype is None or type(out_dtype) is torch.dtype else _dtype(out_dtype, a)
         options = {"activation": activation, "out_dtype": out_dtype, "precision": precision}
@@ -154,6 +162,7 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
     tensor([[1., 0.],
             [1., 0.]])
     """
+    _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     if w.dim() != 2:
         raise _not_linear("w", w, "two dimensions, (out, in)")
     if b is not None and b.shape != w.shape[:1]:
@@ -181,6 +190,23 @@ def _factor(value: Any, argument: str, x: Any) -> Any:
     dtype = _DTYPES.get(getattr(x, "dtype", None))
     # What is no tensor, or none of these elements, the operator refuses.
     return scalar(value, argument) if dtype is None else factor(value, argument, dtype)
+
+
+def _check_tensors(**named: Any) -> None:
+    """Raises :class:`~matmill.errors.DTypeError` for what is neither a tensor nor stands for one."""
+    for argument, x in named.items():
+        if not isinstance(x, torch.Tensor) and not hasattr(x, "__torch_function__"):
+            raise DTypeError(
+                argument=argument,
+                got="None" if x is None else f"{type(x).__module__}.{type(x).__qualname__}",
+                wanted="a torch.Tensor",
+                fix=by_copy(
+                    argument,
+                    "Pass a tensor."
+                    if x is None
+                    else f"Pass torch.as_tensor({argument}), or call matmill's function of the same name.",
+                ),
+            )
 
 
 def _plain(x: Any, y: Any) -> bool:

@@ -101,11 +101,11 @@ class Ladder(Generic[S]):
     subject: Subject[S]
     problem: Callable[[Asked, Any], S]
     sizes: Mapping[On, tuple[int, ...]]
+    too_long: EmulatorLimit
     production: tuple[Rung[S], ...] = ()
     options: frozenset[str] = frozenset()
     own: tuple[Option, ...] = ()
     help: str = ""
-    too_long: EmulatorLimit | None = None
     launches: Launches = _as_tuned
     libraries: Libraries = _no_libraries
     no_libraries: str = "no cuBLAS to compare with: install torch or CuPy with CUDA"
@@ -134,12 +134,16 @@ def _float32_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
 #: k, which ends within half a minute on two cores.
 _PRODUCT_SIZES: dict[On, tuple[int, ...]] = {"gpu": (4096, 4096, 4096), "emulator": (256, 256, 64)}
 
+_SMALLER = "Take smaller sizes, for instance --n 512"
+
 SGEMM: Ladder[Gemm] = Ladder(
     name="sgemm",
     rungs=SGEMM_RUNGS,
     subject=ARITHMETIC,
     problem=_float32_product,
     sizes=_PRODUCT_SIZES,
+    # some minutes on two cores
+    too_long=EmulatorLimit(200_000_000, 3.4e-6, "--m, --n, --k", _SMALLER),
     options=frozenset({"sweep"}),
     libraries=cublas_of_copies,
 )
@@ -164,7 +168,7 @@ HGEMM: Ladder[Gemm] = Ladder(
     "ladder's source does, and are checked as such. Percentages refer to the tensor cores' rate by the data sheet, "
     "with float32 sums.",
     # some minutes on two cores
-    too_long=EmulatorLimit(200_000_000, "--m, --n, --k", "Take smaller sizes, for instance --n 512"),
+    too_long=EmulatorLimit(200_000_000, 3.6e-6, "--m, --n, --k", _SMALLER),
     libraries=half_peers,
 )
 
@@ -174,6 +178,7 @@ MEMORY: Ladder[Gemm] = Ladder(
     subject=ARITHMETIC,
     problem=_float32_product,
     sizes=_PRODUCT_SIZES,
+    too_long=EmulatorLimit(2_000_000_000, 1.7e-7, "--m, --n, --k", _SMALLER),
 )
 
 INNER: Ladder[Gemm] = Ladder(
@@ -198,7 +203,7 @@ INNER: Ladder[Gemm] = Ladder(
     f"m=n=3, k=1e5 emulated, --dtype to {F32.name}. Cases, of the paper: {', '.join(inner.CASES)}. Percentages refer "
     "to the data sheet's memory bandwidth.",
     # some minutes on two cores
-    too_long=EmulatorLimit(50_000_000, "--k", "Take a smaller --k, for instance 1e5"),
+    too_long=EmulatorLimit(50_000_000, 1.3e-5, "--k", "Take a smaller --k, for instance 1e5"),
     launches=paper_launch,
     libraries=peers,
     same_bits=frozenset({"two-stage", "gram", "production"}),
@@ -224,7 +229,9 @@ TRANSPOSE_ADD: Ladder[Geam] = Ladder(
     f"{BF16.name}. Cases: {', '.join(transpose_add.CASES)}. Every element is compared bit by bit. Percentages refer to "
     "a copy timed in the same run.",
     # a minute or two on two cores
-    too_long=EmulatorLimit(20_000_000, "--m, --n", "Take smaller sizes, for instance 2000 x 1000", "x of {m} x {n}"),
+    too_long=EmulatorLimit(
+        20_000_000, 4e-6, "--m, --n", "Take smaller sizes, for instance 2000 x 1000", "x of {m} x {n}"
+    ),
     libraries=transpose_add_peers,
     no_libraries="",
 )

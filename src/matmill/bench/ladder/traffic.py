@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from matmill.bench import units
 
+#: Bytes of a sector.
+_SECTOR = 32
+
 
 def read_over_least(counters: Mapping[str, int], least: int | None) -> float:
     """Bytes that all threads asked global memory for, over the least that the product must move.
@@ -28,6 +31,21 @@ def sectors_per_load(counters: Mapping[str, int]) -> float | None:
     """
     requests = counters["global_load_requests"] + counters["cp_async_global_requests"]
     return (counters["global_load_sectors"] + counters["cp_async_sectors"]) / requests if requests else None
+
+
+def used_over_moved(counters: Mapping[str, int]) -> float | None:
+    """Bytes that threads asked global memory for over those of the sectors that their requests moved, None for none.
+
+    1 is a request whose sectors are used whole, whatever the width of its loads. More than 1 is reuse within a warp:
+    threads that ask for the same bytes get them from one sector.
+
+    >>> loads = {"global_load_bytes": 64, "cp_async_bytes": 64, "global_load_sectors": 4, "cp_async_sectors": 4}
+    >>> used_over_moved(loads)
+    0.5
+    """
+    sectors = counters["global_load_sectors"] + counters["cp_async_sectors"]
+    used = counters["global_load_bytes"] + counters["cp_async_bytes"]
+    return used / (_SECTOR * sectors) if sectors else None
 
 
 def said(sectors: float | None) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from matmill.bench import units
 from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.traffic import read_over_least, sectors_per_load
-from matmill.bench.plots.style import BLUE, COLOURS, GREY, ON_WHITE, ORANGE, SKY
+from matmill.bench.ladder.traffic import read_over_least, used_over_moved
+from matmill.bench.plots.style import BLUE, COLOURS, GREY, ON_WHITE, ORANGE, SKY, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,10 +21,12 @@ _ROW_INCHES = 0.34
 _APART = 0.4
 #: Of rungs whose results are wrong.
 _WRONG = "white"
+#: The loads of a rung that was not counted.
+_NOTHING = dict.fromkeys(("global_load_bytes", "cp_async_bytes", "global_load_sectors", "cp_async_sectors"), 0)
 
 
-def draw(outcome: Outcome, path: Path) -> None:
-    """Draws ``outcome`` into ``path``, whose suffix (.png, .svg) decides the format."""
+def draw(outcome: Outcome, path: Path, source: str = "") -> None:
+    """Draws ``outcome`` into ``path``; for the suffix and ``source`` see :func:`.style.save`."""
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
 
@@ -45,7 +47,7 @@ def draw(outcome: Outcome, path: Path) -> None:
     problem = f"{outcome.subject.said(outcome.problem)} {outcome.problem.dtype.name}"
     where = f"on {outcome.arch.title}" if outcome.on == "gpu" else f"emulated for {outcome.arch.title}"
     figure.suptitle(f"{outcome.ladder} ladder, {problem}, {where}", fontsize=11)
-    figure.savefig(path, dpi=160)
+    save(figure, path, source)
 
 
 def _rates(axes: Axes, rows: list[Row], outcome: Outcome) -> None:
@@ -100,8 +102,8 @@ def _reads(axes: Axes, rows: list[Row]) -> None:
 
 
 def _traffic(figure: Figure, rows: list[Row]) -> None:
-    """Shared-memory wavefronts, ideal and actual, and sectors per global request, of every rung."""
-    shared, sectors = figure.subplots(1, 2, sharey=True)
+    """Shared-memory wavefronts, ideal and actual, and bytes used over bytes moved by loads, of every rung."""
+    shared, loads = figure.subplots(1, 2, sharey=True)
     slots = _names(shared, rows)
     thick = 0.38
     ideal = [_both(row, "_ideal") for row in rows]
@@ -113,12 +115,15 @@ def _traffic(figure: Figure, rows: list[Row]) -> None:
     shared.set_xlim(0, 1.18 * max([1.0, *actual]))
     shared.xaxis.set_major_formatter(lambda value, _position: units.count(value))
     _legend(shared)
-    each = [_per_request(row) for row in rows]
-    bars = sectors.barh(slots, each, 0.7, color=ORANGE)
-    sectors.bar_label(bars, [units.digits(value) for value in each], padding=3, fontsize=8)
-    sectors.set_xlabel("32-byte sectors per global load request")
-    sectors.set_xlim(0, 1.15 * max([1.0, *each]))
-    sectors.spines[["top", "right"]].set_visible(False)
+    used = [used_over_moved(row.counters or _NOTHING) for row in rows]
+    bars = loads.barh(slots, [value or 0.0 for value in used], 0.7, color=ORANGE)
+    said = ["none" if value is None else units.percent(value) for value in used]
+    loads.bar_label(bars, said, padding=3, fontsize=8, bbox=ON_WHITE, zorder=3)
+    _named_line(loads, 1.0, "each byte moved is used once")
+    loads.set_xlabel("global loads: bytes used over bytes moved in 32-byte sectors")
+    loads.set_xlim(0, 1.25 * max([1.0, *(value or 0.0 for value in used)]))
+    loads.xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
+    loads.spines[["top", "right"]].set_visible(False)
 
 
 def _names(axes: Axes, rows: list[Row], libraries: Sequence[str] = ()) -> list[float]:
@@ -156,7 +161,3 @@ def _both(row: Row, suffix: str) -> float:
 
 def _excess(ideal: float, actual: float) -> str:
     return f"{units.digits(actual / ideal)}x" if ideal else "none"
-
-
-def _per_request(row: Row) -> float:
-    return (sectors_per_load(row.counters) if row.counters else None) or 0.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from matmill.analysis.swizzle import BANKS, VECTOR_BYTES, Layout, cost, touched, words
-from matmill.bench.plots.style import COLOURS
+from matmill.bench.plots.style import COLOURS, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def draw(layouts: Sequence[Layout], access: str, path: Path) -> None:
     first = layouts[0]
     title = f"{first.rows}x{first.columns} {first.dtype.name} in the 32 banks, by column; framed: one access, {access}"
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=160)
+    save(figure, path)
 
 
 def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
@@ -79,7 +79,8 @@ def _panel(axes: Axes, made: Layout, access: str, lines: int) -> None:
     axes.spines[:].set_visible(False)
     actual, ideal = int(found.actual[found.worst]), int(found.ideal[found.worst])
     name = "plain" if made.name == "none" else made.name
-    part = f" (lines {start} to {start + lines - 1} of {len(rows)}, 128 bytes each)" if len(rows) > lines else ""
+    shown = line_name(rows[start : start + lines])
+    part = f"; shown: {shown} of {made.rows}, 128 bytes a line" if len(rows) > lines else ""
     axes.set_title(f"{name}: {actual} wavefront{'s' * (actual > 1)}, ideal {ideal}{part}", fontsize=10, loc="left")
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from matmill.arch import Arch
-from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
+from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION, save
 from matmill.cost.phvm import Prediction
 from matmill.errors import ArgumentError
 
@@ -87,7 +87,7 @@ def draw_curve(
         _above_least(axes[2], measured, "measured", corrected)
     _name_launches(axes[-1], readings["corrected"])
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=160)
+    save(figure, path)
 
 
 def _draw(axes: Axes, curve: Curve, name: str, feasible: Curve) -> None:

@@ -20,6 +20,7 @@ from matmill.bench.plots.style import (
     SKY,
     VERMILLION,
     name_ends,
+    save,
     spread,
 )
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _COLOURS = {"dram": BLUE, "l2": GREEN, "shared": ORANGE}
 _MARKS = (("o", VERMILLION), ("s", PURPLE), ("^", SKY), ("D", "0.5"))
 #: Where the axes are in the figure; the names of peaks stand to the right of them.
-_BOX = (0.08, 0.1, 0.54, 0.76)
+_BOX = (0.08, 0.1, 0.54, 0.72)
 #: Peaks closer than this share one line and one label.
 _CLOSE = 1.04
 #: Points of an inch: the room of a balance point's figure, and how high above its peak it stands.
@@ -45,10 +46,11 @@ class Point:
     flops_per_s: float
 
 
-def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path) -> None:
+def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path, source: str = "") -> None:
     """Draws the roofs of one GPU, the balance points of ``unit``, and ``points``.
 
-    The suffix of ``path`` (.png, .svg) decides the format.
+    Where the data sheet says more of ``unit`` than the rate that is drawn, its peak is a dashed line. For the suffix of
+    ``path`` and ``source`` see :func:`.style.save`.
     """
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
@@ -61,7 +63,8 @@ def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path) -> None:
     met = [point.intensity for point in points]
     left = 10 ** math.floor(math.log10(min(crossings + met) / 3))
     right = 10 ** math.ceil(math.log10(3 * max(crossings + met)))
-    top = max(peaks.values())
+    sheet = made.peaks[unit].sheet or 0.0
+    top = max([*peaks.values(), sheet])
     bottom = min([*peaks.values(), *(point.flops_per_s for point in points), left * min(levels.values()) * 10])
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom / 4, top * 2.2))
     axes.set_xlabel("operations per byte, FLOP/B")
@@ -73,10 +76,10 @@ def draw(made: Roofs, unit: str, points: Sequence[Point], path: Path) -> None:
     axes.set_axisbelow(True)
     figure.suptitle(f"Roofline of the {made.arch.title}", x=_BOX[0] + _BOX[2] / 2, fontsize=11)
     _diagonals(axes, levels, top)
-    _ceilings(axes, peaks, max(levels.values()), right)
-    _balance(axes, peaks[unit], levels)
+    _ceilings(axes, peaks, max(levels.values()), right, sheet if sheet >= _CLOSE * peaks[unit] else None)
+    _balance(axes, peaks[unit], levels, max(peaks[unit], sheet))
     _points(axes, points)
-    figure.savefig(path, dpi=160, bbox_inches="tight")
+    save(figure, path, source)
 
 
 def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
@@ -106,8 +109,11 @@ def _diagonals(axes: Axes, levels: dict[str, float], top: float) -> None:
         )
 
 
-def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float) -> None:
-    """One line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label."""
+def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float, sheet: float | None) -> None:
+    """One line per arithmetic peak, from the fastest level's diagonal on; equal peaks share a label.
+
+    ``sheet`` is a peak by the data sheet that nobody measured.
+    """
     together: list[tuple[list[float], list[str]]] = []
     for name, peak in sorted(peaks.items(), key=lambda item: item[1]):
         if not together or peak / together[-1][0][0] >= _CLOSE:
@@ -119,20 +125,25 @@ def _ceilings(axes: Axes, peaks: dict[str, float], widest: float, right: float) 
         peak = alike[0]
         axes.plot([peak / widest, right], [peak, peak], color="black", linewidth=1.3)
         ends.append((right, peak, f"{_joined(names)}: {_range(peak, alike[-1])}", "black"))
+    if sheet is not None:
+        axes.plot([sheet / widest, right], [sheet, sheet], color="black", linewidth=1.0, linestyle="--")
+        ends.append((right, sheet, f"data sheet: {units.quantity(sheet, 'FLOP/s')}", "black"))
     name_ends(axes, ends, right * (right / axes.get_xlim()[0]) ** 0.03)
 
 
-def _balance(axes: Axes, peak: float, levels: dict[str, float]) -> None:
-    """A ring where each memory's diagonal meets ``peak``, and its intensity above; close figures move apart."""
+def _balance(axes: Axes, peak: float, levels: dict[str, float], highest: float) -> None:
+    """A ring where each memory's diagonal meets ``peak``, its intensity above ``highest``; close figures move apart."""
     pixels = axes.figure.dpi / 72  # of a point
     rings = [(peak / bandwidth, _COLOURS[name]) for name, bandwidth in levels.items()]
     wanted = [float(axes.transData.transform((at, peak))[0]) / pixels for at, _ in rings]
+    heights = [float(axes.transData.transform((1, rate))[1]) / pixels for rate in (peak, highest)]
+    up = heights[1] - heights[0] + _FIGURE_UP
     for (at, colour), here, moved in zip(rings, wanted, spread(wanted, _FIGURE_WIDTH, 0, math.inf), strict=True):
         axes.plot([at], [peak], marker="o", markersize=5, color=colour, markerfacecolor="white", zorder=4)
         axes.annotate(
             f"{at:.1f}",
             (at, peak),
-            xytext=(moved - here, _FIGURE_UP),
+            xytext=(moved - here, up),
             textcoords="offset points",
             ha="center",
             va="bottom",
@@ -174,7 +185,7 @@ def _points(axes: Axes, points: Sequence[Point]) -> None:
         axes.plot([point.intensity] * 2, [low, point.flops_per_s], color=colour, linestyle=":", linewidth=1)
         label = f"{point.label}: {units.digits(point.intensity)} FLOP/B, {units.quantity(point.flops_per_s, 'FLOP/s')}"
         (drawn,) = axes.plot([point.intensity], [point.flops_per_s], marker=mark, label=label, linestyle="none")
-        drawn.set(color=colour, markersize=8, zorder=5)
+        drawn.set(color=colour, markersize=7, markerfacecolor="none", markeredgewidth=1.6, zorder=5)
     if points:
         axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=1, borderpad=0)
 

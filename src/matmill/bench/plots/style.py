@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Okabe and Ito, "Color Universal Design" (2008), without its yellow, which is too pale for a line.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
@@ -43,6 +45,14 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     for rank, index in enumerate(order):
         found[index] = min(max(flat[rank], float(low)), most) + rank * gap
     return found
+
+
+def save(figure: Figure, path: Path, source: str = "") -> None:
+    """Writes a figure into ``path``, whose suffix (.png, .svg) decides the format.
+
+    ``source`` says inside the file what it was drawn from: pictures of records are told from stale ones by it.
+    """
+    figure.savefig(path, dpi=120, bbox_inches="tight", metadata={"Description": source} if source else None)
 
 
 def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], column: float) -> None:

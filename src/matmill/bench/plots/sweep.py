@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from matmill.arch import measured
 from matmill.bench import units
+from matmill.bench.ladder.subject import TENSOR_CORE_PEAK
 from matmill.bench.ladder.sweep import Curve, Sweep
-from matmill.bench.plots.style import COLOURS, GREY, LIBRARY_DASHES, name_ends
+from matmill.bench.plots.style import BLUE, GREEN, GREY, LIBRARY_DASHES, ORANGE, name_ends, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,12 +19,16 @@ if TYPE_CHECKING:
 _MARKERS = "osDv^<>phXP*"
 #: What :mod:`matmill.bench.ladder.ladders` names what the library runs.
 _PRODUCTION = "production"
+#: Colours of the ladder's first, middle and last rungs.
+_THIRDS = (ORANGE, GREEN, BLUE)
+#: A probe's rate has a line of its own where it is less than this part of the peak.
+_LESS = 0.95
 
 
-def draw_sweep(sweep: Sweep, path: Path) -> None:
-    """Draws the rate of every rung and library over the size, and the GPU's peak.
+def draw_sweep(sweep: Sweep, path: Path, source: str = "") -> None:
+    """Draws the rate of every rung and library over the size, and what limits the GPU; wrong results are left out.
 
-    The suffix of ``path`` (.png, .svg) decides the format. Wrong results are left out.
+    For the suffix of ``path`` and ``source`` see :func:`.style.save`.
     """
     # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
     from matplotlib.figure import Figure  # noqa: PLC0415 — see above
@@ -32,37 +39,54 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
     curves = sweep.curves()
     styles = _styles(curves)
     ends = [_line(axes, sweep, curve, **styles[curve.name]) for curve in curves]
-    peak = subject.peak(first.problem, first.arch)
-    if peak is not None:
-        axes.plot(sweep.sizes, [peak / 1e12] * len(sweep.sizes), color="black", linewidth=0.8)
-        ends.append((sweep.sizes[-1], peak / 1e12, f"{subject.limit_name} {units.digits(peak / 1e12)}", "black"))
+    for name, rate in _limits(sweep):
+        axes.plot(sweep.sizes, [rate] * len(sweep.sizes), color="black", linewidth=0.8)
+        ends.append((sweep.sizes[-1], rate, f"{name} {units.digits(rate)}", "black"))
     axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
     axes.set_xticks(sweep.sizes, [str(size) for size in sweep.sizes])
     axes.set_xticks([], minor=True)
     # The names stand to the right of the last size.
     axes.set_xlim(sweep.sizes[0] / 1.1, sweep.sizes[-1] * 2 ** (0.36 * len(sweep.sizes)))
     axes.set_xlabel("m = n = k")
     axes.set_ylabel(subject.unit)
-    axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines["bottom"].set_bounds(sweep.sizes[0] / 1.1, sweep.sizes[-1])
+    axes.grid(axis="y", color="0.9", linewidth=0.6)
     figure.suptitle(f"{first.ladder} ladder, {first.problem.dtype.name}, on {first.arch.title}", fontsize=11)
     figure.draw_without_rendering()  # fixes the axes' size, which the distances of names depend on
     name_ends(axes, [end for end in ends if end is not None], sweep.sizes[-1] * 2**0.3)
-    figure.savefig(path, dpi=160)
+    save(figure, path, source)
+
+
+def _limits(sweep: Sweep) -> Iterator[tuple[str, float]]:
+    """Names and TFLOP/s: the data sheet's peak, and what mma.sync reached in a probe where that is less."""
+    first = sweep.first
+    peak = first.subject.peak(first.problem, first.arch)
+    if peak is None:
+        return
+    yield first.subject.limit_name, peak / 1e12
+    found = measured(first.arch) if first.subject.limit_name == TENSOR_CORE_PEAK else None
+    reached = found.matrix_flops.get(first.problem.dtype.name) if found is not None else None
+    if reached is not None and reached < _LESS * peak:
+        yield "mma.sync, probed", reached / 1e12
 
 
 def _styles(curves: list[Curve]) -> dict[str, dict[str, Any]]:
-    """The look of every curve: rungs in colour, what the library runs in black, other libraries dashed in grey."""
+    """The look of every curve: rungs in a colour for each third of the ladder, other libraries dashed in grey.
+
+    What the library runs is black. Marks and the names at the lines' ends tell the rungs of a third apart.
+    """
     found: dict[str, dict[str, Any]] = {}
     rungs = [curve.name for curve in curves if curve.ours and curve.name != _PRODUCTION]
     for index, name in enumerate(rungs):
         found[name] = {
-            "color": COLOURS[index % len(COLOURS)],
+            "color": _THIRDS[len(_THIRDS) * index // len(rungs)],
             "marker": _MARKERS[index % len(_MARKERS)],
-            "linewidth": 1.3,
+            "linewidth": 1.2,
         }
-    found[_PRODUCTION] = {"color": "black", "marker": "*", "linewidth": 1.6}
+    found[_PRODUCTION] = {"color": "black", "marker": "*", "linewidth": 1.8}
     for index, curve in enumerate(curve for curve in curves if not curve.ours):
         found[curve.name] = {"color": GREY, "linestyle": LIBRARY_DASHES[index % len(LIBRARY_DASHES)], "linewidth": 1.8}
     return found

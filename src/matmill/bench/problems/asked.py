@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
-from matmill.dtypes import DType
+from matmill.dtypes import DType, long_name
 from matmill.errors import ArgumentError, unknown_name
 
 Sizes = TypeVar("Sizes", bound=tuple[int, ...])
@@ -36,10 +36,7 @@ class Asked:
 
     def element_type(self, known: Mapping[str, DType], default: DType) -> DType:
         """The type that ``dtype`` names. Raises :class:`~matmill.errors.UnknownNameError` with the nearest name."""
-        found = known.get(self.dtype or default.name)
-        if found is None:
-            raise unknown_name("--dtype", self.dtype or default.name, known)
-        return found
+        return known[long_name(self.dtype or default.name, known)]
 
 
 def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
@@ -55,15 +52,26 @@ def named_case(name: str, cases: Mapping[str, Sizes]) -> Sizes:
 
 @dataclass(frozen=True)
 class EmulatorLimit:
-    """The most work that the emulator starts without ``--on emulator``; ``most`` is the product of all sizes.
+    """What a whole ladder costs the emulator, and the most work that it starts without ``--on emulator``.
 
-    ``argument`` names the options to change, ``got`` formats the sizes, ``fix`` proposes smaller ones.
+    Work is the product of all sizes, ``most`` of it is the limit, and ``seconds`` is what one unit takes all rungs
+    together on one core (AMD EPYC, 2026-11-24). ``argument`` names the options to change, ``got`` formats the sizes,
+    ``fix`` proposes smaller ones.
     """
 
     most: int
+    seconds: float
     argument: str
     fix: str
     got: str = "m={m} n={n} k={k}"
+
+    def about(self, sizes: Mapping[str, int], share: float) -> float:
+        """Roughly the seconds that ``share`` of the rungs take; a slow rung may take five times its share.
+
+        >>> round(EmulatorLimit(10**8, 3.4e-6, "--n", "Take less.").about({"m": 256, "n": 256, "k": 256}, 1.0))
+        57
+        """
+        return self.seconds * prod(sizes.values()) * share
 
     def check(self, sizes: Mapping[str, int]) -> None:
         """Raises :class:`~matmill.errors.ArgumentError` where ``sizes`` are too much work."""

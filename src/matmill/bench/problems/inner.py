@@ -12,7 +12,8 @@ from typing import Any
 
 from matmill.bench.problems.asked import Asked, named_case
 from matmill.dtypes import ALL, F32, DType
-from matmill.errors import unknown_name
+from matmill.errors import ArgumentError, unknown_name
+from matmill.lowering import NARROW
 from matmill.problem import Gemm
 
 #: Layouts of F that a user may ask for.
@@ -64,6 +65,14 @@ def asked_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
         m, n, k = case(asked.case)
     else:
         m, n, k = asked.n or default[0], asked.m or default[1], default[2]
+    for name, extent in (("--m", asked.m or m), ("--n", asked.n or n)):
+        if extent > NARROW:
+            raise ArgumentError(
+                argument=name,
+                got=str(extent),
+                wanted=f"at most {NARROW}: the ladder's products have few outputs and a long k",
+                fix="Take `matmill ladder sgemm` for products of other shapes.",
+            )
     return inner_product(asked.m or m, asked.n or n, asked.k or k, dtype, layout)
 
 

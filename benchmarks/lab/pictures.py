@@ -1,0 +1,96 @@
+"""Pictures of recorded results on the ladders' pages: which there are, how they are drawn, and whether one is stale.
+
+``make docs`` draws them where matplotlib is installed. Each has the digest of its records inside, and a test compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matmill.bench.ladder.results import Outcome
+from matmill.bench.ladder.sweep import Sweep
+from matmill.bench.plots.ladder import draw
+from matmill.bench.plots.sweep import draw_sweep
+
+Record = dict[str, Any]
+
+
+def _sweep(records: Sequence[Record], path: Path, source: str) -> None:
+    draw_sweep(Sweep.of_records(records), path, source)
+
+
+def _outcome(records: Sequence[Record], path: Path, source: str) -> None:
+    (record,) = records
+    draw(Outcome.from_dict(record), path, source)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture by its file's name without suffix, in words for those who do not see it, of the records ``glob``."""
+
+    name: str
+    words: str
+    glob: str
+    drawer: Callable[[Sequence[Record], Path, str], None] = _outcome
+
+    def records(self, folder: Path) -> list[Record]:
+        """What it is drawn from: of a sweep, the products whose size is a power of two."""
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(self.glob))]
+        return [one for one in found if self.drawer is _outcome or one["problem"]["n"].bit_count() == 1]
+
+    def path(self, folder: Path) -> Path:
+        """Its file beside the records."""
+        return folder / f"{self.name}.png"
+
+    def source(self, folder: Path) -> str:
+        """The digest of its records, which the file says it was drawn from."""
+        shown = [[record[key] for key in ("problem", "rows", "baselines")] for record in self.records(folder)]
+        return f"records {hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]}"
+
+    def draw(self, folder: Path) -> None:
+        """Draws it anew."""
+        self.drawer(self.records(folder), self.path(folder), self.source(folder))
+
+
+_RATES = "Rates of the rungs and of libraries over the size, on an H200"
+#: The pictures of every ladder's page.
+PICTURES: dict[str, tuple[Picture, ...]] = {
+    "sgemm": (
+        Picture("sgemm_h200", _RATES, "sgemm_h200_*.json", _sweep),
+        Picture(
+            "sgemm_emulated",
+            "Wavefronts of shared memory, and bytes used over bytes moved by loads, of every rung",
+            "sgemm_emulated_256.json",
+        ),
+    ),
+    "hgemm": tuple(
+        Picture(f"hgemm_h200_{dtype}", f"{_RATES}, {dtype}", f"hgemm_h200_*_{dtype}.json", _sweep)
+        for dtype in ("float16", "bfloat16")
+    ),
+    "memory": (Picture("memory_h200", "Where the time of every rung goes, on an H200", "memory_h200_8192.json"),),
+    "inner": (
+        Picture(
+            "inner_h200",
+            "Bandwidths of the rungs and of libraries, 5 x 5 x 3e7, on an H200",
+            "inner_h200_5x5x30000000_float32_row.json",
+        ),
+    ),
+    "transpose_add": (
+        Picture(
+            "transpose_add_h200",
+            "Bandwidths of the rungs and of libraries in bfloat16, on an H200",
+            "transpose_add_h200_24300x11520_bfloat16.json",
+        ),
+    ),
+}
+
+
+def shown(ladder: str) -> Iterator[str]:
+    """The pictures of a ladder, as Markdown for a page in ``docs/``."""
+    for picture in PICTURES[ladder]:
+        yield f"![{picture.words}](../benchmarks/results/{picture.name}.png)\n"

@@ -1,0 +1,63 @@
+"""The least time that a GPU's data sheet allows: the one bound that every command and page speaks of.
+
+It is that of the least bytes at the data sheet's bandwidth, or of all operations at the data sheet's peak of the units
+that can do them, whichever is longer. Rates that a probe measured are no bound: longer reads than its own move more
+bytes per second, and ``wgmma`` multiplies faster than the ``mma.sync`` that it times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matmill.analysis.roofline import PEAKS, PEAKS_BY_TYPE, in_words, roofs
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.cost.inner_passes import FRAGMENTS
+from matmill.problem import Geam, Gemm
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time that a GPU's data sheet allows, in seconds, and what sets it.
+
+    ``bound`` is in the words of the roofline. ``compute_seconds`` are those of all operations at ``flops_per_s``, the
+    peak of ``unit`` in words (None for a problem without products), ``memory_seconds`` those of the least bytes.
+    """
+
+    seconds: float
+    bound: str
+    unit: str | None
+    flops_per_s: float | None
+    compute_seconds: float
+    memory_seconds: float
+
+
+def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> Floor:
+    """The least time by the data sheet.
+
+    The units are the fastest that multiply such elements. 16-bit elements may be widened for the FMA units. float32
+    elements may be split for the tensor cores, into three products for each of theirs, where one of ``configs``
+    does so. Of a Gram matrix half is enough.
+
+    >>> from matmill.arch import get
+    >>> floor(Gemm(1, 4096, 4096), get("h200")).bound
+    'memory: DRAM'
+    """
+    memory = problem.least_bytes / arch.dram_bytes_per_s
+    if not isinstance(problem, Gemm):
+        return Floor(memory, in_words("dram"), None, None, 0.0, memory)
+    name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    usable = dict.fromkeys(PEAKS_BY_TYPE[name], 1)
+    if problem.dtype.wider is not None:
+        usable["ffma"] = 1
+    if name == "float32" and any(config.get("MMA") for config in configs):
+        usable["hmma.tf32"] = FRAGMENTS[problem.dtype.itemsize].parts
+    sheet = {unit: figure.sheet for unit, figure in roofs(arch).peaks.items() if figure.sheet is not None}
+    rates = {unit: sheet[unit] / products for unit, products in usable.items() if unit in sheet}
+    unit = max(rates, key=rates.__getitem__)
+    flops = problem.flops * ((problem.m + 1) / (2 * problem.m) if problem.gram and problem.m else 1)
+    compute = flops / rates[unit]
+    split = f", {usable[unit]} products for each of float32" if usable[unit] > 1 else ""
+    bound = in_words(unit if compute >= memory else "dram")
+    return Floor(max(compute, memory), bound, PEAKS[unit] + split, rates[unit], compute, memory)

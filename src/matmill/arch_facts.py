@@ -1,0 +1,169 @@
+"""What matmill knows of a GPU: the data sheet's figures and limits, and what a probe measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_KIB = 1024
+#: Kilobytes of shared memory that an SM can be configured with, as far as it has them; and the bytes of L1 cache that
+#: remain beside the most.
+_CARVEOUTS, _LEAST_L1 = (0, 8, 16, 32, 64, 100, 132, 164, 196, 228), 28 * _KIB
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One GPU model. Rates in FLOP/s and bytes/s, sizes in bytes.
+
+    ``matrix_flops`` are the dense rates of the tensor cores by the type of A and B (``float16``, ``bfloat16``,
+    ``tf32``, ``float64``), with sums in float32, of float64 in float64; empty where there are none or the sheet does
+    not say. ``source`` says where the figures are from.
+    """
+
+    name: str
+    title: str
+    capability: tuple[int, int]
+    sms: int
+    boost_hz: float
+    fp32_flops: float
+    fp64_flops: float
+    dram_bytes_per_s: float
+    l2_bytes: int
+    shared_per_sm: int
+    shared_per_block: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    registers_per_sm: int = 65536
+    max_threads_per_block: int = 1024
+    shared_reserved: int = 1024
+    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    source: str = ""
+
+    @property
+    def shared_bytes_per_s(self) -> float:
+        """Peak rate at which all SMs together read shared memory: 32 banks of 4 bytes per clock each.
+
+        Turing's deliver half of that (Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019).
+        """
+        return (64.0 if self.capability == (7, 5) else 128.0) * self.sms * self.boost_hz
+
+    @property
+    def fp32_lanes(self) -> int:
+        """FP32 units of all SMs together, each of which executes one FMA per clock.
+
+        >>> from matmill.arch import get
+        >>> get("a100").fp32_lanes
+        6912
+        """
+        return self.sms * round(self.fp32_flops / (2 * self.sms * self.boost_hz))
+
+    @property
+    def target(self) -> str:
+        """The name NVRTC compiles for: ``sm_90a`` on Hopper and the Blackwells, whose own features need the suffix."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+    @property
+    def compiles(self) -> bool:
+        """False for GPUs older than the compiler supports (before compute capability 7.5)."""
+        return self.capability >= (7, 5)
+
+    def peak(self, dtype_name: str) -> float:
+        """Peak FMA rate in FLOP/s for ``float32`` or ``float64``."""
+        return self.fp64_flops if dtype_name == "float64" else self.fp32_flops
+
+    def occupancy(self, threads: int, registers: int, shared_bytes: int) -> float:
+        """Resident warps over the most the SM can hold, for one kernel's block.
+
+        ``registers`` per thread are allocated in units of 256 per warp; ``shared_bytes`` is static plus dynamic, to
+        which the driver adds a reserve on GPUs since Ampere.
+
+        >>> from matmill.arch import get
+        >>> get("h200").occupancy(threads=256, registers=128, shared_bytes=0)
+        0.25
+        """
+        blocks, _ = self.resident(threads, registers, shared_bytes)
+        warps = -(-threads // 32)
+        return blocks * warps / (self.threads_per_sm // 32)
+
+    def resident(self, threads: int, registers: int, shared_bytes: int) -> tuple[int, tuple[str, ...]]:
+        """Blocks that an SM holds at once, and what keeps it from one more.
+
+        The limits named are of ``blocks``, ``threads``, ``registers`` and ``shared memory``: all that allow no more
+        than this. Arguments as of :meth:`occupancy`.
+
+        >>> from matmill.arch import get
+        >>> get("h200").resident(threads=256, registers=128, shared_bytes=0), get("t4").resident(256, 166, 49152)
+        ((2, ('registers',)), (1, ('registers', 'shared memory')))
+        """
+        warps = -(-threads // 32)
+        per_warp = -(-registers * 32 // 256) * 256
+        allowed = {
+            "blocks": self.blocks_per_sm,
+            "threads": self.threads_per_sm // (warps * 32),
+            "registers": self.registers_per_sm // max(1, per_warp * warps),
+            "shared memory": self.shared_per_sm // max(1, shared_bytes + self.shared_reserved),
+        }
+        least = min(allowed.values())
+        return least, tuple(name for name, blocks in allowed.items() if blocks == least)
+
+    def carveout(self, blocks: int, shared_bytes: int) -> int | None:
+        """Bytes of shared memory that an SM is set up with for ``blocks`` blocks of ``shared_bytes`` each, or None.
+
+        Shared memory and the L1 cache are parts of one memory, divided in one of a few ways (CUDA programming guide,
+        "Compute Capabilities"). None where there is not enough of it.
+
+        >>> from matmill.arch import get
+        >>> get("h200").carveout(1, 101_376), get("h200").carveout(1, 101_377), get("h200").carveout(3, 101_376)
+        (102400, 135168, None)
+        """
+        needed = blocks * (shared_bytes + self.shared_reserved)
+        ways = (kilobytes * _KIB for kilobytes in _CARVEOUTS)
+        return min((way for way in ways if needed <= way <= self.shared_per_sm), default=None)
+
+    def l1_bytes(self, carveout: int) -> int:
+        """Bytes of L1 cache beside that much shared memory: 28 KB beside the most there can be.
+
+        >>> from matmill.arch import get
+        >>> get("h200").l1_bytes(102_400), get("a100").l1_bytes(0)
+        (159744, 196608)
+        """
+        return self.shared_per_sm + _LEAST_L1 - carveout
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What ``matmill probe`` found on one GPU.
+
+    Latencies ``sigma_*`` in cycles of the SM's clock: of an addition, a multiplication and an FMA in float32 and of
+    an FMA in float64; of a load from memory beyond L2 (``sigma_g``), from L2, from L1 and
+    from shared memory (``sigma_s``). ``launch_seconds`` is the time from one kernel to the next where both do nothing,
+    ``enqueue_seconds`` what the host spends on a launch. Bandwidths in bytes/s, a copy's counting what is read and
+    what is written. Rates in FLOP/s, an FMA being two operations: ``fma_flops`` of independent chains,
+    ``fma_outer_flops`` of outer products as in a product's inner loop, both float32, ``fma64_flops`` float64,
+    ``matrix_flops`` of mma.sync by the type of A and B. ``clock_hz`` is the clock while the latencies were measured,
+    ``date`` in ISO 8601.
+    """
+
+    sigma_add: float
+    sigma_mul: float
+    sigma_fma: float
+    sigma_fma64: float
+    sigma_g: float
+    sigma_l2: float
+    sigma_l1: float
+    sigma_s: float
+    launch_seconds: float
+    enqueue_seconds: float
+    read_bytes_per_s: float
+    copy_bytes_per_s: float
+    write_bytes_per_s: float
+    l2_bytes_per_s: float
+    shared_bytes_per_s: float
+    fma_flops: float
+    fma_outer_flops: float
+    fma64_flops: float
+    clock_hz: float
+    date: str
+    driver: str
+    matrix_flops: Mapping[str, float] = field(default_factory=dict, hash=False)

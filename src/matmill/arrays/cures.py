@@ -1,0 +1,35 @@
+"""What to do with what is no array that matmill reads: by the library that it comes from."""
+
+from __future__ import annotations
+
+#: The first part of a class's module, and how its values become an array; ``{}`` is the argument's name. Tables and
+#: labelled arrays are not taken as they are: their labels would be lost without a word.
+_CURES = {
+    "scipy": "{}.toarray()",
+    "cupyx": "{}.toarray()",
+    "sparse": "{}.todense()",
+    "dask": "{}.compute()",
+    "pandas": "{}.to_numpy()",
+    "polars": "{}.to_numpy()",
+    "pyarrow": "{}.to_numpy()",
+    "xarray": "{}.to_numpy()",
+    "modin": "{}.to_numpy()",
+    "cudf": "{}.to_cupy()",
+    "h5py": "{}[...]",
+    "zarr": "{}[...]",
+}
+
+
+def cure(x: object, argument: str) -> str:
+    """The advice for an argument that is no array.
+
+    >>> cure([1.0, 2.0], "a")
+    "Convert it first: numpy.asarray(a, dtype='float32')."
+    """
+    modules = (base.__module__.partition(".")[0] for base in type(x).__mro__)
+    found = next((_CURES[module] for module in modules if module in _CURES), None)
+    if found is not None:
+        return f"Pass {found.format(argument)}."
+    if x is None:
+        return "Pass an array."
+    return f"Convert it first: numpy.asarray({argument}, dtype='float32')."

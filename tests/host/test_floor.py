@@ -1,0 +1,80 @@
+"""The least time is a bound: below every prediction, and below every time that anybody has measured and recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from matmill.analysis.floor import floor
+from matmill.arch import ARCHES, get
+from matmill.bench.ladder.ladders import LADDERS
+from matmill.choose import choose
+from matmill.config import Config
+from matmill.dtypes import ALL, BF16, F16, F32, F64
+from matmill.errors import IllegalConfigError
+from matmill.problem import Geam, Gemm
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+#: Of a configuration that splits float32 elements for the tensor cores: what the fastest long products do.
+SPLIT = (Config.of(MMA=1),)
+TYPES = {"fp32": F32, "fp64": F64, "bf16": BF16, "fp16": F16}
+PROBLEMS = [
+    *(Gemm(n, n, n, dtype) for n in (64, 1000, 4096, 16384) for dtype in ALL.values()),
+    *(Gemm(5, 5, 30_000_000, dtype) for dtype in ALL.values()),
+    *(Gemm(100_000, 16, 64, dtype) for dtype in ALL.values()),
+    Gemm(8192, 8192, 32, BF16),
+    Gemm(1, 4096, 4096, F16),
+    Gemm(17, 17, 17, F32, batch=20_000),
+    Gemm(4096, 4096, 4096, F32, precision="tf32"),
+    Gemm(3, 3, 10_000_000, F32, gram=True, a_strides=(10_000_000, 1)),
+]
+
+
+@pytest.mark.parametrize("name", [name for name, arch in ARCHES.items() if arch.compiles])
+def test_no_prediction_is_below_it(name: str) -> None:
+    arch, taken = get(name), 0
+    for problem in PROBLEMS:
+        try:
+            choice = choose(problem, arch)
+        except IllegalConfigError:
+            continue
+        taken += 1
+        assert floor(problem, arch, (choice.kernel.config,)).seconds <= choice.predicted_seconds, problem
+    assert taken > len(PROBLEMS) // 2
+
+
+def ladders() -> Iterator[tuple[str, Gemm | Geam, float]]:
+    """Every time in the records of ladders, rungs and libraries alike."""
+    for path in sorted(RESULTS.glob("*_h200_*.json")):
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or "ladder" not in record:
+            continue
+        subject = LADDERS[record["ladder"]].subject
+        for row in (*record["rows"], *record["baselines"]):
+            if row["seconds"] and not row.get("phases"):
+                yield f"{path.name}: {row}", subject.problem(row.get("problem") or record["problem"]), row["seconds"]
+
+
+def products() -> Iterator[tuple[str, Gemm | Geam, float]]:
+    """Every time in the records of products of every shape, and of random ones."""
+    files = [path for name in ("shapes", "thin", "short_k") for path in RESULTS.glob(f"{name}_h200.json")]
+    for path in files:
+        name = path.stem
+        for one in json.loads(path.read_text(encoding="utf-8"))["records"]:
+            problem = Gemm(one["m"], one["n"], one["k"], ALL[one["dtype"]], batch=one["batch"])
+            times = {said: seconds for said, seconds in one["seconds"].items() if said != "moving the bytes"}
+            yield from ((f"{name}: {said}", problem, seconds) for said, seconds in times.items() if seconds)
+    for one in json.loads((RESULTS / "matmul_random_h200.json").read_text(encoding="utf-8"))["products"]:
+        problem = Gemm(one["m"], one["n"], one["k"], TYPES[one["dt"]], batch=one["b"])
+        yield from ((f"random: {one}", problem, one[key] * 1e-6) for key in ("us", "torch"))
+
+
+def test_no_measured_time_is_below_it() -> None:
+    timed = [*ladders(), *products()]
+    assert len(timed) > 1000
+    below = [said for said, problem, seconds in timed if seconds < floor(problem, get("h200"), SPLIT).seconds]
+    assert below == []
