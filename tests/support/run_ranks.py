@@ -1,7 +1,7 @@
 """Run the cases of groups and DTensors on several ranks: ``PYTHONPATH=src:tests python tests/support/run_ranks.py``.
 
 Prints a row for each case that failed, and writes all rows as JSON. A rank that ends in mid-run has a group of its own,
-after all other cases. ``tests/distributed`` and ``benchmarks/distributed.py`` start it.
+after all other cases. ``tests/distributed`` and ``benchmarks/ranks.py`` start it.
 """
 
 from __future__ import annotations

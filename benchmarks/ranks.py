@@ -1,9 +1,9 @@
 """Check and time inner, gram and sharded products on several ranks: NCCL on as many GPUs, or gloo on the CPU.
 
-    PYTHONPATH=src python benchmarks/distributed.py --ranks 2 --out benchmarks/results/distributed_h200x2.json
+    PYTHONPATH=src python benchmarks/ranks.py --ranks 2 --out benchmarks/results/distributed_h200x2.json
 
 First the cases of ``tests/distributed`` run on all ranks, a rank that ends in mid-run among them. Then the tasks of
-``lab/distributed.py`` are timed: weak scaling of inner and gram, strong scaling beside torch.mm and all_reduce and
+``lab/ranks.py`` are timed: weak scaling of inner and gram, strong scaling beside torch.mm and all_reduce and
 beside an all_gather, all_reduce alone, column- and row-parallel products beside torch's own on DTensors, and the
 overlap of an all_reduce with the next product. The record is written after each; no task is begun after ``--seconds``,
 and the same command goes on where it stopped. Exits with 1 where a result is wrong. Without GPUs, sizes are tiny.
@@ -123,7 +123,7 @@ def _rank(args: argparse.Namespace) -> int:
     warnings.filterwarnings(
         "ignore", message=".*all_gather_into_tensor", category=FutureWarning
     )  # torch 2.11 has no other
-    from lab.distributed import Ranks, tasks  # noqa: PLC0415 — see above
+    from lab.ranks import Ranks, tasks  # noqa: PLC0415 — see above
     from matmill.bench.environment import describe  # noqa: PLC0415 — see above
 
     started = time.monotonic()

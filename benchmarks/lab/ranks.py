@@ -1,4 +1,4 @@
-"""What ``benchmarks/distributed.py`` times on the ranks of one process group, and how.
+"""What ``benchmarks/ranks.py`` times on the ranks of one process group, and how.
 
 A task has a name, competitors to time and facts that its row records beside their times. All ranks make the same tasks
 in the same order. On GPUs each run begins on all ranks at once and with a cold L2; its time is the slowest rank's. On
