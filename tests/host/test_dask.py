@@ -109,7 +109,7 @@ def test_files_are_read_in_blocks_and_may_not_shrink(tmp_path: Path) -> None:
         md.from_npy(file)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """Two worker processes on this machine."""
     with (
@@ -137,3 +137,14 @@ def test_a_killed_worker_changes_no_bit(client: Any, tmp_path: Path) -> None:
     result = md.gram(rows.map_blocks(deadly, dtype=rows.dtype)).compute()
     assert int(mark.read_text(encoding="utf-8")) in before
     assert np.array_equal(result.view(np.int32), undisturbed.view(np.int32))
+
+
+def test_the_example_finds_what_its_file_was_made_of(client: Any, tmp_path: Path) -> None:
+    example: Any = import_module("rows_on_disk")
+    file = tmp_path / "rows.npy"
+    example.write(file, 50_000)
+    rows, shift, gram = example.gram_of(file, client)
+    covariance, means = example.moments(gram, rows, shift)
+    x = np.load(file).astype(np.float64)
+    assert np.allclose(means, x.mean(axis=0), atol=1e-5)
+    assert np.allclose(covariance, np.cov(x.T), rtol=1e-4, atol=1e-4)

@@ -63,6 +63,7 @@ def inner_sharded_in_k(ranks: Ranks) -> None:
     partial = mt.inner(at.put(e, Shard(1)), at.put(f, Shard(0)))
     _close(mt.inner(partial, at.put(g, R)), e @ f @ g, P)
     _close(torch.ops.matmill.inner(at.put(e, Shard(1)), at.put(f, Shard(0))), e @ f, P)
+    _close(mt.gram(at.put(f, Shard(0))), f.mT @ f, P)
 
 
 def column_and_row_parallel(ranks: Ranks) -> None:

@@ -84,6 +84,14 @@ def grams(ranks: Ranks) -> None:
             assert check(host(added), np.ascontiguousarray(x.T), x, c, alpha=0.5, beta=1.0), (dtype, k, n)
 
 
+def grams_of_one(ranks: Ranks) -> None:
+    """Without a group a Gram matrix has derivatives."""
+    x = ranks.tensor(_numbers(1, 8, 3, dtype="float64")).requires_grad_()
+    mt.gram(x).sum().backward()
+    assert torch.allclose(x.grad, 2 * x.detach().sum(1, keepdim=True).expand(8, 3))
+    assert torch.allclose(mt.gram(x).detach(), mt.gram(x.detach()))
+
+
 def numbers_that_are_not_finite(ranks: Ranks) -> None:
     """NaN and infinities on one rank reach the rows and columns that they belong to, on all ranks."""
     e, f = _numbers(1, 4, 40), _numbers(2, 40, 4)
@@ -185,6 +193,7 @@ CASES = (
     inner_of_all_types,
     scalars_and_c,
     grams,
+    grams_of_one,
     numbers_that_are_not_finite,
     several_in_flight,
     groups_of_two,

@@ -20,8 +20,8 @@ from __future__ import annotations
 import sys
 
 from matmill.torch.dispatch import register
-from matmill.torch.functions import inner, linear, matmul, transpose, transpose_add
-from matmill.torch.groups import Pending, gram
+from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
+from matmill.torch.groups import Pending
 
 __all__ = ["Pending", "gram", "inner", "linear", "matmul", "transpose", "transpose_add"]
 

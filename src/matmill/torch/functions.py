@@ -22,6 +22,7 @@ from matmill.errors import ShapeError
 from matmill.torch import gradients, groups
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
+from matmill.torch.states import differentiated
 
 # The state of torch that decides between kernel and dispatcher; asking takes 0.2 µs. torch has no public names for it.
 _C = torch._C  # noqa: SLF001 — see above
@@ -126,6 +127,32 @@ def inner(
         return ops.inner(e, f, out=out)
     _INNER_OUT(e, f, out=out)
     return out
+
+
+def gram(
+    x: Any,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any:
+    """``alpha * (x.mT @ x)``, or ``+ beta * c``: the Gram matrix of the columns of ``x``, (k, n), whose rows are many.
+
+    With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
+    n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
+    sent. Everything else is as in :func:`inner`. Of ``x`` alone it is differentiable, and takes DTensors.
+
+    >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[10., 14.],
+            [14., 20.]])
+    """
+    alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
+    if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
+        return matmul(x.mT, x)
+    return groups.gram(x, c=c, alpha=alpha, beta=beta, out=out, group=group, async_op=async_op)
 
 
 def matmul(

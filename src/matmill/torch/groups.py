@@ -94,16 +94,7 @@ def gram(
     group: Any = None,
     async_op: bool = False,
 ) -> Any:
-    """``alpha * (x.mT @ x)``, or ``+ beta * c``, for rows of ``x`` that are distributed over the ranks of ``group``.
-
-    ``x`` is (k, n): this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n, n) is
-    the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is sent.
-    Everything else is as in :func:`matmill.torch.inner`.
-
-    >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    tensor([[10., 14.],
-            [14., 20.]])
-    """
+    """What :func:`matmill.torch.gram` does with tensors that are plain ones."""
     _check_matrix("x", x, "(k, n): rows of observations")
     n = x.shape[1]
     return _Sums("gram", (x.mT, x), (n, n), c, alpha, beta, out, group).over_ranks(async_op=async_op, triangle=True)
