@@ -26,6 +26,7 @@ all_reduce first and rounds once: its result is replicated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -156,7 +157,9 @@ def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
             )
     shapes = tuple(tuple(x.shape) for x in operands)
     placed = zip(*(x.placements for x in operands), strict=True)
-    return [_placed(name, shapes, one, epilogue=epilogue) for one in placed]
+    # Compilers see through a cache, and warn of it.
+    decide = _placed if torch.compiler.is_compiling() else _known
+    return [decide(name, shapes, one, epilogue=epilogue) for one in placed]
 
 
 def _placed(name: str, shapes: tuple[Sequence[int], ...], given: tuple[Any, ...], *, epilogue: bool) -> Any:
@@ -169,6 +172,9 @@ def _placed(name: str, shapes: tuple[Sequence[int], ...], given: tuple[Any, ...]
         if all(want == has or (has == _R and want.is_shard()) for want, has in zip(wanted, given, strict=True)):
             return result
     raise _refused(name, given, [wanted for _, wanted in rules])
+
+
+_known = lru_cache(maxsize=1024)(_placed)
 
 
 def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) -> ArgumentError:

@@ -119,7 +119,7 @@ def inner(
             [1000., 1000.]])
     """
     if group is not None or async_op or c is not None or beta is not None or alpha != 1:
-        return groups.inner(e, f, c=c, alpha=alpha, beta=beta, out=out, group=group, async_op=async_op)
+        return groups.inner(e, f, groups.Asked(c, alpha, beta, out, group, async_op))
     direct = not is_compiling() and _plain(e, f)
     if out is None:
         return (ops if direct else _routed(e, f)).inner(e, f)
@@ -152,7 +152,7 @@ def gram(
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
     if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
         return matmul(x.mT, x)
-    return groups.gram(x, c=c, alpha=alpha, beta=beta, out=out, group=group, async_op=async_op)
+    return groups.gram(x, groups.Asked(c, alpha, beta, out, group, async_op))
 
 
 def matmul(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -58,18 +58,19 @@ class Pending:
         return self._result
 
 
-def inner(
-    e: Any,
-    f: Any,
-    *,
-    c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
-    out: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    """What :func:`matmill.torch.inner` does where one of these keywords is given; ``group=None`` is a group of one."""
+class Asked(NamedTuple):
+    """What a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram` asks for beside its operands."""
+
+    c: Any
+    alpha: float
+    beta: float | None
+    out: Any
+    group: Any
+    async_op: bool
+
+
+def inner(e: Any, f: Any, asked: Asked) -> Any:
+    """``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded; without a group, of one."""
     for name, x, extents in (("e", e, "m, k"), ("f", f, "k, n")):
         _check_matrix(name, x, f"({extents})")
     if e.shape[1] != f.shape[0]:
@@ -80,43 +81,23 @@ def inner(
             fix="Split e's columns and f's rows over the ranks at the same k.",
         )
     # Where f is e's transpose here, it may not be so on another rank, which would then send something else.
-    sums = _Sums("inner", (e, f), (e.shape[0], f.shape[1]), c, alpha, beta, out, group)
-    return sums.over_ranks(async_op=async_op, triangle=False)
+    return _Sums(("e", "f"), (e, f), asked).over_ranks(triangle=False)
 
 
-def gram(
-    x: Any,
-    *,
-    c: Any = None,
-    alpha: float = 1.0,
-    beta: float | None = None,
-    out: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-) -> Any:
-    """What :func:`matmill.torch.gram` does with tensors that are plain ones."""
+def gram(x: Any, asked: Asked) -> Any:
+    """``x.mT @ x``, likewise; ranks send the lower triangle alone."""
     _check_matrix("x", x, "(k, n): rows of observations")
-    n = x.shape[1]
-    return _Sums("gram", (x.mT, x), (n, n), c, alpha, beta, out, group).over_ranks(async_op=async_op, triangle=True)
+    return _Sums(("x", "x"), (x.mT, x), asked).over_ranks(triangle=True)
 
 
 class _Sums:
     """One product: its operands on this rank, and what becomes of the sums of all ranks."""
 
-    def __init__(  # noqa: PLR0917 — the arguments of the two functions above, in their order
-        self,
-        name: str,
-        operands: tuple[Any, Any],
-        shape: tuple[int, int],
-        c: Any,
-        alpha: float,
-        beta: float | None,
-        out: Any,
-        group: Any,
-    ) -> None:
-        first = operands[0]
-        dtype = named(str(first.dtype).removeprefix("torch."), "x" if name == "gram" else "e", ALL)
-        if (c is None) != (beta is None):
+    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], asked: Asked) -> None:
+        first, second = operands
+        c, alpha, beta, out, group, self._async_op = asked
+        dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL)
+        if (c is None and beta) or (c is not None and beta is None):
             given, lacking = ("beta", "c") if c is None else ("c", "beta")
             raise ArgumentError(
                 argument=given,
@@ -124,12 +105,12 @@ class _Sums:
                 wanted="c together with beta",
                 fix=f"Pass {lacking}, too.",
             )
-        for called, x in (*zip(("e", "f"), operands, strict=True), ("c", c), ("out", out)):
-            _check_plain(name, called if name == "inner" or called in {"c", "out"} else "x", x)
+        self._shape = (first.shape[0], second.shape[1])
+        for called, x in (*zip(names, operands, strict=True), ("c", c), ("out", out)):
+            _check_plain(called, x)
         for called, x in (("c", c), ("out", out)):
-            _check_like(called, x, first, shape)
+            _check_like(called, x, first, self._shape)
         self._operands = operands
-        self._shape = shape
         self._type = first.dtype
         self._accumulator = dtype.accumulator
         self._c = c
@@ -138,7 +119,7 @@ class _Sums:
         self._out = out
         self._group = _checked_group(group)
 
-    def over_ranks(self, *, async_op: bool, triangle: bool) -> Any:
+    def over_ranks(self, *, triangle: bool) -> Any:
         """The result, or what waits for it; of a symmetric product only a triangle need be sent."""
         if self._alpha == 0:  # as in BLAS, the operands are not read, and there is nothing to add
             total, work = self._operands[0].new_zeros(self._shape, dtype=self._wide()), None
@@ -156,7 +137,7 @@ class _Sums:
             return self._finished(whole)
 
         pending = Pending(work, self._failed, finish)
-        return pending if async_op else pending.wait()
+        return pending if self._async_op else pending.wait()
 
     def _wide(self) -> Any:
         return getattr(torch, self._accumulator.name)
@@ -230,7 +211,7 @@ def _check_matrix(name: str, x: Any, extents: str) -> None:
         )
 
 
-def _check_plain(name: str, argument: str, x: Any) -> None:
+def _check_plain(argument: str, x: Any) -> None:
     """Refuses what a group cannot sum: tensors that are distributed already, and recorded derivatives."""
     if x is None:
         return
@@ -245,9 +226,9 @@ def _check_plain(name: str, argument: str, x: Any) -> None:
         raise ArgumentError(
             argument=argument,
             got="a tensor of which a derivative is recorded",
-            wanted=f"tensors without derivatives, where {name} sums over ranks, scales or adds",
-            fix=f"Distribute DTensors and call matmill.torch.{'matmul' if name == 'gram' else name} without group=, "
-            "which is differentiable, or call it inside torch.no_grad().",
+            wanted="tensors without derivatives, where inner or gram sums over ranks, scales or adds",
+            fix="Distribute DTensors and call it without group=, which is differentiable, or call it inside "
+            "torch.no_grad().",
         )
 
 
