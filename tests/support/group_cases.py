@@ -181,7 +181,7 @@ def a_rank_that_ends(ranks: Ranks) -> None:
     """The others get an error that names the group, within its timeout."""
     x = ranks.tensor(_numbers(1, 10, 3))
     if ranks.backend == "nccl":  # else the host does not wait, and torch's watchdog ends the process
-        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+        os.environ |= {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
     group = dist.new_group(timeout=timedelta(seconds=SHORT_TIMEOUT_S))
     mt.gram(x, group=group)
     if ranks.rank == ranks.world - 1:
