@@ -1,6 +1,7 @@
 # make run    sets up .venv and runs the SGEMM ladder in the emulator
 # make test   sets up the same and runs the tests
 # make torch  adds torch to the set-up, so that make test runs torch's tests too
+# make dask   adds Dask, likewise
 # make check  linter, formatter, type checker
 # make docs   writes the generated pages anew
 # make golden runs the tests and writes anew what registers and spills of kernels are known from
@@ -10,10 +11,11 @@ VENV := .venv
 READY := $(VENV)/.ready
 # The release that the operators for torch are tested with.
 TORCH ?= torch==2.13.0
+DASK ?= dask[array,distributed]>=2025.1
 # Bytecode is made of what is imported, not of everything that is installed.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test torch check docs golden clean
+.PHONY: run test torch dask check docs golden clean
 
 run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
@@ -23,6 +25,9 @@ test: $(READY)
 
 torch: $(READY)
 	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) '$(TORCH)'
+
+dask: $(READY)
+	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) '$(DASK)'
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .

@@ -18,6 +18,10 @@ from support import compiled
 
 # Files that import a library which is optional and not installed.
 collect_ignore = [] if find_spec("torch") else ["src/matmill/torch"]
+collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
+# Files that import torch.distributed.tensor, which takes seconds, and have no doctests: ranks of tests import them.
+collect_ignore += ["src/matmill/torch/dtensor.py", "benchmarks/lab/ranks.py"]
+collect_ignore += [f"tests/support/{name}.py" for name in ("ranks", "run_ranks", "group_cases", "dtensor_cases")]
 
 _GOLDEN = pytest.StashKey[compiled.Golden]()
 _FOLDER = pytest.StashKey[Path]()

@@ -74,6 +74,10 @@ class LaunchError(MatmillError, RuntimeError):
     """A kernel that could not be launched, or that failed while running."""
 
 
+class CollectiveError(MatmillError, RuntimeError):
+    """A sum over the ranks of a process group that failed: a rank ended, or did not take part within the timeout."""
+
+
 class TruncatedFileError(MatmillError, OSError):
     """A file behind an array that has become shorter than the array."""
 

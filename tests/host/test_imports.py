@@ -28,7 +28,7 @@ LAYERS = (
     ("plan", "streaming"),
     ("dispatch",),
     ("ops",),
-    ("torch",),
+    ("torch", "dask"),
     ("bench",),
     ("cli",),
 )
@@ -40,7 +40,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 CUDA = {"jit.compile", "runtime.gpu"}
 #: Array libraries that no module imports by a statement but the package of the same name, which is for their users
 #: alone; the baselines load theirs by name when asked to.
-LIBRARIES = {"torch", "cupy", "jax"}
+LIBRARIES = {"torch", "cupy", "jax", "dask"}
 
 
 def _imports(path: Path) -> set[str]:
@@ -79,7 +79,7 @@ def test_lower_never_imports_higher(path: Path) -> None:
             if (ROOT / part).exists() or (ROOT / f"{part}.py").exists():
                 assert part in RANK, f"{MODULES[path]} imports {name}"
                 assert RANK[part] <= RANK[own], f"{MODULES[path]} imports {name}, which is above it"
-                assert part != "torch" or own == "torch", f"{MODULES[path]} imports {name}, which needs torch"
+                assert part not in LIBRARIES or own == part, f"{MODULES[path]} imports {name}, which needs {part}"
 
 
 def test_the_page_of_the_architecture_has_these_layers() -> None:
@@ -158,7 +158,7 @@ def test_headers_never_include_kernels() -> None:
 _PROBE = """
 import sys
 {body}
-heavy = sorted(m for m in sys.modules if m.split(".")[0] in {{"cuda", "torch", "cupy", "jax", "numba"}})
+heavy = sorted(m for m in sys.modules if m.split(".")[0] in {{"cuda", "torch", "cupy", "jax", "dask", "numba"}})
 print(",".join(heavy), "numpy" in sys.modules)
 """
 

@@ -1,4 +1,4 @@
-"""The examples of docs/torch.md run; they stand apart from the other pages' because they need torch."""
+"""The examples of docs/torch.md and docs/distributed.md run; they stand apart because they need torch, or Dask."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import pytest
 
 pytest.importorskip("torch")
 
-BLOCKS = re.findall(
-    r"^```py\n(.*?)^```",
-    (Path(__file__).parents[2] / "docs" / "torch.md").read_text(encoding="utf-8"),
-    re.MULTILINE | re.DOTALL,
-)
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCKS = [
+    pytest.param(page, block, id=f"{page}{number}")
+    for page in ("torch", "distributed")
+    for number, block in enumerate(
+        re.findall(r"^```py\n(.*?)^```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    )
+]
 
 
-def test_the_page_has_examples() -> None:
-    assert len(BLOCKS) >= 4
+def test_the_pages_have_examples() -> None:
+    assert len(BLOCKS) >= 6
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=[f"block{number}" for number in range(len(BLOCKS))])
-def test_examples_run(block: str) -> None:
-    exec(compile(block, "docs/torch.md", "exec"), {})  # noqa: S102 — code of our own page
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_examples_run(page: str, block: str) -> None:
+    if "matmill.dask" in block:
+        pytest.importorskip("dask", reason="matmill[dask] is not installed")
+    exec(compile(block, f"docs/{page}.md", "exec"), {})  # noqa: S102 — code of our own page

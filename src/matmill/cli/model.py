@@ -1,7 +1,7 @@
 """``matmill model``: what a cost model predicts for every launch it may choose, and which one it takes.
 
-``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one that production products are chosen by.
-Neither needs a GPU.
+``phvm`` is the paper's model of its inner-product kernel, ``gemm`` the one that production products are chosen by,
+``scale`` (:mod:`matmill.cli.model_scale`) that of a product on many GPUs. None needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from matmill.bench.plots.gemm_model import draw as draw_tiles
 from matmill.bench.plots.phvm import Curve, draw_curve, read_measured
 from matmill.choose import choose_from
 from matmill.cli.console import answer, table
+from matmill.cli.model_scale import add_scale, run_scale
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.cost import gemm as gemm_cost
 from matmill.cost import phvm as phvm_cost
@@ -49,11 +50,12 @@ def add_parser(subparsers: Subparsers) -> None:
     models = parser.add_subparsers(dest="model", metavar="MODEL", required=True)
     _add_phvm(models)
     _add_gemm(models)
+    add_scale(models)
 
 
 def run(args: argparse.Namespace) -> int:
     """Shows the model that the arguments name."""
-    return _run_phvm(args) if args.model == "phvm" else _run_gemm(args)
+    return {"phvm": _run_phvm, "gemm": _run_gemm, "scale": run_scale}[args.model](args)
 
 
 def _add_phvm(models: Subparsers) -> None:

@@ -2,7 +2,9 @@
 
 Importing this module imports torch and defines ``torch.ops.matmill.transpose_add``, ``transpose``, ``inner`` and
 ``matmul``, each with an ``out`` overload. The functions of the same names here take less of the host's time;
-:func:`linear` is ``matmul`` in the layout of ``torch.nn.Linear``.
+:func:`linear` is ``matmul`` in the layout of ``torch.nn.Linear``. With ``group=``, :func:`inner` and :func:`gram` sum
+over the ranks of a process group. DTensors are taken too: their rules are registered where ``torch.distributed.tensor``
+has been imported before this module, by the first function here that meets one, or by ``import matmill.torch.dtensor``.
 
 >>> import torch
 >>> import matmill.torch
@@ -15,9 +17,14 @@ tensor([[4., 4., 4.],
 
 from __future__ import annotations
 
-from matmill.torch.dispatch import register
-from matmill.torch.functions import inner, linear, matmul, transpose, transpose_add
+import sys
 
-__all__ = ["inner", "linear", "matmul", "transpose", "transpose_add"]
+from matmill.torch.dispatch import register
+from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
+from matmill.torch.groups import Pending
+
+__all__ = ["Pending", "gram", "inner", "linear", "matmul", "transpose", "transpose_add"]
 
 register()
+if "torch.distributed.tensor" in sys.modules:
+    import matmill.torch.dtensor  # noqa: F401 — registers the rules

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from matmill import ops
 from matmill.arrays import inspect, will_write
@@ -17,6 +16,7 @@ from matmill.errors import ArgumentError
 from matmill.torch import gradients, host
 from matmill.torch.checks import check_fake, check_host
 from matmill.torch.schemas import FUNCTIONAL, LIBRARY, NAMES, OUT
+from matmill.torch.states import differentiated
 
 #: For each operator: what computes it on a GPU, on the CPU, and what differentiates it.
 _ON_GPU: dict[str, Callable[..., Any]] = {
@@ -39,17 +39,6 @@ _FUNCTIONS: dict[str, Any] = {
 }
 #: Kinds of tensors that torch dispatches apart. None is taken: the checks of strided ones say why.
 _LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
-
-
-def differentiated(*tensors: Any) -> bool:
-    """Whether a derivative of these tensors is being recorded, backwards or forwards."""
-    given = [x for x in tensors if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        return True
-    # A module variable of torch's: -1 outside every `dual_level`.
-    if forward_ad._current_level < 0:  # noqa: SLF001 — there is no public way to ask
-        return False
-    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
 
 
 def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:

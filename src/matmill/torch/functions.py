@@ -19,9 +19,10 @@ from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import scalar
 from matmill.dtypes import ELEMENTWISE, result_type
 from matmill.errors import DTypeError, ShapeError, by_copy
-from matmill.torch import gradients
+from matmill.torch import gradients, groups
 from matmill.torch.checks import SYMBOLS
 from matmill.torch.schemas import OUT
+from matmill.torch.states import differentiated
 
 # The state of torch that decides between kernel and dispatcher; asking takes 0.2 µs. torch has no public names for it.
 _C = torch._C  # noqa: SLF001 — see above
@@ -61,7 +62,7 @@ def transpose_add(x: Any, y: Any, *, alpha: float = 1.0, beta: float = 1.0, out:
         _check_tensors(x=x, y=y, **({} if out is None else {"out": out}))
         alpha, beta = _factor(alpha, "alpha", x), _factor(beta, "beta", x)
     if out is None:
-        return (ops if direct else gradients).transpose_add(x, y, alpha=alpha, beta=beta)
+        return (ops if direct else _routed(x, y)).transpose_add(x, y, alpha=alpha, beta=beta)
     if direct:
         return ops.transpose_add(x, y, alpha=alpha, beta=beta, out=out)
     _TRANSPOSE_ADD_OUT(x, y, alpha=alpha, beta=beta, out=out)
@@ -80,33 +81,83 @@ def transpose(x: Any, *, out: Any = None) -> Any:
     if not direct:
         _check_tensors(x=x, **({} if out is None else {"out": out}))
     if out is None:
-        return (ops if direct else gradients).transpose(x)
+        return (ops if direct else _routed(x)).transpose(x)
     if direct and _plain(out, out):
         return ops.transpose(x, out=out)
     _TRANSPOSE_OUT(x, out=out)
     return out
 
 
-def inner(e: Any, f: Any, *, out: Any = None) -> Any:
+def inner(
+    e: Any,
+    f: Any,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any:
     """``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
     Elements are float32, float64, float16 or bfloat16; those of 16 bits are summed in float32 and rounded once.
     Differentiable as :func:`transpose_add` is. Raises what :func:`matmill.inner` raises.
+
+    With ``group``, a ``torch.distributed.ProcessGroup`` or a ``DeviceMesh`` of one dimension, ``e`` and ``f`` are this
+    rank's columns and rows of k: any number of them, also 0, and m and n of any size, which all ranks have in common.
+    Every rank gets ``alpha * (E @ F)``, or that ``+ beta * c``, of the whole k: sums are added over the ranks in their
+    own type by the group's ``all_reduce``, then scaled and rounded once. ``c``, ``alpha`` and ``beta`` mean what they
+    do in :func:`matmill.inner`, must be the same on every rank, and may be given without a group. A fixed number of
+    ranks gives the same bits in every run, as far as the group's backend adds in a fixed order.
+
+    ``async_op=True`` returns a :class:`~matmill.torch.groups.Pending`, whose ``wait()`` gives the result. With any of
+    these keywords no derivative is recorded: such tensors are an :class:`~matmill.errors.ArgumentError`, and DTensors
+    without ``group`` take them. A rank that ends, or takes no part within the group's timeout, is a
+    :class:`~matmill.errors.CollectiveError` on the others.
 
     >>> e = torch.ones(2, 1000)
     >>> inner(e, e.T)
     tensor([[1000., 1000.],
             [1000., 1000.]])
     """
+    if group is not None or async_op or c is not None or beta is not None or alpha != 1:
+        return groups.inner(e, f, groups.Asked(c, alpha, beta, out, group, async_op))
     direct = not is_compiling() and _plain(e, f)
     if not direct:
         _check_tensors(e=e, f=f, **({} if out is None else {"out": out}))
     if out is None:
-        return (ops if direct else gradients).inner(e, f)
+        return (ops if direct else _routed(e, f)).inner(e, f)
     if direct and _plain(out, out):
         return ops.inner(e, f, out=out)
     _INNER_OUT(e, f, out=out)
     return out
+
+
+def gram(
+    x: Any,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Any:
+    """``alpha * (x.mT @ x)``, or ``+ beta * c``: the Gram matrix of the columns of ``x``, (k, n), whose rows are many.
+
+    With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
+    n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
+    sent. Everything else is as in :func:`inner`. Of ``x`` alone it is differentiable, and takes DTensors.
+
+    >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[10., 14.],
+            [14., 20.]])
+    """
+    alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
+    if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
+        return matmul(x.mT, x)
+    return groups.gram(x, groups.Asked(c, alpha, beta, out, group, async_op))
 
 
 def matmul(
@@ -141,11 +192,11 @@ def matmul(
         if direct:
             return ops.matmul(a, b, bias=bias, **options, out=out)
         if out is None:
-            return gradients.matmul(a, b, bias, **options)
+            return _routed(a, b, bias).matmul(a, b, bias, **options)
         _MATMUL_OUT(a, b, bias, **options, out=out)
         return out
     if out is None:
-        return (ops if direct else gradients).matmul(a, b)
+        return (ops if direct else _routed(a, b)).matmul(a, b)
     if direct and _plain(out, out):
         return ops.matmul(a, b, out=out)
     _MATMUL_OUT(a, b, out=out)
@@ -207,6 +258,15 @@ def _check_tensors(**named: Any) -> None:
                     else f"Pass torch.as_tensor({argument}), or call matmill's function of the same name.",
                 ),
             )
+
+
+def _routed(*tensors: Any) -> Any:
+    """The module whose functions take these tensors; that of DTensors imports much, so only for those who have some."""
+    if any(type(x).__name__ == "DTensor" for x in tensors):
+        from matmill.torch import dtensor  # noqa: PLC0415 — see above
+
+        return dtensor
+    return gradients
 
 
 def _plain(x: Any, y: Any) -> bool:

@@ -1,0 +1,63 @@
+"""A product distributed over many GPUs: predicted times of its local product, its all_reduce and both, over GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
+from matmill.cost.scale import Limits, Scaled
+
+
+def draw(path: Path, title: str, curve: Sequence[Scaled], asked: Sequence[Scaled], limits: Limits) -> None:
+    """Draws ``curve`` into ``path``, whose suffix (.png, .svg) decides the format.
+
+    The numbers ``asked`` for are marked, with their efficiency, and so is the one with the least time.
+    """
+    # Imported here: matplotlib is optional, and slow to load. Figure, not pyplot: no window system is touched.
+    from matplotlib.figure import Figure  # noqa: PLC0415 — see above
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    gpus = [one.gpus for one in curve]
+    axes.plot(gpus, [1e3 * one.local for one in curve], color=BLUE, linestyle="--", label="local product")
+    several = [(one.gpus, one.reduction) for one in curve if one.reduction is not None]
+    axes.plot(
+        [count for count, _ in several],
+        [1e3 * made.seconds for _, made in several],
+        color=ORANGE,
+        linestyle=":",
+        label="all_reduce",
+    )
+    axes.plot(gpus, [1e3 * one.seconds for one in curve], color=VERMILLION, label="both")
+    axes.plot(
+        [one.gpus for one in asked],
+        [1e3 * one.seconds for one in asked],
+        color=VERMILLION,
+        marker="o",
+        linestyle="none",
+        label="asked for, with efficiency",
+    )
+    for one in asked:
+        axes.annotate(
+            f"{one.efficiency:.0%}", (one.gpus, 1e3 * one.seconds), (0, 8), textcoords="offset points", ha="center"
+        )
+    axes.axvline(limits.fastest, color="0.6", linewidth=0.8)
+    axes.annotate(
+        f"least time: {limits.fastest} GPUs",
+        (limits.fastest, axes.get_ylim()[1]),
+        (-4, -12),
+        textcoords="offset points",
+        ha="right",
+    )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(gpus, [str(count) for count in gpus], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("ms, predicted")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.88", linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=160)

@@ -1,0 +1,150 @@
+"""How long a product takes whose k is distributed over many GPUs: the local product, and an all_reduce of its sums.
+
+The all_reduce is NCCL's, by the model that NCCL itself chooses algorithm and protocol with (``src/graph/tuning.cc`` of
+NCCL 2.28 and later): of rings and trees, with the protocols LL, LL128 and Simple, the least ``latency + bytes / rate``.
+Within a node NVLink carries it, between nodes one network card a GPU. NVLink's in-switch sums (NVLS) are not counted:
+they gain nothing for sums as small as these. GPUs of a node that is not full count as a node of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, log2
+
+#: ``baseLatencies`` of ``tuning.cc``, in seconds: per protocol, what any all_reduce takes.
+_BASE = {
+    "tree": {"LL": 6.8e-6, "LL128": 14.0e-6, "Simple": 8.4e-6},
+    "ring": {"LL": 6.6e-6, "LL128": 14.0e-6, "Simple": 8.4e-6},
+}
+#: ``hwLatencies``, in seconds a step: over NVLink, and over the network.
+_NVLINK = {
+    "tree": {"LL": 0.6e-6, "LL128": 1.25e-6, "Simple": 4.0e-6},
+    "ring": {"LL": 0.6e-6, "LL128": 1.9e-6, "Simple": 3.4e-6},
+}
+_NETWORK = {
+    "tree": {"LL": 5.0e-6, "LL128": 8.5e-6, "Simple": 14.0e-6},
+    "ring": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
+}
+#: ``llMaxBws``: what LL moves at best in one node of Hopper GPUs, in two nodes and in more (Intel's CPUs), in bytes/s.
+_LL_MOST = (141.0e9, 39.0e9, 20.4e9)
+#: Share of the links' rate that a protocol's data reach: LL sends 4 bytes of flags with 4 of data, LL128 8 with 120.
+_SHARES = {
+    "tree": {"LL": 0.92 / 3.8, "LL128": 0.92 * 7 / 9, "Simple": 0.92},
+    "ring": {"LL": 0.5, "LL128": 0.92, "Simple": 1.0},
+}
+#: The efficiency that more GPUs must keep to be worth their price.
+_WORTH = 0.5
+
+
+@dataclass(frozen=True)
+class Links:
+    """What connects GPUs: rates in bytes per second and direction.
+
+    ``nvlink`` is of one GPU: 18 links of NVLink 4 with 20.6e9 each, as NCCL counts them (``SM90_NVLINK_BW`` in its
+    ``topo.h``; NVIDIA's data sheet has 25e9). ``network`` is of one GPU's card: 400 Gbit/s, as in NVIDIA's DGX H100
+    and H200 (eight ConnectX-7 a node).
+    """
+
+    node: int = 8
+    nvlink: float = 18 * 20.6e9
+    network: float = 50e9
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An all_reduce: the algorithm and protocol that NCCL would take, and the two terms of its time in seconds."""
+
+    algorithm: str
+    protocol: str
+    latency: float
+    transfer: float
+
+    @property
+    def seconds(self) -> float:
+        """Both terms."""
+        return self.latency + self.transfer
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A product on ``gpus`` GPUs: seconds of the local product of ``k`` terms and of the all_reduce, if there is one.
+
+    ``efficiency`` is the time of one GPU over that of all together.
+    """
+
+    gpus: int
+    k: int
+    local: float
+    reduction: Reduction | None
+    efficiency: float
+
+    @property
+    def seconds(self) -> float:
+        """Local product, then all_reduce: nothing overlaps."""
+        return self.local + (0.0 if self.reduction is None else self.reduction.seconds)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where more GPUs stop paying: the number with the least time, and the largest that is at least half efficient."""
+
+    fastest: int
+    half_efficient: int
+
+
+def all_reduce(nbytes: int, gpus: int, links: Links = Links()) -> Reduction:
+    """The fastest all_reduce of ``nbytes`` over 2 and more GPUs.
+
+    >>> all_reduce(1024, 8).protocol, all_reduce(1 << 30, 8).algorithm
+    ('LL', 'ring')
+    """
+    return min(
+        (_reduction(algorithm, protocol, nbytes, gpus, links) for algorithm in _BASE for protocol in _BASE[algorithm]),
+        key=lambda made: made.seconds,
+    )
+
+
+def _reduction(algorithm: str, protocol: str, nbytes: int, gpus: int, links: Links) -> Reduction:
+    nodes = ceil(gpus / links.node)
+    inside = ceil(gpus / nodes)
+    nvlink, network = _NVLINK[algorithm][protocol], _NETWORK[algorithm][protocol]
+    rate = links.nvlink if nodes == 1 else min(links.nvlink, inside * links.network) if inside > 1 else links.network
+    rate *= _SHARES[algorithm][protocol]
+    if protocol == "LL":
+        rate = min(rate, _LL_MOST[min(nodes, 3) - 1])
+    latency = _BASE[algorithm][protocol]
+    if algorithm == "ring":
+        steps, between = 2 * (gpus - 1), 2 * (nodes - 1) if nodes > 1 else 0
+        latency += (steps - between) * nvlink + between * network
+        rate *= gpus / steps
+    else:
+        latency += 2 * ((inside - 1) * nvlink + int(log2(nodes)) * network)
+        rate /= 2
+    return Reduction(algorithm, protocol, latency, nbytes / rate)
+
+
+def scaled(
+    local: Callable[[int], float],
+    k: int,
+    nbytes: int,
+    gpus: int,
+    links: Links = Links(),
+) -> Scaled:
+    """A product of ``k`` terms on ``gpus`` GPUs, where ``local`` predicts the seconds of so many terms on one."""
+    part = ceil(k / gpus)
+    reduction = all_reduce(nbytes, gpus, links) if gpus > 1 else None
+    made = Scaled(gpus, part, local(part), reduction, 1.0)
+    return Scaled(gpus, part, made.local, reduction, local(k) / (gpus * made.seconds))
+
+
+def limits(local: Callable[[int], float], k: int, nbytes: int, links: Links = Links()) -> Limits:
+    """Where more GPUs stop paying, of 1, 2, 4, ... up to a million."""
+    curve: list[Scaled] = []
+    for power in range(21):
+        curve.append(scaled(local, k, nbytes, 1 << power, links))
+        # From here on the time only grows.
+        if curve[-1].efficiency < _WORTH and curve[-1].seconds > min(one.seconds for one in curve):
+            break
+    fastest = min(curve, key=lambda one: one.seconds)
+    return Limits(fastest.gpus, max(one.gpus for one in curve if one.efficiency >= _WORTH))

@@ -1,0 +1,227 @@
+"""matmill's operators on DTensors: sharding rules for torch's dispatcher, and functions that check placements first.
+
+A rule says, for one dimension of a device mesh, which placements of the operands give which placement of the result
+without moving anything between ranks. ``P`` is a partial sum, ``R`` a replica, ``S(i)`` a shard of dimension i:
+
+| operator      | operands                                 | result                  |
+|---------------|------------------------------------------|-------------------------|
+| all           | all R                                    | R                       |
+| inner, matmul | a sharded in k, b sharded in k           | P, without an epilogue  |
+|               | one P, the other R                       | P, without an epilogue  |
+| matmul        | a sharded in rows, b R                   | sharded in rows         |
+|               | a R, b sharded in columns                | sharded in columns      |
+|               | both sharded in a batch dimension        | sharded in it           |
+| transpose     | S(-1), or S(-2), or P                    | S(-2), or S(-1), or P   |
+| transpose_add | x S(-1), y S(-2), or x S(-2), y S(-1)    | as y                    |
+|               | both P, or sharded in a batch dimension  | the same                |
+
+A bias is sharded where the rows or columns are that it is added to. Operands in other placements are refused, with the
+placements that work: redistributing operands may cost more than the product, so that is left to the caller. A replica
+becomes a shard without communication, and is taken for one.
+
+:func:`matmul` with a bias or an activation, of operands sharded in k, adds the partial sums in their own type by an
+all_reduce first and rounds once: its result is replicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.experimental import register_sharding
+
+from matmill.errors import ArgumentError
+from matmill.torch import gradients
+from matmill.torch.checks import check_fake
+from matmill.torch.host import along, finished
+from matmill.torch.schemas import FUNCTIONAL
+
+#: The result's placement and the operands', on one dimension of a mesh.
+Rule: TypeAlias = tuple[Any, tuple[Any, ...]]
+#: The rules of an operator for operands of these shapes, with or without an epilogue.
+Rules: TypeAlias = Callable[[tuple[Sequence[int], ...], bool], Iterator[Rule]]
+
+_R, _P = Replicate(), Partial()
+_NAMES = {"inner": ("e", "f"), "matmul": ("a", "b", "bias"), "transpose": ("x",), "transpose_add": ("x", "y")}
+#: Keywords that decide a result's placement or type, which torch must know to keep its answers apart.
+_DECISIVE = {"matmul": ["activation", "out_dtype", "precision"]}
+
+
+def inner(e: Any, f: Any) -> Any:
+    """:func:`matmill.torch.inner` of DTensors: sharded in k, the result is a partial sum, in the operands' type."""
+    _result(("inner", e, f))
+    return gradients.inner(e, f)
+
+
+def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
+    """:func:`matmill.torch.matmul` of DTensors."""
+    activation, out_dtype = options.get("activation"), options.get("out_dtype")
+    plain = bias is None and activation is None
+    if plain or not any(one.is_partial() for one in _result(("matmul", a, b))):
+        _result(("matmul", a, b) if bias is None else ("matmul", a, b, bias), epilogue=not plain)
+        return gradients.matmul(a, b, bias, **options)
+    if not torch.compiler.is_compiling():  # else torch finds what does not fit, and says so in its own words
+        check_fake("matmul", (a, b, bias), options)
+    sums = torch.float32 if a.dtype.itemsize < torch.float32.itemsize else a.dtype
+    total = gradients.matmul(a, b, out_dtype=sums, precision=options.get("precision"))
+    total = total.redistribute(placements=[_R if one.is_partial() else one for one in total.placements])
+    added = None if bias is None else along(bias, a.dim(), b.dim())
+    return finished(total, added, activation).to(out_dtype or a.dtype)
+
+
+def transpose(x: Any) -> Any:
+    """:func:`matmill.torch.transpose` of a DTensor: shardings of the last two dimensions are exchanged."""
+    _result(("transpose", x))
+    return gradients.transpose(x)
+
+
+def transpose_add(x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> Any:
+    """:func:`matmill.torch.transpose_add` of DTensors, the last two dimensions of ``x`` sharded as the others of y."""
+    _result(("transpose_add", x, y))
+    return gradients.transpose_add(x, y, alpha=alpha, beta=beta)
+
+
+def _product_rules(shapes: tuple[Sequence[int], ...], epilogue: bool) -> Iterator[Rule]:  # noqa: FBT001 — see Rules
+    a, b = (len(shape) for shape in shapes[:2])
+    batch = max(a - 2, b - 2, 0)
+    yield from _batch_rules(shapes, batch)
+    rows, columns = a > 1, b > 1
+    bias = shapes[2:]
+    if rows:
+        yield Shard(batch), (Shard(a - 2), _R, *(_along(x, b, rows=True) for x in bias))
+    if columns:
+        yield Shard(batch + rows), (_R, Shard(b - 1), *(_along(x, b, rows=False) for x in bias))
+    if not epilogue and not bias:
+        yield from _sum_rules(shapes, epilogue)
+
+
+def _sum_rules(shapes: tuple[Sequence[int], ...], _epilogue: bool) -> Iterator[Rule]:  # noqa: FBT001 — see Rules
+    a, b = (len(shape) for shape in shapes[:2])
+    yield _P, (Shard(a - 1), Shard(max(b - 2, 0)))
+    yield _P, (_P, _R)
+    yield _P, (_R, _P)
+
+
+def _transpose_rules(shapes: tuple[Sequence[int], ...], _epilogue: bool) -> Iterator[Rule]:  # noqa: FBT001 — see Rules
+    ranks = [len(shape) for shape in shapes]
+    rank = max(ranks)
+    yield from _batch_rules(shapes, rank - 2)
+    # Of x and of y, counted from the end: what is a row of one is a column of the other and of the result.
+    for of_x, others in ((1, 2), (2, 1)):
+        yield Shard(rank - others), (Shard(ranks[0] - of_x), *(Shard(one - others) for one in ranks[1:]))
+    yield _P, (_P,) * len(shapes)
+
+
+def _batch_rules(shapes: tuple[Sequence[int], ...], batch: int) -> Iterator[Rule]:
+    """Shards of each batch dimension, of those operands that are not broadcast over it."""
+    for dim in range(batch):
+        owns = [(shape, dim - batch + len(shape) - 2) for shape in shapes[:2]]
+        yield (
+            Shard(dim),
+            (*(Shard(own) if own >= 0 and x[own] != 1 else _R for x, own in owns), *(_R,) * len(shapes[2:])),
+        )
+
+
+def _along(bias: Sequence[int], b_rank: int, *, rows: bool) -> Any:
+    """The placement of a bias where the result is sharded in rows, or in columns."""
+    column = b_rank == 1 if len(bias) == 1 else bias[1] == 1
+    dim = 0 if column else len(bias) - 1
+    return Shard(dim) if rows == column and bias[dim] != 1 else _R
+
+
+_RULES: dict[str, Rules] = {
+    "inner": _sum_rules,
+    "matmul": _product_rules,
+    "transpose": _transpose_rules,
+    "transpose_add": _transpose_rules,
+}
+
+
+def _rules(name: str, shapes: tuple[Sequence[int], ...], *, epilogue: bool) -> list[Rule]:
+    return [(_R, (_R,) * len(shapes)), *_RULES[name](shapes, epilogue)]
+
+
+def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
+    """The placements of a call's result: its operator's name, then operands. Raises for what no rule takes."""
+    name, *operands = call
+    for argument, x in zip(_NAMES[name], operands, strict=False):
+        if not isinstance(x, DTensor) or x.device_mesh != operands[0].device_mesh:
+            raise ArgumentError(
+                argument=argument,
+                got="a DTensor of another mesh" if isinstance(x, DTensor) else f"{type(x).__name__}, beside a DTensor",
+                wanted="DTensors of one device mesh",
+                fix=f"Pass torch.distributed.tensor.distribute_tensor({argument}, mesh, [Replicate()]).",
+            )
+    shapes = tuple(tuple(x.shape) for x in operands)
+    placed = zip(*(x.placements for x in operands), strict=True)
+    # Compilers see through a cache, and warn of it.
+    decide = _placed if torch.compiler.is_compiling() else _known
+    return [decide(name, shapes, one, epilogue=epilogue) for one in placed]
+
+
+def _placed(name: str, shapes: tuple[Sequence[int], ...], given: tuple[Any, ...], *, epilogue: bool) -> Any:
+    """The result's placement on one dimension of a mesh where the operands have these."""
+    rules = _rules(name, shapes, epilogue=epilogue)
+    for result, wanted in rules:
+        if wanted == given:
+            return result
+    for result, wanted in rules:
+        if all(want == has or (has == _R and want.is_shard()) for want, has in zip(wanted, given, strict=True)):
+            return result
+    raise _refused(name, given, [wanted for _, wanted in rules])
+
+
+_known = lru_cache(maxsize=1024)(_placed)
+
+
+def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) -> ArgumentError:
+    """The error, with the placements of the other operands that go with the first one's, or else with those of any."""
+    names = _NAMES[name][: len(given)]
+    fitting = [wanted for wanted in rules if wanted[0] == given[0]] or rules
+    options = list(dict.fromkeys(_shown(names, wanted) for wanted in fitting))
+    nearest = max(fitting, key=lambda wanted: sum(want == has for want, has in zip(wanted, given, strict=True)))
+    argument, want = next(
+        (called, want) for called, want, has in zip(names, nearest, given, strict=True) if want != has
+    )
+    return ArgumentError(
+        argument=argument,
+        got=f"placements {_shown(names, given)} for {name}",
+        wanted=", or ".join(options),
+        fix=f"Distribute {argument} so, or pass {argument}.redistribute(placements=[{_text(want)}]), which moves it "
+        "between ranks.",
+    )
+
+
+def _shown(names: Sequence[str], placements: tuple[Any, ...]) -> str:
+    return " with ".join(f"{name} {_text(one)}" for name, one in zip(names, placements, strict=True))
+
+
+def _text(placement: Any) -> str:
+    return (
+        f"Shard({placement.dim})" if placement.is_shard() else "Partial()" if placement.is_partial() else "Replicate()"
+    )
+
+
+def _register(name: str) -> None:
+    operator = FUNCTIONAL[name]
+
+    def sharding(*specs: Any, **keywords: Any) -> list[tuple[list[Any], list[Any]]]:
+        present = [one for one in specs if one is not None]
+        shapes = tuple(tuple(one.shape) for one in present)
+        epilogue = keywords.get("activation") is not None or len(present) > 2
+        for given in zip(*(one.placements for one in present), strict=True):
+            _placed(name, shapes, given, epilogue=epilogue)  # raises
+        missing = [None] * (len(specs) - len(present))
+        return [([result], [*wanted, *missing]) for result, wanted in _rules(name, shapes, epilogue=epilogue)]
+
+    register_sharding(operator)(sharding)
+    # register_sharding has torch keep answers apart by integer keywords alone.
+    schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001 — torch has no public way
+    schemas[operator].static_kwargkey = _DECISIVE.get(name)
+
+
+for _name in _NAMES:
+    _register(_name)

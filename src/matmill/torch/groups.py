@@ -1,0 +1,274 @@
+"""Products whose k is distributed over the ranks of a process group: a local product, and one all_reduce of its sums.
+
+Each rank multiplies the terms of k that it has, with the result in the type of the sums. The sums of all ranks are
+added by the group's own all_reduce (gloo on the CPU, NCCL on GPUs), then scaled, added to C and rounded, once. Nothing
+else moves between ranks: m * n elements, and n * (n + 1) / 2 of a Gram matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from matmill import ops
+from matmill.dispatch.validate import scalar
+from matmill.dtypes import ALL, named
+from matmill.errors import ArgumentError, CollectiveError, DTypeError, ShapeError
+from matmill.torch.states import differentiated
+
+#: Gram matrices of more rows have their index of the triangle made anew in each call: it is 12 bytes an element.
+_KEPT_ROWS = 512
+
+
+class Pending:
+    """A product whose sums are still being added over the ranks.
+
+    What the caller enqueues meanwhile, on a GPU or on the CPU, runs beside the all_reduce. Operands may be overwritten
+    at once; ``c`` and ``out`` only after :meth:`wait`.
+    """
+
+    def __init__(
+        self, work: Any, failed: Callable[[], AbstractContextManager[None]], finish: Callable[[], Any]
+    ) -> None:
+        self._work = work
+        self._failed = failed
+        self._finish: Callable[[], Any] | None = finish
+        self._result: Any = None
+
+    def done(self) -> bool:
+        """Whether the sums are complete, so that :meth:`wait` would not wait."""
+        return self._finish is None or self._work is None or bool(self._work.is_completed())
+
+    def wait(self) -> Any:
+        """The result, which is ``out`` where that was given; the same tensor on every call.
+
+        On a GPU the current stream waits, not the host. Raises :class:`~matmill.errors.CollectiveError` where a rank
+        did not take part in time.
+        """
+        if self._finish is not None:
+            if self._work is not None:
+                with self._failed():
+                    self._work.wait()
+            self._result, self._finish = self._finish(), None
+        return self._result
+
+
+class Asked(NamedTuple):
+    """What a call of :func:`matmill.torch.inner` or :func:`~matmill.torch.gram` asks for beside its operands."""
+
+    c: Any
+    alpha: float
+    beta: float | None
+    out: Any
+    group: Any
+    async_op: bool
+
+
+def inner(e: Any, f: Any, asked: Asked) -> Any:
+    """``e @ f``, summed over the ranks of a group, then scaled, added to C and rounded; without a group, of one."""
+    for name, x, extents in (("e", e, "m, k"), ("f", f, "k, n")):
+        _check_matrix(name, x, f"({extents})")
+    if e.shape[1] != f.shape[0]:
+        raise ShapeError(
+            argument="f",
+            got=f"shape {tuple(f.shape)}",
+            wanted=f"({e.shape[1]}, n): as many rows as e has columns on this rank",
+            fix="Split e's columns and f's rows over the ranks at the same k.",
+        )
+    # Where f is e's transpose here, it may not be so on another rank, which would then send something else.
+    return _Sums(("e", "f"), (e, f), asked).over_ranks(triangle=False)
+
+
+def gram(x: Any, asked: Asked) -> Any:
+    """``x.mT @ x``, likewise; ranks send the lower triangle alone."""
+    _check_matrix("x", x, "(k, n): rows of observations")
+    return _Sums(("x", "x"), (x.mT, x), asked).over_ranks(triangle=True)
+
+
+class _Sums:
+    """One product: its operands on this rank, and what becomes of the sums of all ranks."""
+
+    def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], asked: Asked) -> None:
+        first, second = operands
+        c, alpha, beta, out, group, self._async_op = asked
+        dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL)
+        if (c is None and beta) or (c is not None and beta is None):
+            given, lacking = ("beta", "c") if c is None else ("c", "beta")
+            raise ArgumentError(
+                argument=given,
+                got=f"{given} without {lacking}",
+                wanted="c together with beta",
+                fix=f"Pass {lacking}, too.",
+            )
+        self._shape = (first.shape[0], second.shape[1])
+        for called, x in (*zip(names, operands, strict=True), ("c", c), ("out", out)):
+            _check_plain(called, x)
+        for called, x in (("c", c), ("out", out)):
+            _check_like(called, x, first, self._shape)
+        self._operands = operands
+        self._type = first.dtype
+        self._accumulator = dtype.accumulator
+        self._c = c
+        self._alpha = scalar(alpha, "alpha")
+        self._beta = 0.0 if beta is None else scalar(beta, "beta")
+        self._out = out
+        self._group = _checked_group(group)
+
+    def over_ranks(self, *, triangle: bool) -> Any:
+        """The result, or what waits for it; of a symmetric product only a triangle need be sent."""
+        if self._alpha == 0:  # as in BLAS, the operands are not read, and there is nothing to add
+            total, work = self._operands[0].new_zeros(self._shape, dtype=self._wide()), None
+            sent = total
+        else:
+            total = ops.matmul(
+                *self._operands, out_dtype=None if self._type is self._wide() else self._accumulator.name
+            )
+            triangle = triangle and self._group is not None
+            sent = torch.take(total, _lower(self._shape[0], total.device)) if triangle else total
+            work = self._reduce(sent)
+
+        def finish() -> Any:
+            whole = total if sent is total else torch.take(sent, _mirrored(self._shape[0], sent.device))
+            return self._finished(whole)
+
+        pending = Pending(work, self._failed, finish)
+        return pending if self._async_op else pending.wait()
+
+    def _wide(self) -> Any:
+        return getattr(torch, self._accumulator.name)
+
+    def _reduce(self, sent: Any) -> Any:
+        if self._group is None or not sent.numel():
+            return None
+        with self._failed():
+            return dist.all_reduce(sent, group=self._group, async_op=True)
+
+    @contextmanager
+    def _failed(self) -> Any:
+        """What a group's backend raises, in words."""
+        try:
+            yield
+        except RuntimeError as error:
+            ranks, device = dist.get_world_size(self._group), self._operands[0].device.type
+            raise CollectiveError(
+                argument="group",
+                got=f"a failed all_reduce over {ranks} ranks: {str(error).strip().splitlines()[0]}",
+                wanted="every rank of the group to take part within its timeout, with the same shapes and types",
+                fix="Read the errors of the other ranks; where one has ended, start all anew, as torchrun does. "
+                f"A group's backend must take tensors on {device}: gloo does on the CPU, NCCL on GPUs.",
+            ) from error
+
+    def _finished(self, total: Any) -> Any:
+        """``alpha * total + beta * c``, in the type of the sums, as the kernels do it, and rounded once."""
+        if self._alpha not in {0, 1}:
+            total = total * self._accumulator.scalar(self._alpha).item()
+        if self._c is not None and self._beta != 0:
+            by_c = self._accumulator.scalar(self._beta).item()
+            total = total + by_c * self._c.to(total.dtype)
+        return total.to(self._type) if self._out is None else self._out.copy_(total)
+
+
+@lru_cache(maxsize=8)
+def _kept(make: Callable[[int, Any], Any], n: int, device: Any) -> Any:
+    return make(n, device)
+
+
+def _indices(make: Callable[[int, Any], Any], n: int, device: Any) -> Any:
+    return _kept(make, n, device) if n <= _KEPT_ROWS else make(n, device)
+
+
+def _lower(n: int, device: Any) -> Any:
+    """Where the elements of the lower triangle of an n x n matrix are, row after row."""
+    return _indices(_make_lower, n, device)
+
+
+def _mirrored(n: int, device: Any) -> Any:
+    """For each element of a symmetric n x n matrix, which element of :func:`_lower` it is."""
+    return _indices(_make_mirrored, n, device)
+
+
+def _make_lower(n: int, device: Any) -> Any:
+    rows, columns = torch.tril_indices(n, n, device=device)
+    return rows * n + columns
+
+
+def _make_mirrored(n: int, device: Any) -> Any:
+    index = torch.arange(n, device=device)
+    above, below = torch.minimum(index, index[:, None]), torch.maximum(index, index[:, None])
+    return below * (below + 1) // 2 + above
+
+
+def _check_matrix(name: str, x: Any, extents: str) -> None:
+    if not isinstance(x, torch.Tensor) or x.dim() != 2:
+        shown = f"shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+        raise ShapeError(
+            argument=name, got=shown, wanted=f"a tensor of two dimensions, {extents}", fix="Reshape it, or use matmul."
+        )
+
+
+def _check_plain(argument: str, x: Any) -> None:
+    """Refuses what a group cannot sum: tensors that are distributed already, and recorded derivatives."""
+    if x is None:
+        return
+    if type(x).__name__ == "DTensor":
+        raise ArgumentError(
+            argument=argument,
+            got="a DTensor, together with group=, c=, alpha=, beta= or async_op=",
+            wanted="this rank's own tensor",
+            fix=f"Omit these arguments, or pass {argument}.to_local().",
+        )
+    if differentiated(x):
+        raise ArgumentError(
+            argument=argument,
+            got="a tensor of which a derivative is recorded",
+            wanted="tensors without derivatives, where inner or gram sums over ranks, scales or adds",
+            fix="Distribute DTensors and call it without group=, which is differentiable, or call it inside "
+            "torch.no_grad().",
+        )
+
+
+def _check_like(argument: str, x: Any, like: Any, shape: tuple[int, int]) -> None:
+    """C and out: of the operands' type and device, with the result's shape (C may broadcast to it)."""
+    if x is None:
+        return
+    if x.dtype != like.dtype or x.device != like.device:
+        raise DTypeError(
+            argument=argument,
+            got=f"{x.dtype} on {x.device}",
+            wanted=f"{like.dtype} on {like.device}, as the operands",
+            fix=f"Convert it: {argument}.to(e)." if argument == "c" else "Omit out=.",
+        )
+    fits = tuple(x.shape) == shape
+    if argument == "c" and not fits:
+        try:
+            fits = tuple(torch.broadcast_shapes(x.shape, shape)) == shape
+        except RuntimeError:
+            fits = False
+    if not fits:
+        raise ShapeError(
+            argument=argument,
+            got=f"shape {tuple(x.shape)}",
+            wanted=f"the result's {shape}",
+            fix="Reshape it." if argument == "c" else "Omit out= and use the tensor that is returned.",
+        )
+
+
+def _checked_group(group: Any) -> Any:
+    """The process group, of which this rank is a member."""
+    if group is None:
+        return None
+    if hasattr(group, "get_group"):  # a DeviceMesh, which must have one dimension
+        group = group.get_group()
+    if not dist.is_available() or not isinstance(group, dist.ProcessGroup):
+        raise ArgumentError(
+            argument="group",
+            got=f"{type(group).__name__} {group!r}",
+            wanted="a process group of torch.distributed that this rank belongs to, or a DeviceMesh of one dimension",
+            fix="Call torch.distributed.init_process_group() and pass group=torch.distributed.group.WORLD.",
+        )
+    return group

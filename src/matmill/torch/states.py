@@ -1,0 +1,19 @@
+"""What torch knows of a tensor beside its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+
+def differentiated(*tensors: Any) -> bool:
+    """Whether a derivative of these tensors is being recorded, backwards or forwards."""
+    given = [x for x in tensors if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        return True
+    # A module variable of torch's: -1 outside every `dual_level`.
+    if forward_ad._current_level < 0:  # noqa: SLF001 — there is no public way to ask
+        return False
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in given)
