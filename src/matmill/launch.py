@@ -178,6 +178,8 @@ class Launch:
     runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per
     SM that the kernel is made for: where the launch has no more per SM, shared memory is reserved for those that it
     has, and the rest is L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
+    ``cooperative`` promises that all blocks run at once, so that ``grid.sync()`` may wait for them; only the emulator
+    makes such launches.
     """
 
     kernel: str
@@ -189,6 +191,7 @@ class Launch:
     pdl: bool = False
     resident: int = 0
     cluster: Dim3 = (1, 1, 1)
+    cooperative: bool = False
 
     @property
     def threads_per_block(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,26 +23,11 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
-from matmill.emulator.report.counters import Counters, LineCounts
-from matmill.emulator.report.hazards import Hazard, HazardLog, KernelFault
+from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
 _BATCH_LANES = 4096
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
-
-    counters: Counters
-    hazards: tuple[Hazard, ...] = ()
-    by_line: dict[str, LineCounts] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no error among the hazards; warnings and notes do not count."""
-        return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 def run(
@@ -102,11 +87,17 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        fault.after(_found(context, pools)[1].hazards())
+        found = _report(*_found(context, pools), counters=counters)
+        fault.after(found.hazards)
+        fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
+    return _report(tally, hazards, counters=counters)
+
+
+def _report(tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
     by_line = tally.by_line() if counters else {}
     return Report(tally.counters(by_line), hazards.hazards(), by_line)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from matmill.errors import CompileError, UnknownNameError
 from matmill.jit.cache import DiskCache
-from matmill.jit.nvrtc import Request, build, compiler, targets
+from matmill.jit.nvrtc import Answer, Request, build, compiler, targets
 from matmill.jit.source import Source
 from matmill.settings import cache_dir
 
@@ -72,6 +72,30 @@ def compile_ptx(source: Source, target: str) -> str:
     Raises :class:`~matmill.errors.CompileError` with the compiler's log and the kernel's name.
     """
     return _remembered_ptx(source, target)
+
+
+@lru_cache(maxsize=64)
+def answer_to(request: Request, beside: str) -> Answer:
+    """What NVRTC makes of a request, PTX alone, from the cache where it is there; refusals are kept too.
+
+    ``beside`` stands for what the answer depends on that is not in the request: the headers in its include folders.
+    """
+    texts = "\0".join([request.text, *(part for header in request.headers for part in header)])
+    store = _store()
+    options = "\n".join(request.options)
+    key = "\0".join([request.file, options, "\n".join(request.names), compiler(), beside, texts, "request"])
+    entry = store.get(key) if store is not None else None
+    try:
+        if entry is not None:
+            meta, log, ptx = entry
+            return Answer(meta["compiled"], log.decode(), ptx.decode(), lowered=dict(meta["lowered"]))
+    except (KeyError, ValueError, TypeError):  # an entry that this version did not write
+        pass
+    answer = build(request, machine_code=False)
+    if store is not None:
+        meta = {"compiled": answer.compiled, "lowered": answer.lowered}
+        store.put(key, meta, answer.log.encode(), answer.ptx.encode())
+    return answer
 
 
 @lru_cache(maxsize=512)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -25,6 +26,8 @@ SEVERITIES: dict[str, Severity] = {
     "missing-wait": "error",
     "dependent-launch": "error",
     "step-limit": "error",
+    # Results that two orders of warps or two times of asynchronous copies do not agree on.
+    "order": "warning",
     "trap": "error",
     "partial-warp": "error",
     "shuffle": "error",
@@ -71,15 +74,31 @@ class Hazard:
         return f"{self.severity}: {self.kind} at {self.where}: {self.message}"
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
+
+    counters: Counters
+    hazards: tuple[Hazard, ...] = ()
+    by_line: dict[str, LineCounts] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error among the hazards; warnings and notes do not count."""
+        return not any(hazard.severity == "error" for hazard in self.hazards)
+
+
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
     """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before.
 
-    The earlier hazards are notes of the exception too: a race may be why no thread can run.
+    The earlier hazards are notes of the exception too: a race may be why no thread can run. ``report`` is what was
+    counted and found until then, with ``hazard`` as the last one; None before the run has made it.
     """
 
     def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
         self.hazard = hazard
         self.earlier: tuple[Hazard, ...] = ()
+        self.report: Report | None = None
         super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
 
     def after(self, hazards: tuple[Hazard, ...]) -> None:
