@@ -322,7 +322,7 @@ def test_headers_of_other_folders(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "scale.cuh").rename(folder / "elsewhere" / "scale.cuh")
     arguments = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "1"]
     assert main([*LAUNCH, *arguments]) == cli.FAILED
-    assert 'headers were not found: scale.cuh' in capsys.readouterr().err
+    assert "headers were not found: scale.cuh" in capsys.readouterr().err
     assert asked(*LAUNCH, *arguments, "--include", "elsewhere", capsys=capsys)["ok"] is True
 
 

@@ -52,6 +52,11 @@ class LaunchReport(Report):
         """Whether there is no error among the hazards; with ``strict`` no hazard at all."""
         return not self.hazards if self.strict else super().ok
 
+    @property
+    def finished(self) -> bool:
+        """Whether the launch ran to its end without an error, so that its results mean something."""
+        return not self.faulted and super().ok
+
     def raise_if(self, *kinds: str) -> LaunchReport:
         """The report itself, or :class:`HazardError` where it is not ``ok``.
 
