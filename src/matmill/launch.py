@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 Dim3: TypeAlias = tuple[int, int, int]
 
@@ -165,6 +166,19 @@ def why_not_shape(
         return f"{dynamic} bytes of dynamic shared memory"
     shared = dynamic + static
     return f"shared memory {shared} > {most_shared} bytes per block" if shared > most_shared else None
+
+
+Numbers = TypeVar("Numbers", int, NDArray[np.int64])
+
+
+def coordinates(number: Numbers, shape: Dim3) -> tuple[Numbers, Numbers, Numbers]:
+    """A linear number, or each of an array, as x, y, z in a grid or block of ``shape``.
+
+    >>> coordinates(7, (2, 3, 4))
+    (1, 0, 1)
+    """
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)
 
 
 @dataclass(frozen=True)

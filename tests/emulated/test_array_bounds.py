@@ -94,7 +94,7 @@ def test_accesses_within_their_arrays_are_silent(name: str) -> None:
 
 def test_before_dynamic_memory_there_are_other_arrays() -> None:
     (hazard,) = ran("room[t - n / 64] = 1;").hazards
-    assert "thread (0, 0, 0) of block 0 writes 4 bytes at room - 4 B of 256" in hazard.message
+    assert "thread (0, 0, 0) of block (0, 0, 0) writes 4 bytes at room - 4 B of 256" in hazard.message
 
 
 @pytest.mark.parametrize("body", ["o[t] = table[t];", "counts[t] = 1;", "room[t + 1] = 1;", "last[4 * t + n] = 1;"])

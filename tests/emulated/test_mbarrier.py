@@ -101,8 +101,8 @@ def test_a_wait_with_the_wrong_parity_is_a_deadlock_that_shows_every_barrier() -
         ring(wrong, {})
     message = str(caught.value)
     assert caught.value.hazard.kind == "deadlock"
-    assert "warp 0 of block 0 waits for parity 0 of the mbarrier at byte" in message
-    assert "warp 1 of block 0 waits for parity 0 of the mbarrier at byte" in message
+    assert "warp 0 of block (0, 0, 0) waits for parity 0 of the mbarrier at byte" in message
+    assert "warp 1 of block (0, 0, 0) waits for parity 0 of the mbarrier at byte" in message
     assert message.count("phase 0, 32 of 32 arrivals pending, 0 B to come") == 4
 
 

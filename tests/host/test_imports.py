@@ -25,7 +25,7 @@ LAYERS = (
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
-    ("plan", "streaming", "testing"),
+    ("plan", "streaming", "testing", "page"),
     ("dispatch",),
     ("ops",),
     ("torch",),

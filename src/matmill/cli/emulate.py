@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,6 +89,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "--suppressions", metavar="FILE", type=Path, help="hazards that are accepted: kind, source line, reason"
     )
     parser.add_argument("--strict", action="store_true", help="let warnings and notes fail too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -113,6 +116,9 @@ def run(args: argparse.Namespace) -> int:
 
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
     values = _values(args.arg, kernel)
+    for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
+        if path is not None:
+            writable(path, option)
     named = _named(values)
     files = _files(args.out, named)
     report = kernel.launch(
@@ -131,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
     if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name].value))
+    _write(args.html, args.sarif, report)
     outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
     if args.json:
         show_json(report.as_dict() | {"outputs": outputs})
@@ -145,6 +152,18 @@ def _file(path: Path) -> Path:
             argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx or .cu", fix="Rename it."
         )
     return path
+
+
+def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> None:
+    """The report as a page, and as SARIF, where they are asked for."""
+    if html is not None:
+        from matmill.page.launch import page  # noqa: PLC0415 — see run
+
+        html.write_text(page(report), encoding="utf-8")
+    if sarif_file is not None:
+        from matmill.testing.sarif import sarif  # noqa: PLC0415 — see run
+
+        sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
 
 
 def _options(args: argparse.Namespace) -> list[str]:
@@ -221,7 +240,9 @@ def _output(path: Path, name: str, each: Given) -> dict[str, Any]:
 
 
 def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[RenderableType]:
-    """The report for people."""
+    """The report for people, behind what the kernel prints."""
+    if report.printed:
+        yield Text(report.printed.removesuffix("\n"))
     for line in report.text(width=_CODE_WIDTH):
         yield Text(line, style=_STYLES.get(line.partition(":")[0], ""))
     if not report.faulted:

@@ -34,7 +34,8 @@ class Declaration:
     ``kind`` is "function", "class", "variable" (with aliases and prototypes), "macro" or "using". ``names`` are those
     it declares, ``mentions`` all identifiers in it. ``device`` says that it is marked as device code, ``kernel`` that
     it is a kernel, ``template`` that it begins with ``template``. ``parameters`` are the tokens between a function's
-    parentheses, ``path`` are the namespaces around it, ``members`` the declarations in a class. A
+    parentheses, ``path`` are the namespaces around it, ``template_parameters`` the
+    names of a template's parameters, ``members`` the declarations in a class. A
     ``prototype`` has a function's parentheses and no body (so has a variable with a constructor's arguments).
     """
 
@@ -50,6 +51,7 @@ class Declaration:
     prototype: bool = False
     parameters: tuple[Token, ...] = ()
     path: tuple[str, ...] = ()
+    template_parameters: tuple[str, ...] = ()
     members: list[Declaration] = field(default_factory=list)
 
 
@@ -264,6 +266,7 @@ class _Reader:
             prototype=bool(name) and not parts.body,
             parameters=parts.parameters,
             path=self.path,
+            template_parameters=tuple(_template_parameters(taken)) if parts.template else (),
             members=parts.members,
         )
 
@@ -288,10 +291,8 @@ def _function_name(head: list[Token]) -> str:
     last = head[-1]
     if last.kind == "word" and last.text not in _NOT_NAMES:
         return last.text
-    for at in range(len(head) - 1, max(len(head) - 4, -1), -1):
-        if head[at].text == "operator":
-            return "operator"
-    return ""
+    # A conversion: operator float().
+    return "operator" if any(each.text == "operator" for each in head[-4:]) else ""
 
 
 def _names(head: list[Token], kind: str) -> Iterable[str]:
@@ -322,6 +323,8 @@ def _tags(words: list[Token]) -> Iterable[str]:
 def _launches(found: list[Token]) -> Iterable[str]:
     """Kernels as host code spells them before ``<<<``."""
     seen: dict[str, None] = {}
+    dependent = set(_template_parameters(found))
+    constants = _constants(found)
     for at, token in enumerate(found):
         if token.text != "<<<" or not at:
             continue
@@ -336,9 +339,32 @@ def _launches(found: list[Token]) -> Iterable[str]:
             begin -= 1
         while begin > 1 and found[begin - 1].text == "::":
             begin -= 2
-        if begin >= 0 and found[begin].kind == "word":
-            seen["".join(_spaced(found[begin:at]))] = None
+        spelled = found[max(begin, 0) : at]
+        # In a template of the host's, the arguments may be its own parameters.
+        if spelled and spelled[0].kind == "word" and dependent.isdisjoint(each.text for each in spelled):
+            seen["".join(_spaced([constants.get(each.text, each) for each in spelled]))] = None
     return seen
+
+
+def _constants(found: list[Token]) -> dict[str, Token]:
+    """The numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
+    return {
+        name.text: number
+        for name, equals, number, end in zip(found, found[1:], found[2:], found[3:], strict=False)
+        if equals.text == "=" and name.kind == "word" and number.kind == "number" and end.text in {";", ",", "}"}
+    }
+
+
+def _template_parameters(found: Sequence[Token]) -> Iterable[str]:
+    """The names of all template parameters of a file."""
+    inside = 0
+    for at, token in enumerate(found):
+        if token.text == "template" and at + 1 < len(found) and found[at + 1].text == "<":
+            inside = 1
+        elif inside:
+            inside += {"<": 1, ">": -1, ">>>": -3}.get(token.text, 0) if found[at - 1].text != "template" else 0
+            if token.text in {",", ">", "="} and found[at - 1].kind == "word":
+                yield found[at - 1].text
 
 
 def _spaced(found: Sequence[Token]) -> Iterable[str]:

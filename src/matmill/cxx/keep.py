@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from matmill.cxx.declarations import Declaration, File, host_member
 
 _STAYS = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif|define|undef|include)\b")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _MOST_NAMED = 3
 
 
-def needed(files: Sequence[File], entry: str | None, *, host_functions: bool) -> set[int]:
+def needed(files: Sequence[File], entry: str | None, spelled: str, *, host_functions: bool) -> set[int]:
     """The identities of all declarations that the kernels called ``entry`` need, or where it is None all kernels.
 
-    Functions without ``__device__`` are left out, unless ``host_functions`` asks for those that are mentioned.
+    What the arguments of a template mention in ``spelled`` is needed, too. Functions without ``__device__`` are left
+    out, unless ``host_functions`` asks for those that are mentioned.
     """
     by_name: dict[str, list[Declaration]] = {}
     for file in files:
@@ -26,6 +28,8 @@ def needed(files: Sequence[File], entry: str | None, *, host_functions: bool) ->
     kept: set[int] = set()
     seen: set[str] = set()
     left = [*kernels, *operators]
+    for name in _WORD.findall(spelled):
+        left += _meant(by_name.get(name, ()), host_functions=host_functions)
     while left:
         declaration = left.pop()
         if id(declaration) in kept:

@@ -11,8 +11,8 @@ import re
 _HOST_HEADERS = (
     "algorithm any array assert.h atomic bit bits/stdc++.h bitset builtin_types.h cassert ccomplex cctype cerrno "
     "cfenv cfloat charconv chrono cinttypes climits clocale cmath complex concepts condition_variable csetjmp "
-    "csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime ctype.h cublas.h cublasLt.h cublas_v2.h cuda.h "
-    "cudaProfiler.h cuda_gl_interop.h cuda_profiler_api.h cuda_runtime.h cuda_runtime_api.h cudnn.h cufft.h "
+    "csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime ctype.h cub.cuh cublas.h cublasLt.h cublas_v2.h "
+    "cuda.h cudaProfiler.h cuda_gl_interop.h cuda_profiler_api.h cuda_runtime.h cuda_runtime_api.h cudnn.h cufft.h "
     "curand.h cusolverDn.h cusparse.h cwchar deque device_functions.h device_launch_parameters.h dirent.h "
     "driver_types.h errno.h exception exception.h execution fcntl.h fenv.h filesystem float.h format forward_list "
     "fstream functional future getopt.h helper_cuda.h helper_cuda_drvapi.h helper_functions.h helper_gl.h "
@@ -28,6 +28,27 @@ _HOST_HEADERS = (
 )
 #: Headers of C and C++ and of CUDA's host side, of which device code needs nothing, or what is in the prelude.
 HOST_HEADERS = frozenset(_HOST_HEADERS.split())
+
+#: What stands for a header of the host's whose types device code uses: other headers, or a few words.
+INSTEAD = {
+    **dict.fromkeys(
+        ("cublas_v2.h", "cublas.h", "cublasLt.h", "cudnn.h", "cusparse.h"),
+        "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include <cuComplex.h>",
+    ),
+    **dict.fromkeys(
+        ("cufft.h", "cufftXt.h"),
+        "#include <cuComplex.h>\ntypedef float cufftReal; typedef double cufftDoubleReal; typedef float2 cufftComplex; "
+        "typedef double2 cufftDoubleComplex;",
+    ),
+    # The whole of CUB is not for NVRTC; its blocks and warps are.
+    "cub.cuh": "\n".join(
+        f"#include <cub/{each}.cuh>"
+        for each in (
+            *(f"block/block_{name}" for name in ("load", "store", "reduce", "scan", "radix_sort", "exchange")),
+            *(f"warp/warp_{name}" for name in ("reduce", "scan")),
+        )
+    ),
+}
 
 PRELUDE = """\
 typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
@@ -67,6 +88,8 @@ typedef unsigned long ulong;
 #define DBL_MAX 1.7976931348623157e+308
 #define DBL_MIN 2.2250738585072014e-308
 #define DBL_EPSILON 2.2204460492503131e-16
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
 #define HUGE_VALF __int_as_float(0x7f800000)
 #define HUGE_VAL __longlong_as_double(0x7ff0000000000000ll)
 #define M_E 2.7182818284590452354

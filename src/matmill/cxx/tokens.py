@@ -13,6 +13,8 @@ _TOKEN = re.compile(
     | (?P<string>(?:u8|[uUL])?"(?:[^"\\\n]|\\.|\\\n)*")
     | (?P<char>(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
     | (?P<number>\.?\d(?:[\w.]|'(?=\w)|(?<=[eEpP])[+-])*)
+    | (?P<operator>operator\s*(?:\(\s*\)|\[\s*\]|<<=|>>=|->\*|[-+*/%^&|=!<>]=|<<|>>|&&|\|\||\+\+|--|->
+        |[-+*/%^&|~!=<>,]))
     | (?P<word>[A-Za-z_$]\w*)
     | (?P<punctuation><<<|>>>|::|->|[^\w\s])
     """,
@@ -39,7 +41,9 @@ def tokens(text: str) -> list[Token]:
     found = []
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
-        if kind != "space":
+        if kind == "operator":  # all of them have one name here
+            found.append(Token("word", "operator", match.start(), match.end()))
+        elif kind != "space":
             found.append(Token("string" if kind in {"raw", "mark"} else kind, match[0], match.start(), match.end()))
     return found
 

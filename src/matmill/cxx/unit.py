@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from matmill.cxx.declarations import Declaration
+from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, template_values
 from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
 from matmill.cxx.keep import device_text, needed, summary
 from matmill.cxx.signature import Parameter, parameters_of
 from matmill.cxx.stubs import prelude
+from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
 from matmill.jit.nvrtc import Answer, Request, targets
@@ -26,7 +28,8 @@ class Unit:
     """A kernel of a file as PTX.
 
     ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are those of its source, ``lines`` the
-    lines of the user's files by location ("k.cu:7"), ``left_out`` says what of the file was not compiled.
+    lines of the user's files by location ("k.cu:7"), ``paths`` those files by name; ``left_out`` says what was not
+    compiled.
     """
 
     ptx: str
@@ -35,6 +38,24 @@ class Unit:
     parameters: tuple[Parameter, ...]
     lines: dict[str, str]
     left_out: tuple[str, ...]
+    paths: dict[str, str] = field(default_factory=dict)
+    gathered: Gathered | None = None
+    template: dict[str, str] = field(default_factory=dict)
+
+    def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
+        """The shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""
+        if self.gathered is None:
+            return {}
+        files = [file for _, _, file in self.gathered.files]
+        arrays = shared_arrays(files, self.template)
+        names = constants(files, self.template)
+        found = {}
+        for name, size in variables:
+            simple = readable(name).rsplit("::", 1)[-1]
+            shapes = {shape_of(size, each, names) for each in arrays.get(simple, ())} - {None}
+            if len(shapes) == 1 and (shape := shapes.pop()) is not None:
+                found[name] = shape
+        return found
 
 
 def kernels(
@@ -69,7 +90,7 @@ def compile_unit(
     gathered = gather(text, name, folder, include)
     spelled = _entry(entry, gathered)
     base = _base(spelled)
-    declared = [d for _, _, file in gathered.files for d in file.declarations if d.kernel and base in d.names]
+    declared = [d for d in _kernels(gathered) if base in d.names]
     mangled = not declared
     if declared and "::" not in spelled:
         spelled = "::".join([*declared[0].path, spelled])
@@ -83,6 +104,9 @@ def compile_unit(
         parameters=parameters_of(declared[0]) if declared else (),
         lines=_lines(gathered, name),
         left_out=_left_out(gathered, dropped),
+        paths={path.name: str(path) for _, path, _ in gathered.files if path is not None},
+        gathered=gathered,
+        template=template_values(declared[0], spelled) if declared else {},
     )
 
 
@@ -118,12 +142,13 @@ def _request(
     files = [file for _, _, file in gathered.files]
     texts, dropped = [file.text for file in files], []
     if host_functions is not None:
-        kept = needed(files, base, host_functions=host_functions)
+        kept = needed(files, base, spelled, host_functions=host_functions)
         pairs = [device_text(file, kept, host_functions=host_functions) for file in files]
         texts = [text for text, _ in pairs]
         dropped = [d for _, each in pairs for d in each]
     folders = toolkit()
     headers = [(_PRELUDE, prelude(texts, cccl=any(f.name == "cccl" for f in folders)))]
+    headers += [*gathered.stubs.items()]
     headers += [(name, text) for (name, _, _), text in zip(gathered.files[1:], texts[1:], strict=True)]
     name = gathered.files[0][0]
     text = f'#include "{_PRELUDE}"\n#line 1 "{name}"\n{texts[0]}'
@@ -146,8 +171,13 @@ def _base(spelled: str) -> str:
     return match[1] if match is not None else spelled
 
 
+def _kernels(gathered: Gathered) -> list[Declaration]:
+    """The kernels with a body."""
+    return [d for _, _, file in gathered.files for d in file.declarations if d.kernel and d.body]
+
+
 def _choices(gathered: Gathered) -> list[str]:
-    declared = [d for _, _, file in gathered.files for d in file.declarations if d.kernel]
+    declared = _kernels(gathered)
     launches = [each for _, _, file in gathered.files for each in file.launches]
     found: dict[str, None] = {}
     for declaration in declared:
@@ -163,7 +193,7 @@ def _choices(gathered: Gathered) -> list[str]:
 def _entry(entry: str | None, gathered: Gathered) -> str:
     """The kernel that is meant, as C++ spells it."""
     choices = _choices(gathered)
-    declared = {name: d for _, _, file in gathered.files for d in file.declarations if d.kernel for name in d.names}
+    declared = {name: d for d in _kernels(gathered) for name in d.names}
     if entry is None and len(choices) == 1:
         return choices[0]
     base = _base(entry) if entry is not None else ""
@@ -188,8 +218,8 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
 def _lines(gathered: Gathered, name: str) -> dict[str, str]:
     return {
         f"{Path(spelled).name if path is not None else name}:{number}": line
-        for spelled, path, file in gathered.files
-        for number, line in enumerate(file.text.splitlines(), 1)
+        for spelled, path, _ in gathered.files
+        for number, line in enumerate(gathered.originals[spelled].splitlines(), 1)
     }
 
 
@@ -210,7 +240,8 @@ def _refused(gathered: Gathered, log: str, target: str) -> CompileError | Argume
             wanted=f"one of {', '.join(targets())} (with suffix 'a' from sm_90 on)",
             fix="Name a GPU that the installed NVRTC supports.",
         )
-    missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {_INSTALL}"
+    install = _INSTALL + (" nvidia-curand has curand_kernel.h." if any("curand" in m for m in gathered.missing) else "")
+    missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {install}"
     return CompileError(
         argument=gathered.files[0][0],
         got=f"device code that does not compile for {target}",

@@ -24,7 +24,7 @@ from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
-from matmill.launch import Launch
+from matmill.launch import Launch, coordinates
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
 _BATCH_LANES = 4096
@@ -71,6 +71,9 @@ def run(
         detector=detector,
         counting=counters,
         late_copies=late_copies,
+        workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
+        if launch.cooperative
+        else 0,
     )
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if schedule:
@@ -87,19 +90,19 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        found = _report(*_found(context, pools), counters=counters)
+        found = _report(context, *_found(context, pools), counters=counters)
         fault.after(found.hazards)
         fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
-    return _report(tally, hazards, counters=counters)
+    return _report(context, tally, hazards, counters=counters)
 
 
-def _report(tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
+def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
     by_line = tally.by_line() if counters else {}
-    return Report(tally.counters(by_line), hazards.hazards(), by_line)
+    return Report(tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst)
 
 
 # Reading a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
@@ -211,7 +214,11 @@ def _report_races(
         else:
             where = space.describe(race.address)
         parties = (race.first_kind, race.first_thread, first), (race.second_kind, race.second_thread, second)
-        one, two = (f"{kind} by thread {t} of block {b} in {i.text!r} ({i.location})" for kind, (b, t), i in parties)
+        one, two = (
+            f"{kind} by thread {coordinates(t, launch.block)} of block {coordinates(b, launch.grid)} in {i.text!r} "
+            f"({i.location})"
+            for kind, (b, t), i in parties
+        )
         message = f"{launch.kernel}: {where}: {one} and {two}, {_WHY.get(race.kind, 'with nothing that orders them')}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

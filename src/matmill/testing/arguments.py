@@ -53,7 +53,7 @@ class Binder:
         if key not in self.bound:
             access = "rw" if array.flags.writeable else "r"
             initialised = not (self.initcheck and array.flags.writeable and _unwritten(array))
-            self.bound[key] = self.memory.bind(name, array, access=access, initialised=initialised)
+            self.bound[key] = self.memory.bind(name, array, access=access, initialised=initialised, by_element=True)
             self.arrays.append((name, array))
         return self.bound[key]
 

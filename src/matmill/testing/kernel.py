@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,6 +38,12 @@ class Kernel:
     unit: Unit
     module: Module
     function: Function
+
+    @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory that the kernel declares."""
+        variables = (*self.module.variables, *self.function.variables)
+        return sum(v.size for v in variables if v.space == "shared" and not v.extern)
 
     def launch(
         self,
@@ -82,8 +88,12 @@ class Kernel:
             found.counters,
             hazards,
             found.by_line,
+            found.printed,
+            found.worst,
             launch=launch,
             ptx=unit.ptx,
+            paths=unit.paths,
+            static_shared=self.static_shared,
             source=unit.lines,
             left_out=unit.left_out,
             suppressed=suppressed,
@@ -109,7 +119,10 @@ def load(
     name = unit.entry
     if name not in module.entries:
         name = _only(name, module)
-    return Kernel(unit, module, module.entries[name])
+    function = module.entries[name]
+    shared = [v for v in (*module.variables, *function.variables) if v.space == "shared" and not v.extern]
+    module.shapes.update(unit.shapes((v.name, v.size) for v in shared))
+    return Kernel(unit, module, function)
 
 
 def _unit(source: str | Path, entry: str | None, include: Sequence[Path], options: Sequence[str], target: str) -> Unit:
@@ -122,8 +135,9 @@ def _unit(source: str | Path, entry: str | None, include: Sequence[Path], option
         lines = {f"PTX line {number}": line for number, line in enumerate(text.splitlines(), 1)}
         module = _parsed(text)
         spelled = entry or _only("", module)
-        return Unit(text, spelled, spelled, (), lines, ())
-    return compile_unit(text, name, entry, folder=folder, include=include, options=options, target=target)
+        return Unit(text, spelled, spelled, (), lines, (), {} if path is None else {"PTX": str(path)})
+    unit = compile_unit(text, name, entry, folder=folder, include=include, options=options, target=target)
+    return unit if path is None else replace(unit, paths=unit.paths | {name: str(path)})
 
 
 def _read(path: Path) -> str:

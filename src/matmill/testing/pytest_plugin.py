@@ -27,7 +27,11 @@ _MARKER = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options in the ini file."""
+    """Options on the command line and in the ini file."""
+    group = parser.getgroup("matmill", "CUDA kernels without a GPU")
+    group.addoption(
+        "--matmill-html", metavar="DIR", type=Path, help="write a page of each emulated launch into this folder"
+    )
     for name, (text, default) in _BOOLEANS.items():
         parser.addini(name, text, type="bool", default=default)
     parser.addini("matmill_schedules", "how many other orders of warps each launch is run in (default 1)", default="1")
@@ -59,7 +63,7 @@ def _defaults(config: pytest.Config) -> dict[str, Any]:
 
 
 @pytest.fixture
-def emulate(request: pytest.FixtureRequest) -> Emulate:
+def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
     """Runs a kernel as :func:`matmill.emulate` does, in several orders of its warps, and fails the test at hazards.
 
     Paths are relative to the test's file. ``check=False`` returns the report instead of failing; other keywords are
@@ -76,7 +80,13 @@ def emulate(request: pytest.FixtureRequest) -> Emulate:
                 f"marker emulate: got {wrong}; wanted keywords of {', '.join(settings)}. Name them."
             )
         settings |= marker.kwargs
-    return Emulate(Path(request.node.path).parent, settings)
+    call = Emulate(Path(request.node.path).parent, settings)
+    yield call
+    folder = request.config.getoption("--matmill-html")
+    if folder is not None and call.reports:
+        from matmill.page.launch import write_pages  # noqa: PLC0415 — the same
+
+        write_pages(folder, request.node.nodeid, call.reports)
 
 
 @pytest.hookimpl(wrapper=True)

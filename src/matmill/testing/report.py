@@ -35,13 +35,15 @@ class LaunchReport(Report):
 
     ``hazards`` are without those that a suppression covers: these are in ``suppressed``, each with the reason. A launch
     that ``faulted`` has ended early, with its fault as the last hazard, and its counts are those until then. ``source``
-    are the lines of the user's files by location, ``left_out`` says what of the file was not compiled. With ``strict``
-    warnings and notes count as errors do.
+    are the lines of the user's files by location, ``paths`` the files by their names in locations; ``left_out`` says
+    what of the file was not compiled. With ``strict`` warnings and notes count as errors do.
     """
 
     launch: Launch = field(kw_only=True)
     ptx: str = field(default="", kw_only=True, repr=False)
     source: dict[str, str] = field(default_factory=dict, kw_only=True, repr=False)
+    paths: dict[str, str] = field(default_factory=dict, kw_only=True, repr=False)
+    static_shared: int = field(default=0, kw_only=True)
     left_out: tuple[str, ...] = field(default=(), kw_only=True)
     suppressed: tuple[tuple[Hazard, str], ...] = field(default=(), kw_only=True)
     strict: bool = field(default=False, kw_only=True)
@@ -99,6 +101,7 @@ class LaunchReport(Report):
             "block": list(launch.block),
             "shared": launch.dynamic_shared,
             "left_out": list(self.left_out),
+            "printed": self.printed,
             "counters": {} if self.faulted else self.counters.as_dict(),
             "hazards": [_as_dict(hazard) for hazard in self.hazards],
             "suppressed": [_as_dict(hazard) | {"reason": reason} for hazard, reason in self.suppressed],

@@ -20,11 +20,12 @@ from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
-from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_WINDOW
+from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
 from matmill.emulator.races.detector import Stores
+from matmill.emulator.report.counters import Conflict
 from matmill.emulator.report.hazards import KernelFault, fault
 
 
@@ -245,7 +246,7 @@ class Access:
         address, machine = int(absolute[lane]), self.machine
         distance = address + shift - begin
         message = (
-            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing} {array.name} "
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing} {array.spelled} "
             f"{'-' if distance < 0 else '+'} {abs(distance)} B of {end - begin}, which is "
             f"{machine.describe(self.addresses.space, address)}, in {self.instruction.text!r}"
         )
@@ -382,7 +383,23 @@ class Access:
         if kind == "global":
             return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, asked
         # Generic addresses of shared memory are in a window far above 2**31.
-        actual, ideal = banks.shared_wavefronts(absolute & 0x7FFFFFFF, active, self.width, store=self.kind != "read")
+        offsets = absolute & 0x7FFFFFFF
+        actual, ideal = banks.shared_wavefronts(offsets, active, self.width, store=self.kind != "read")
+        warp = int(np.argmax(actual - ideal))
+        if actual[warp] > ideal[warp]:
+            rows = zip((offsets[warp] & OFFSET_MASK).tolist(), active[warp].tolist(), strict=True)
+            self.machine.tally.conflict(
+                Conflict(
+                    *(
+                        self.instruction.location,
+                        self.instruction.text,
+                        int(actual[warp]),
+                        int(ideal[warp]),
+                        self.width,
+                    ),
+                    tuple(offset - SHARED_BASE if takes_part else None for offset, takes_part in rows),
+                )
+            )
         return requests, int(actual.sum()), int(ideal.sum()), asked
 
     def _watch(self, values: tuple[Row, ...]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.report.counters import Counters, LineCounts
+from matmill.emulator.report.counters import Conflict, Counters, LineCounts
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -29,6 +29,7 @@ SEVERITIES: dict[str, Severity] = {
     # Results that two orders of warps or two times of asynchronous copies do not agree on.
     "order": "warning",
     "trap": "error",
+    "assert": "error",
     "partial-warp": "error",
     "shuffle": "error",
     # Whether the value is used is not followed; a kernel that never uses it is right.
@@ -76,11 +77,17 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
+    """What a run found: counts (also per source line), hazards, and what the kernel's printf said.
+
+    ``worst`` is the access with the most bank conflicts, None where there are none. ``ok`` says that no hazard is an
+    error.
+    """
 
     counters: Counters
     hazards: tuple[Hazard, ...] = ()
     by_line: dict[str, LineCounts] = field(default_factory=dict)
+    printed: str = ""
+    worst: Conflict | None = None
 
     @property
     def ok(self) -> bool:
@@ -115,6 +122,7 @@ _WANTED = {
     "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
+    "assert": ("an assertion that holds", "Look at what the assertion is about."),
     "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
     "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
@@ -127,7 +135,13 @@ _WANTED = {
 def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
     """The error for a fatal hazard of ``kind`` at ``instruction``."""
     wanted, fix = _WANTED[kind]
-    return KernelFault(Hazard(kind, message, instruction.location, instruction.text), wanted=wanted, fix=fix)
+    return KernelFault(_hazard(kind, message, instruction), wanted=wanted, fix=fix)
+
+
+def _hazard(kind: str, message: str, instruction: Instruction) -> Hazard:
+    """A hazard at the user's own line; where the code is a header's, that is said behind."""
+    inlined = f" (inlined from {instruction.within})" if instruction.within else ""
+    return Hazard(kind, message + inlined, instruction.location, instruction.text)
 
 
 class HazardLog:
@@ -139,7 +153,7 @@ class HazardLog:
     def add(self, kind: str, key: object, message: str, instruction: Instruction) -> None:
         """Keep a hazard unless its kind and ``key`` are known already."""
         if (kind, key) not in self._found and len(self._found) < MOST_HAZARDS:
-            self._found[kind, key] = Hazard(kind, message, instruction.location, instruction.text)
+            self._found[kind, key] = _hazard(kind, message, instruction)
 
     def has(self, kind: str, key: object) -> bool:
         """Whether a hazard of this kind and key is known."""
