@@ -253,17 +253,22 @@ class _Reader:
         words, name = parts.words, parts.name
         using = words[:1] == ["using"] and "namespace" in words[:2]
         marked = not self.device.isdisjoint(words)
+        mentions = frozenset(t.text for t in taken if t.kind == "word" and not _within(t, parts.members))
+        declared = (name,) if name else tuple(dict.fromkeys(_names(parts.head, parts.kind)))
+        if (words[:1] == ["typedef"] and parts.kind != "class") or "enum" in words:
+            # Of a pointer to a function the name is inside of parentheses, enumerators are inside of braces.
+            declared = tuple(mentions)
         return Declaration(
             kind="using" if using else parts.kind,
             start=taken[0].start if taken else 0,
             end=taken[-1].end if taken else 0,
-            names=(name,) if name else tuple(dict.fromkeys(_names(parts.head, parts.kind))),
-            mentions=frozenset(t.text for t in taken if t.kind == "word" and not _within(t, parts.members)),
+            names=declared,
+            mentions=mentions,
             device=marked or ("constexpr" in words and (parts.body or parts.kind == "variable")),
             kernel=bool(name) and "__global__" in {*words, *self._expanded(words)},
             template=parts.template,
             body=parts.body,
-            prototype=bool(name) and not parts.body,
+            prototype=bool(name) and not parts.body and words[:1] != ["typedef"],
             parameters=parts.parameters,
             path=self.path,
             template_parameters=tuple(_template_parameters(taken)) if parts.template else (),
@@ -277,9 +282,8 @@ class _Reader:
 
 def host_member(member: Declaration) -> bool:
     """Whether a member of a class is a function of the host, which device code cannot call."""
-    if member.device or not member.mentions.isdisjoint({"default", "delete"}):
-        return False
-    return member.kind == "function" or bool(member.parameters) or member.prototype
+    defaulted = member.prototype and not member.mentions.isdisjoint({"default", "delete"})
+    return not member.device and not defaulted and (member.body or member.prototype)
 
 
 def _within(token: Token, members: list[Declaration]) -> bool:
@@ -314,7 +318,7 @@ def _tags(words: list[Token]) -> Iterable[str]:
             yield word.text
     # struct __align__(16) Name {: the name is before the brace, or before the colon of its bases.
     ends = [at for at, each in enumerate(words) if each.text in {"{", ":"}]
-    if ends and ends[0] and words[ends[0] - 1].kind == "word":
+    if ends and ends[0] and words[ends[0] - 1].kind == "word" and words[ends[0] - 1].text not in _AGGREGATES:
         yield words[ends[0] - 1].text
     last = max((at for at, each in enumerate(words) if each.text == "{"), default=len(words))
     yield from (each.text for each in words[last + 1 :] if each.kind == "word")

@@ -56,7 +56,7 @@ def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[st
     spans: list[tuple[int, int]] = []
     dropped: list[Declaration] = []
     for declaration in file.declarations:
-        if declaration.kind in {"macro", "using"}:
+        if declaration.kind == "macro" or (declaration.kind == "using" and not _of_host(declaration)):
             continue
         if id(declaration) not in kept:
             spans.append((declaration.start, declaration.end))
@@ -70,6 +70,11 @@ def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[st
         if _STAYS.match(token.text) is not None:
             blanked[token.start : token.end] = token.text
     return "".join(blanked), dropped
+
+
+def _of_host(using: Declaration) -> bool:
+    """Whether ``using namespace`` is of one that the host's headers have: std::chrono, std::literals."""
+    return "std" in using.mentions and not using.mentions <= {"using", "namespace", "std", "cuda"}
 
 
 def _host_members(declaration: Declaration) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ _HOST_HEADERS = (
     "cfenv cfloat charconv chrono cinttypes climits clocale cmath complex concepts condition_variable csetjmp "
     "csignal cstdarg cstddef cstdint cstdio cstdlib cstring ctime ctype.h cub.cuh cublas.h cublasLt.h cublas_v2.h "
     "cuda.h cudaProfiler.h cuda_gl_interop.h cuda_profiler_api.h cuda_runtime.h cuda_runtime_api.h cudnn.h cufft.h "
-    "curand.h cusolverDn.h cusparse.h cwchar deque device_functions.h device_launch_parameters.h dirent.h "
+    "cufftXt.h curand.h cusolverDn.h cusparse.h cwchar deque device_functions.h device_launch_parameters.h dirent.h "
     "driver_types.h errno.h exception exception.h execution fcntl.h fenv.h filesystem float.h format forward_list "
     "fstream functional future getopt.h helper_cuda.h helper_cuda_drvapi.h helper_functions.h helper_gl.h "
     "helper_image.h helper_multiprocess.h helper_string.h helper_timer.h host_defines.h immintrin.h "
@@ -56,7 +56,12 @@ typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned
 typedef unsigned long long uint64_t; typedef long long intptr_t; typedef unsigned long long uintptr_t;
 typedef int8_t int_fast8_t; typedef uint8_t uint_fast8_t;
 typedef long ssize_t; typedef unsigned char uchar; typedef unsigned int uint; typedef unsigned short ushort;
-typedef unsigned long ulong;
+typedef unsigned long ulong; typedef unsigned long long CUdeviceptr, CUtexObject, CUsurfObject;
+struct FILE;
+#define register
+#ifndef __linux__
+#define __linux__ 1
+#endif
 #define INT8_MAX 127
 #define INT16_MAX 32767
 #define INT32_MAX 2147483647

@@ -172,7 +172,8 @@ def _banks(report: LaunchReport) -> str:
             shown = str(lanes[0]) if len(lanes) == 1 else f"{lanes[0]}+"
             cells.append(f'<span class="{kind}" title="{said}">{shown}</span>')
     return (
-        f"<p>{_link(report, worst.where)}: <code>{escape(worst.instruction)}</code> takes {worst.wavefronts} passes where {worst.ideal} "
+        f"<p>{_link(report, worst.where)}: <code>{escape(worst.instruction)}</code> takes {worst.wavefronts} "
+        f"passes where {worst.ideal} "
         "would do. Columns are the 32 banks, each cell a 4-byte word with the lane that accesses it; words of one "
         "bank are served one after another.</p>"
         '<div class="scroll" tabindex="0" role="img" aria-label="lanes by bank"><div class="banks">'
