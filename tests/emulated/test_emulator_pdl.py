@@ -103,4 +103,4 @@ def test_older_gpus_have_no_early_launches() -> None:
 def test_every_batch_of_blocks_waits_anew() -> None:
     body = "if (blockIdx.x < 200) { " + WAIT + "} y[t] = 1;"
     found = [hazard.message for hazard in launched(body, blocks=300).hazards]
-    assert [message.split(" of block ")[1].split()[0] for message in found] == ["200"]
+    assert [message.split(" of block ")[1].split(",")[0] for message in found] == ["(200"]

@@ -312,8 +312,8 @@ def test_budgets_that_fill_an_sm() -> None:
     ("consumers", "producer", "limits", "words"),
     [
         (248, 24, ".maxntid 384", "waits for ever: the warps of its block ask for 66560 registers together, and the"),
-        (240, 40, ".maxntid 384", "the launch gave the block (64512, 0, 0)"),
-        (240, 24, ".maxntid 384 .maxnreg 128", "the launch gave the block (49152, 0, 0)"),
+        (240, 40, ".maxntid 384", "the launch gave the block 64512"),
+        (240, 24, ".maxntid 384 .maxnreg 128", "the launch gave the block 49152"),
         (160, 24, ".maxntid 384", "it holds 168 per thread"),
         (240, 176, ".maxntid 384", "it holds 168 per thread"),
     ],

@@ -60,9 +60,13 @@ def _pytest(folder: Path, *arguments: str) -> tuple[int, str]:
 def test_the_outside_project_s_tests_pass(tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples" / "cuda_project", project, ignore=shutil.ignore_patterns("__pycache__"))
-    code, said = _pytest(project)
+    code, said = _pytest(project, "--matmill-html", "pages")
     assert code == 0, said
     assert "3 passed" in said
+    pages = sorted(path.name for path in (project / "pages").iterdir())
+    assert pages[0] == "index.html"
+    assert len(pages) == 4
+    assert "stats::histogram" in (project / "pages" / pages[-1]).read_text()
 
 
 def test_failing_tests_show_the_report(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
 from matmill.emulator.races.detector import Stores
+from matmill.emulator.races.shared_space import RepeatedRead
 from matmill.emulator.report.counters import Conflict
 from matmill.emulator.report.hazards import KernelFault, fault
 
@@ -180,6 +181,8 @@ class Access:
         self.counted_as = kind
         self.ordering = access_ordering(instruction)
         self.epoch = -1
+        self._watched = -1
+        self._repeated: RepeatedRead | None = None
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
         self.counts: tuple[tuple[int, int, int, int], ...] = ()
@@ -406,6 +409,10 @@ class Access:
         """Pass the access to the race detector."""
         detector = self.machine.detector
         addresses = self.addresses
+        same = self._watched == addresses.epoch
+        if same and self._repeated is not None and self._repeated.again():
+            return
+        self._watched, self._repeated = addresses.epoch, None
         for piece in self.pieces:
             kind = piece.region.kind
             if detector is None or kind not in {"global", "shared"}:
@@ -433,6 +440,25 @@ class Access:
                     ordering=ordering,
                     owners=owners,
                 )
+
+        if same and self._repeatable and detector is not None:
+            piece = self.pieces[0]
+            self._repeated = detector.repeated_read(
+                warp=addresses.lanes.warp_ids,
+                addresses=self._offsets(addresses.absolute(self.offset), piece),
+                active=addresses.active_lanes(),
+                width=self.width,
+                where=self.where,
+            )
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether it is a plain read of the blocks' own shared memory, by all its lanes."""
+        if self.kind != "read" or len(self.pieces) != 1:
+            return False
+        piece = self.pieces[0]
+        plain = self.ordering is None or self.ordering.volatile
+        return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
 
     def _offsets(self, absolute: NDArray[np.int64], piece: Piece) -> NDArray[np.int64]:
         """Addresses of shared memory as offsets in the window of the block that they name."""

@@ -334,6 +334,7 @@ def _dot(i: Instruction, m: Modifiers, which: slice) -> Action:
     signs = ["i" if t == "s32" else "u" for t in types]
 
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
+        a, b = np.broadcast_to(a, out.shape), np.broadcast_to(b, out.shape)  # either may be a literal
         wide_b = np.ascontiguousarray(b).reshape(-1).view(f"{signs[1]}1").reshape(-1, 4)[:, which].astype(np.int64)
         size = 4 // wide_b.shape[1]
         wide_a = np.ascontiguousarray(a).reshape(-1).view(f"{signs[0]}{size}").reshape(wide_b.shape).astype(np.int64)
