@@ -95,6 +95,9 @@ struct FILE;
 #define DBL_EPSILON 2.2204460492503131e-16
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
+#ifndef __FLT_MAX__
+#define __FLT_MAX__ 3.402823466e+38f
+#endif
 #define HUGE_VALF __int_as_float(0x7f800000)
 #define HUGE_VAL __longlong_as_double(0x7ff0000000000000ll)
 #define M_E 2.7182818284590452354

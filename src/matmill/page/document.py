@@ -10,10 +10,10 @@ from html import escape
 from math import log10
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --paper: #fff; --band: #f3f5f7; --edge: #d0d7de;
+:root { color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --paper: #fff; --stripe: #f3f5f7; --edge: #d0d7de;
   --bar: #0072b2; --second: #8a5a00; --error: #b3261e; --warning: #8a5a00; --note: #0072b2; --mark: #fff3c4; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --quiet: #9aa4af; --paper: #0f1318; --band: #1a2027; --edge: #39424d; --bar: #56b4e9;
+  :root { --ink: #e6edf3; --quiet: #9aa4af; --paper: #0f1318; --stripe: #1a2027; --edge: #39424d; --bar: #56b4e9;
     --second: #e69f00; --error: #ff8a80; --warning: #e69f00; --note: #56b4e9; --mark: #463b10; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
@@ -24,8 +24,8 @@ a { color: var(--bar); } :focus-visible { outline: 3px solid var(--second); outl
 .skip { position: absolute; left: -99rem; } .skip:focus { left: 1rem; background: var(--paper); }
 .scroll { overflow-x: auto; border: 1px solid var(--edge); border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .15rem .6rem; text-align: left; vertical-align: top; } thead th { background: var(--band); }
-td.n, th.n { text-align: right; white-space: nowrap; } tbody tr:nth-child(even) { background: var(--band); }
+th, td { padding: .15rem .6rem; text-align: left; vertical-align: top; } thead th { background: var(--stripe); }
+td.n, th.n { text-align: right; white-space: nowrap; } tbody tr:nth-child(even) { background: var(--stripe); }
 code, pre, .code { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 pre { margin: 0; white-space: pre; } .code td.src { white-space: pre; tab-size: 4; }
 .bar { display: inline-block; height: .7em; min-width: 1px; background: var(--bar); border-radius: 2px;
@@ -37,7 +37,7 @@ tr:target, tr.hit { background: var(--mark) !important; } .quiet { color: var(--
 .hazard table, .hazard code { color: var(--ink); }
 .hazard p { color: var(--ink); margin: .2rem 0; overflow-wrap: anywhere; }
 .banks { display: grid; grid-template-columns: repeat(32, minmax(1.15rem, 1fr)); gap: 2px; min-width: 44rem;
-  padding: .5rem; } .banks span { font-size: 10px; text-align: center; border-radius: 2px; background: var(--band); }
+  padding: .5rem; } .banks span { font-size: 10px; text-align: center; border-radius: 2px; background: var(--stripe); }
 .banks .used { background: var(--bar); color: var(--paper); } .banks .clash { background: var(--second);
   color: var(--paper); } .banks .head { background: none; color: var(--quiet); }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
