@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 
 from matmill.config import Config
 from matmill.errors import MatmillError
-from matmill.jit.compile import Binary, compile_source, compiler_version
+from matmill.jit.compile import Binary, compile_source
+from matmill.jit.nvrtc import compiler_version
 from matmill.jit.source import Source, included
 from matmill.launch import Argument, Dim3, Launch, Pointer, TensorMap
 from matmill.runtime.gpu import GPU, unavailable

@@ -20,7 +20,7 @@ from lab.machine_code import Code, compiled, disassembler, opcodes
 from lab.wgmma_page import counted, tile_of
 from matmill.arch import get
 from matmill.dtypes import BF16
-from matmill.jit.compile import compiler_version
+from matmill.jit.nvrtc import compiler_version
 from matmill.kernels.wgmma import WGMMA
 from matmill.tiling.wgmma import ROWS, SHAPES, SPAN, Shape, configured
 

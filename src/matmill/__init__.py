@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
+    from matmill.testing.call import emulate
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "MatmillError",
     "__version__",
     "choose",
+    "emulate",
     "errors",
     "inner",
     "matmul",
@@ -39,6 +41,7 @@ _HOMES = {
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
     "choose": "matmill.choose",
+    "emulate": "matmill.testing.call",
     "inner": "matmill.ops",
     "matmul": "matmill.ops",
     "transpose": "matmill.ops",

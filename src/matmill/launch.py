@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 Dim3: TypeAlias = tuple[int, int, int]
 
@@ -167,6 +168,19 @@ def why_not_shape(
     return f"shared memory {shared} > {most_shared} bytes per block" if shared > most_shared else None
 
 
+Numbers = TypeVar("Numbers", int, NDArray[np.int64])
+
+
+def coordinates(number: Numbers, shape: Dim3) -> tuple[Numbers, Numbers, Numbers]:
+    """A linear number, or each of an array, as x, y, z in a grid or block of ``shape``.
+
+    >>> coordinates(7, (2, 3, 4))
+    (1, 0, 1)
+    """
+    x, y, _ = shape
+    return number % x, number // x % y, number // (x * y)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch: grid and block in blocks and threads, shared memory in bytes.
@@ -178,6 +192,8 @@ class Launch:
     runs, and waits for its end itself (``ptx/dependent_launch.cuh``). ``resident`` is the number of blocks per
     SM that the kernel is made for: where the launch has no more per SM, shared memory is reserved for those that it
     has, and the rest is L1 cache. 0 leaves that to the driver, which reserves it for as many blocks as registers allow.
+    ``cooperative`` promises that all blocks run at once, so that ``grid.sync()`` may wait for them; only the emulator
+    makes such launches.
     """
 
     kernel: str
@@ -189,6 +205,7 @@ class Launch:
     pdl: bool = False
     resident: int = 0
     cluster: Dim3 = (1, 1, 1)
+    cooperative: bool = False
 
     @property
     def threads_per_block(self) -> int:

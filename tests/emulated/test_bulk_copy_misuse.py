@@ -125,7 +125,7 @@ def test_what_ends_a_kernel(what: str, *, late: bool) -> None:
     body, kind, message = FAULTS[what]
     hazard = found(LOADS + body, late=late)[-1]
     assert hazard.kind == kind
-    assert "thread (0, 0, 0) of block 0" in hazard.message
+    assert "thread (0, 0, 0) of block (0, 0, 0)" in hazard.message
     assert message in hazard.message
     assert hazard.instruction in hazard.message
     assert hazard.where.startswith("PTX line")
@@ -143,23 +143,23 @@ REPORTS = {
     ),
     "a store of bytes that nothing was stored to": (
         fill(nbytes=64) + bulk(TO_GLOBAL, "[o], [tile], 128") + STORED, "uninitialised-shared",
-        "thread (0, 0, 0) of block 0 copies from s_tile + 64 B in shared memory, where nothing was stored",
+        "thread (0, 0, 0) of block (0, 0, 0) copies from s_tile + 64 B in shared memory, where nothing was stored",
     ),
     "a store of a box that nothing was stored to": (
         fill(nbytes=100) + store(OUT, 0, (0, 0), "out") + STORED, "uninitialised-shared",
-        "thread (0, 0, 0) of block 0 copies from s_tile + 100 B in shared memory, where nothing was stored",
+        "thread (0, 0, 0) of block (0, 0, 0) copies from s_tile + 100 B in shared memory, where nothing was stored",
     ),
     "a store that nobody waits for": (
         FILLED + bulk(TO_GLOBAL, "[o], [tile], 128") + COMMIT, "unwaited",
-        "thread (0, 0, 0) of block 0 ends without cp.async.bulk.wait_group.read",
+        "thread (0, 0, 0) of block (0, 0, 0) ends without cp.async.bulk.wait_group.read",
     ),
     "a load that nobody waits for": (
         expect(128) + load(MATRIX, 0, (0, 0)), "unwaited",
-        "block 0 ends without a wait at the mbarrier at byte 2048 of its shared memory for",
+        "block (0, 0, 0) ends without a wait at the mbarrier at byte 2048 of its shared memory for",
     ),
     "a box beyond the tensor": (
         expect(128) + load(MATRIX, 0, (64, 0)) + wait(), "box-outside",
-        "thread (0, 0, 0) of block 0 copies the box at (64, 0), wholly outside the tensor map at ",
+        "thread (0, 0, 0) of block (0, 0, 0) copies the box at (64, 0), wholly outside the tensor map at ",
     ),
 }  # fmt: skip
 
@@ -198,10 +198,9 @@ def test_a_map_that_has_changed_since_tma_read_it_needs_a_fence(change: str, fen
     again = f"{expect(64)} {load(MATRIX, 0, (0, 0), 'o')} {wait(1)}"
     hazards = found(f"{COPIED} {ACQUIRE} {STALE} {change} {fence} {again}")
     assert [h.kind for h in hazards] == ([] if by is None else ["tensor-map"])
-    assert (
-        by is None
-        or f"thread (0, 0, 0) of block 0 uses the tensor map at o + 0 B of 4096, which {by}" in hazards[0].message
-    )
+    if by is not None:
+        thread = "thread (0, 0, 0) of block (0, 0, 0)"
+        assert f"{thread} uses the tensor map at o + 0 B of 4096, which {by}" in hazards[0].message
 
 
 @pytest.mark.parametrize("value", ["0", "257"])
@@ -220,7 +219,7 @@ def test_a_copy_before_griddepcontrol_wait_is_reported() -> None:
     for early in (copy, f"{expect(64)} {bulk(TO_SHARED, '[tile], [x], 64, [full]')}"):
         hazards = found(f"{start} {early} griddepcontrol.wait; {wait()}", pdl=True)
         assert [h.kind for h in hazards] == ["dependent-launch"]
-        assert "thread (0, 0, 0) of block 0 copies" in hazards[0].message
+        assert "thread (0, 0, 0) of block (0, 0, 0) copies" in hazards[0].message
 
 
 EXIT = """

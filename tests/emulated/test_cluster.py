@@ -208,7 +208,7 @@ def test_a_wait_for_a_block_that_never_arrives_is_a_deadlock() -> None:
     }"""
     with pytest.raises(KernelFault, match="spins at") as caught:
         emulate(body, np.zeros(1, np.int32), grid=(2, 1, 1), cluster=(2, 1, 1))
-    assert "warp 0 of block 0 waits for its cluster" in str(caught.value)
+    assert "warp 0 of block (0, 0, 0) waits for its cluster" in str(caught.value)
 
 
 def test_blocks_that_have_ended_are_not_waited_for() -> None:

@@ -49,7 +49,7 @@ def test_a_part_of_a_warp_is_a_note_for_each_barrier(n: int, schedule: int) -> N
     report = exchanged(n, schedule=schedule)
     assert report.ok
     assert [(h.severity, h.kind) for h in report.hazards] == [("note", "early-exit")] * 2
-    assert f"thread ({n}, 0, 0) of block 0 had returned" in report.hazards[0].message
+    assert f"thread ({n}, 0, 0) of block (0, 0, 0) had returned" in report.hazards[0].message
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -76,7 +76,7 @@ def test_a_vote_of_the_block_leaves_out_who_has_returned() -> None:
 
 @pytest.mark.parametrize("n", [64, 96])
 def test_a_barrier_for_a_number_of_threads_waits_for_them(n: int) -> None:
-    with pytest.raises(KernelFault, match=r"no warp can run; warps 0-\d of block 0 waits at barrier 1"):
+    with pytest.raises(KernelFault, match=r"no warp can run; warps 0-\d of block \(0, 0, 0\) waits at barrier 1"):
         exchanged(n, barrier='asm volatile("bar.sync 1, 128;" ::: "memory");')
 
 

@@ -226,7 +226,7 @@ def test_votes_matches_and_reductions() -> None:
 
 def test_a_trap_ends_the_kernel() -> None:
     source = 'extern "C" __global__ void k(int* o) { if (threadIdx.x == 5) __trap(); o[threadIdx.x] = 1; }'
-    with pytest.raises(KernelFault, match=r"thread \(5, 0, 0\) of block 0 executes") as caught:
+    with pytest.raises(KernelFault, match=r"thread \(5, 0, 0\) of block \(0, 0, 0\) executes") as caught:
         launch(compile_ptx(source), {"o": np.zeros(32, np.int32)})
     assert caught.value.hazard.where == "test.cu:1"
 

@@ -165,7 +165,7 @@ def test_rows_that_nothing_was_stored_to() -> None:
     at = np.resize(np.arange(16, dtype=np.uint32) * 16, 64)
     report = launched(text, np.zeros(4096, np.uint32), at, np.zeros(128, np.uint32))
     assert [hazard.kind for hazard in report.hazards] == ["uninitialised-shared"]
-    assert "thread (15, 0, 0) of block 0 reads 16 bytes" in report.hazards[0].message
+    assert "thread (15, 0, 0) of block (0, 0, 0) reads 16 bytes" in report.hazards[0].message
 
 
 # Races and copies in flight

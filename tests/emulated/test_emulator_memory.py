@@ -100,7 +100,7 @@ def test_out_of_bounds_names_buffer_thread_and_line(index: int, where: str) -> N
     assert hazard.kind == "out-of-bounds"
     assert hazard.where == "test.cu:3"
     assert where in hazard.message
-    assert "thread (3, 0, 0) of block 0 writes 4 bytes" in hazard.message
+    assert "thread (3, 0, 0) of block (0, 0, 0) writes 4 bytes" in hazard.message
     assert hazard.instruction.startswith("st.global")
 
 
@@ -329,7 +329,9 @@ def test_short_copies_fill_with_zeros(*, late: bool) -> None:
 def test_copies_out_of_bounds_fault() -> None:
     body = """.reg .b32 t, at; .reg .b64 from; mov.u32 t, %tid.x; mov.u32 at, s; mad.lo.u32 at, t, 16, at;
     mad.wide.u32 from, t, 16, a; cp.async.cg.shared.global [at], [from], 16; cp.async.wait_all;"""
-    with pytest.raises(KernelFault, match=r"thread \(31, 0, 0\) of block 0 copies 16 bytes at 0 B behind the end of a"):
+    with pytest.raises(
+        KernelFault, match=r"thread \(31, 0, 0\) of block \(0, 0, 0\) copies 16 bytes at 0 B behind the end of a"
+    ):
         launch(entry(body, ["a"], ".shared .align 16 .b8 s[512];"), {"a": np.zeros(496, np.uint8)})
 
 

@@ -205,3 +205,26 @@ def test_a_location_has_file_line_and_column(directive: str) -> None:
     with pytest.raises(EmulationError, match="PTX line 2") as error:
         parse(f".entry k() {{\n{directive}\nret;\n}}")
     assert "a file, a line and a column" in str(error.value)
+
+
+def test_code_inlined_from_a_header_of_cuda_s_is_at_the_user_s_own_line() -> None:
+    module = parse(
+        """.version 8.0 .target sm_90 .address_size 64
+        .entry k(.param .u64 p) {
+        .reg .b64 a; .reg .b32 v;
+        .loc 1 20 3
+        ld.param.u64 a, [p];
+        .loc 2 7 1, function_name $L__info_string0, inlined_at 1 20 3
+        .loc 3 34 5, function_name $L__info_string1, inlined_at 2 7 1
+        ld.global.u32 v, [a];
+        .loc 2 9 1, function_name $L__info_string0, inlined_at 1 20 3
+        ret; }
+        .file 1 "/home/me/k.cu"
+        .file 2 "/home/me/helpers.cuh"
+        .file 3 "/usr/local/cuda/bin/../targets/x86_64-linux/include/cuda_fp16.hpp"
+        """
+    )
+    first, second, last = (s for s in module.entries["k"].body if isinstance(s, Instruction))
+    assert (first.where, first.within) == ("k.cu:20", "")
+    assert (second.where, second.within) == ("helpers.cuh:7", "cuda_fp16.hpp:34")
+    assert (last.where, last.within) == ("helpers.cuh:9", "")

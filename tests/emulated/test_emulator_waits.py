@@ -200,7 +200,8 @@ def test_half_of_the_warps_missing_at_a_barrier_is_a_deadlock() -> None:
     body = """.reg .b32 t; .reg .pred p; mov.u32 t, %tid.x; setp.lt.u32 p, t, 64; @p bar.sync 1, 128;
     @!p bar.sync 2, 128;"""
     with pytest.raises(
-        KernelFault, match=r"warps 0-1 of block 0 waits at barrier 1.*warps 2-3 of block 0 waits at barrier 2"
+        KernelFault,
+        match=r"warps 0-1 of block \(0, 0, 0\) waits at barrier 1.*warps 2-3 of block \(0, 0, 0\) waits at barrier 2",
     ):
         launch(entry(body), {}, block=(128, 1, 1))
 

@@ -90,7 +90,7 @@ def test_buffers_count_as_initialised_unless_bound_otherwise(name: str) -> None:
 
 def test_the_first_bad_lane_is_named() -> None:
     (hazard,) = Buffers().launch(READS["one lane"]).hazards
-    assert "thread (40, 0, 0) of block 0 reads 4 bytes at x + 160 B of 512" in hazard.message
+    assert "thread (40, 0, 0) of block (0, 0, 0) reads 4 bytes at x + 160 B of 512" in hazard.message
 
 
 def test_an_earlier_launch_may_have_stored_it() -> None:

@@ -101,8 +101,8 @@ def test_a_wait_with_the_wrong_parity_is_a_deadlock_that_shows_every_barrier() -
         ring(wrong, {})
     message = str(caught.value)
     assert caught.value.hazard.kind == "deadlock"
-    assert "warp 0 of block 0 waits for parity 0 of the mbarrier at byte" in message
-    assert "warp 1 of block 0 waits for parity 0 of the mbarrier at byte" in message
+    assert "warp 0 of block (0, 0, 0) waits for parity 0 of the mbarrier at byte" in message
+    assert "warp 1 of block (0, 0, 0) waits for parity 0 of the mbarrier at byte" in message
     assert message.count("phase 0, 32 of 32 arrivals pending, 0 B to come") == 4
 
 
@@ -174,7 +174,7 @@ def test_misuse_is_reported_once_and_says_what(what: str) -> None:
     report = run(source, np.zeros(1, np.uint32))
     hazard = report.hazards[0]
     assert hazard.kind == "mbarrier"
-    assert what in hazard.message.replace("_ZZ1kE1", "")
+    assert what in hazard.message.replace("k::", "")
     assert not report.ok
 
 

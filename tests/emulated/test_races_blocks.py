@@ -183,7 +183,7 @@ def test_a_block_that_reads_what_has_not_arrived_is_reported_alone() -> None:
 
 def test_flags_in_shared_memory_need_their_barriers_still() -> None:
     found = hazards(WRITE, MEET, ACQ_REL, READ)
-    assert any("_ZZ1kE4last" in message and "write by thread 0" in message for message in found)
+    assert any("k::last" in message and "write by thread (0, 0, 0)" in message for message in found)
     source = """extern "C" __global__ void k(int* o) { __shared__ volatile int flag; __shared__ int data;
       if (threadIdx.x == 0) { flag = 0; data = 0; } __syncthreads();
       if (threadIdx.x == 0) { data = 1; FENCE flag = 1; }

@@ -89,5 +89,5 @@ def test_the_message_says_that_the_values_are_equal() -> None:
     out = np.zeros(1, np.int32)
     report = launch(compile_ptx(KERNEL.replace("BODY", "*o = 7;")), {"o": out}, np.int32(0), block=(64, 1, 1))
     (hazard,) = report.hazards
-    assert "write by thread 31 of block 0" in hazard.message
+    assert "write by thread (31, 0, 0) of block (0, 0, 0)" in hazard.message
     assert hazard.message.endswith("both of one value, with nothing that orders them")

@@ -179,7 +179,7 @@ def test_operands_written_by_one_thread(body: str, kinds: list[str], late: bool)
 def test_warps_that_take_different_ways() -> None:
     once = f"{MMA} {COMMIT} {wait(0)}"
     skipped = f"{FENCE} setp.lt.u32 p, t, 96; @!p bra On; {once} On:"
-    assert "warpgroup: k: warp 0 of block 0 executes 'wgmma.mma_async" in fault(skipped)
+    assert "warpgroup: k: warp 0 of block (0, 0, 0) executes 'wgmma.mma_async" in fault(skipped)
     assert "warp 3 of its warpgroup never does" in fault(skipped)
     other = f"{FENCE} setp.lt.u32 p, t, 96; @!p bra Other; {once} bra On; Other: {once} On:"
     assert "warp 0 of its warpgroup executes 'wgmma.mma_async" in fault(other)
@@ -188,8 +188,9 @@ def test_warps_that_take_different_ways() -> None:
 def test_operands_that_differ() -> None:
     shifted = "shr.u32 i, t, {0}; cvt.u64.u32 at, i; shl.b64 at, at, 6; add.u64 da, da, at;"
     assert "warp 0 of its warpgroup has descriptors" in fault(f"{FENCE} {shifted.format(5)} {MMA}")
-    assert "thread (16, 0, 0) of block 0 and thread (0, 0, 0) of block 0, of one warp, give different" in fault(
-        f"{FENCE} {shifted.format(4)} {MMA}"
+    assert (
+        "thread (16, 0, 0) of block (0, 0, 0) and thread (0, 0, 0) of block (0, 0, 0), of one warp, give different"
+        in fault(f"{FENCE} {shifted.format(4)} {MMA}")
     )
     scale = FORM.instruction(scale="p")
     assert "and scale-d True, where" in fault(f"{FENCE} setp.ge.u32 p, t, 64; {scale}")
@@ -242,12 +243,12 @@ def test_descriptors_that_are_none() -> None:
     ):
         assert words in fault(f"{FENCE} add.u64 da, da, {bits}; {MMA}")
     found = fault(f"{FENCE} add.u64 db, db, {3 << 49}; {MMA}")
-    assert "matrix-descriptor: k: warp 0 of block 0 describes B as 0x4" in found
+    assert "matrix-descriptor: k: warp 0 of block (0, 0, 0) describes B as 0x4" in found
 
 
 def test_operands_outside_shared_memory() -> None:
     found = fault(f"{FENCE} add.u64 db, db, {1 << 16 - 4}; {MMA}")
-    assert found.startswith("out-of-bounds: k: warp 0 of block 0 describes B as ")
+    assert found.startswith("out-of-bounds: k: warp 0 of block (0, 0, 0) describes B as ")
     assert "swizzled by 128 B" in found
 
 

@@ -133,7 +133,7 @@ def test_structs_by_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert np.isnan(y[[0, 7]]).all()
     assert [(each["argument"], each["file"]) for each in record["outputs"]] == [("1.2", "y.npy"), ("1.0", "x.npy")]
     record = asked(*command, struct.replace("i32:7", "i32:9"), code=cli.FAILED, capsys=capsys)
-    assert "0 B behind the end of argument 1.0 (32 B)" in record["hazards"][0]["message"]
+    assert "0 B behind the end of args.0 (32 B)" in record["hazards"][0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_ptx_files_and_names_of_kernels(folder: Path, capsys: pytest.CaptureFixt
         assert np.load(folder / "o.npy")[0] == number
     assert "got nothing; wanted one of " in refused(capsys, *command)
     said = refused(capsys, *command, "--entry", "three")
-    assert re.search("wanted one of (one, two|two, one).*extern", said)
+    assert re.search("wanted one of (one, two|two, one)", said)
 
 
 def test_hazards_end_with_code_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +228,7 @@ def test_faults_end_with_code_1_and_write_nothing(folder: Path, capsys: pytest.C
     command = [*LAUNCH, "--arg", "zeros:f32:100", "--arg", "out:y.npy:f32:90", "--arg", "1", "--arg", "100"]
     record = asked(*command, code=cli.FAILED, capsys=capsys)
     assert [hazard["kind"] for hazard in record["hazards"]] == ["out-of-bounds"]
-    assert "0 B behind the end of argument 1 (360 B)" in record["hazards"][0]["message"]
+    assert "0 B behind the end of y (360 B)" in record["hazards"][0]["message"]
     assert record["counters"] == {}
     assert record["outputs"] == []
     assert not (folder / "y.npy").exists()
@@ -322,7 +322,7 @@ def test_headers_of_other_folders(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "scale.cuh").rename(folder / "elsewhere" / "scale.cuh")
     arguments = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "1"]
     assert main([*LAUNCH, *arguments]) == cli.FAILED
-    assert 'open source file "scale.cuh"' in capsys.readouterr().err
+    assert "headers were not found: scale.cuh" in capsys.readouterr().err
     assert asked(*LAUNCH, *arguments, "--include", "elsewhere", capsys=capsys)["ok"] is True
 
 
@@ -344,7 +344,7 @@ GOOD = ["--arg", "zeros:f32:1", "--arg", "zeros:f32:1", "--arg", "1", "--arg", "
         (5, "f32:", "got 'f32:'"),
         (7, "1.5", "got '1.5'"),
         (7, "99999999999", "got '99999999999'"),
-        (7, "i64:1", "wanted 4 bytes for parameter axpy_param_3"),
+        (7, "i64:1", "wanted 4 bytes for int n"),
         (7, "u8:256", "got 'u8:256'"),
     ],
 )
@@ -356,7 +356,7 @@ def test_wrong_arguments(folder: Path, index: int, value: str, words: str, capsy
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["emulate", "axpy.cu", "--block", "64"], "--arg: got 0 values; wanted 4: axpy_param_0 (8 B)"),
+        (["emulate", "axpy.cu", "--block", "64"], "--arg: got 0 values; wanted 4: x (8 B), y (8 B), a (4 B), n (4 B)"),
         (["emulate", "axpy.cu"], "--block"),
         (["emulate", "axpy.cu", "--block", "0"], "positive whole numbers"),
         (["emulate", "axpy.cu", "--block", "1,2,3,4"], "one to three"),

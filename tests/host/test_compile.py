@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from matmill.errors import CompileError, UnknownNameError
 from matmill.jit import compile as compiling
+from matmill.jit import nvrtc
 from matmill.jit.cache import DiskCache
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source
@@ -88,10 +89,10 @@ def test_a_cached_kernel_does_not_load_the_compiler() -> None:
 
 
 def test_without_the_compilers_wheel_its_library_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    major, minor = compiling.compiler_version()
-    assert f"-{major}.{minor}." in compiling._compiler.__wrapped__()
+    major, minor = nvrtc.compiler_version()
+    assert f"-{major}.{minor}." in nvrtc.compiler.__wrapped__()
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "gone")])
-    assert compiling._compiler.__wrapped__() == f"nvrtc {major}.{minor}"
+    assert nvrtc.compiler.__wrapped__() == f"nvrtc {major}.{minor}"
 
 
 def _in_a_process(script: str) -> str:
@@ -220,7 +221,7 @@ def test_texts_of_one_byte_leave_the_process_intact() -> None:
         memoryview(buffer)[0] = 0  # raises where the buffer may not be written
         return (0,)
 
-    assert compiling._text(lambda _program: (0, 1), write, None) == ""
+    assert nvrtc._text(lambda _program: (0, 1), write, None) == ""
     assert b"a b"[1:2][0] == ord(" ")
 
 

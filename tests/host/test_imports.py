@@ -24,8 +24,8 @@ LAYERS = (
     ("launch", "tensor_map", "parameters", "kernel", "lowering", "tiling", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
-    ("choose", "jit", "runtime", "emulator", "analysis"),
-    ("plan", "streaming"),
+    ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
+    ("plan", "streaming", "testing", "page"),
     ("dispatch",),
     ("ops",),
     ("torch", "dask"),
@@ -37,7 +37,7 @@ APART = {"__init__", "__main__", "runtime.__init__"}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 #: Modules that may import cuda.*: the compiler and the executor.
-CUDA = {"jit.compile", "runtime.gpu"}
+CUDA = {"jit.nvrtc", "runtime.gpu"}
 #: Array libraries that no module imports by a statement but the package of the same name, which is for their users
 #: alone; the baselines load theirs by name when asked to.
 LIBRARIES = {"torch", "cupy", "jax", "dask"}

@@ -90,7 +90,13 @@ RETIRED = (
         under=(*DEVICE, "src/matmill/tiling", "src/matmill/mma_tiles"),
     ),
     Retired("team", r"(?<![a-z])teams?(?![a-z])", "k-group"),
-    Retired("border", r"(?<![a-z])borders?(?![a-z])", "remainder"),
+    Retired(
+        "border",
+        r"(?<![a-z])borders?(?![a-z])",
+        "remainder",
+        # A property of CSS.
+        without=("src/matmill/page/",),
+    ),
     Retired("beyond", r"\bbeyond(?=[(<]| = |\))", "remainder", under=DEVICE),
     Retired(
         "lines",

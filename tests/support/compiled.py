@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from matmill.jit import compile as compiling
+from matmill.jit import nvrtc
 from matmill.jit.compile import OPTIONS, Binary, Resources, compile_ptx
 from matmill.jit.source import Source
 
@@ -71,7 +72,7 @@ class Golden:
 
 
 def _compiler() -> dict[str, Any]:
-    return {"compiler": compiling._compiler(), "options": list(OPTIONS)}
+    return {"compiler": nvrtc.compiler(), "options": list(OPTIONS)}
 
 
 def _read() -> dict[str, Needs]:

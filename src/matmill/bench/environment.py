@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from matmill import __version__
-from matmill.jit.compile import compiler_version
+from matmill.jit.nvrtc import compiler_version
 
 #: Distributions whose versions matter to a result; CuPy is published under one name per CUDA version.
 PACKAGES = (

@@ -45,7 +45,8 @@ def answer() -> None:
 def _compiler() -> dict[str, Any]:
     """NVRTC's version and targets, and how long one small kernel takes it, cache aside."""
     os.environ["MATMILL_CACHE"] = "off"
-    from matmill.jit.compile import compile_source, compiler_version, targets  # noqa: PLC0415 — NVRTC may be broken
+    from matmill.jit.compile import compile_source  # noqa: PLC0415 — NVRTC may be broken
+    from matmill.jit.nvrtc import compiler_version, targets  # noqa: PLC0415 — the same
     from matmill.jit.source import Source  # noqa: PLC0415 — see above
 
     version = ".".join(str(part) for part in compiler_version())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,10 @@ from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from matmill.emulator import Hazard, Memory, Module, Report
-    from matmill.launch import Launch, Pointer, Struct
+    from matmill.testing.kernel import Kernel
+    from matmill.testing.report import LaunchReport
+    from matmill.testing.suppressions import Suppression
 
-_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-_LOCATION = re.compile(r"\((PTX line \d+|[^()\s]+:\d+)\)")
 _CODE_WIDTH = 60
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 # Columns of the table by line: heading, and the counts that it is made of.
@@ -50,7 +49,9 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog="Exit codes: 0 no error, 1 errors (with --strict any hazard), 2 usage. Negative numbers: --arg=-5.",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="PTX (.ptx) or CUDA C++ (.cu)")
-    parser.add_argument("--entry", metavar="NAME", help="the kernel (default: the only one)")
+    parser.add_argument(
+        "--entry", metavar="NAME", help="the kernel as C++ spells it: 'scale<float, 4>' (default: the only one)"
+    )
     parser.add_argument("--grid", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks (default 1)")
     parser.add_argument("--block", metavar="X[,Y,Z]", type=_extent, required=True, help="threads per block")
     parser.add_argument("--shared", metavar="BYTES", type=_bytes, default=0, help="dynamic shared memory (default 0)")
@@ -64,8 +65,11 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--target", metavar="SM", default="sm_90a", help="what to compile .cu for (default sm_90a)")
     parser.add_argument(
-        "--include", metavar="DIR", type=Path, action="append", default=[], help="where else headers of .cu files are"
+        "-I", "--include", metavar="DIR", type=Path, action="append", default=[], help="where else headers are"
     )
+    parser.add_argument("-D", "--define", metavar="NAME[=VALUE]", action="append", default=[], help="a macro")
+    parser.add_argument("--std", metavar="NAME", help="the language's standard (default c++17)")
+    parser.add_argument("--option", metavar="WORD", action="append", default=[], help="any option of NVRTC's")
     parser.add_argument(
         "--late-copies", action="store_true", help="let asynchronous copies and wgmma act no earlier than waits demand"
     )
@@ -73,12 +77,20 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--cluster", metavar="X[,Y,Z]", type=_extent, default=(1, 1, 1), help="blocks per cluster (default 1)"
     )
+    parser.add_argument("--cooperative", action="store_true", help="a launch whose blocks may use grid.sync()")
     parser.add_argument("--pdl", action="store_true", help="a launch that must wait for the one before it")
     parser.add_argument(
-        "--initcheck", action="store_true", help="report reads of out:FILE:TYPE:SHAPE arrays before anything is stored"
+        "--initcheck",
+        action="store_true",
+        help="report reads of out:FILE:TYPE:SHAPE arrays (and those all NaN) before a store",
     )
     parser.add_argument("--no-races", action="store_true", help="do not look for races: about 3 times as fast")
+    parser.add_argument(
+        "--suppressions", metavar="FILE", type=Path, help="hazards that are accepted: kind, source line, reason"
+    )
     parser.add_argument("--strict", action="store_true", help="let warnings and notes fail too")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the report as a page into FILE")
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write the hazards for code review tools into FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -100,125 +112,96 @@ def _bytes(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Emulates, writes files, prints the report. Raises :class:`~matmill.errors.MatmillError` or ``OSError``."""
-    from matmill.emulator import KernelFault, Memory, parse  # noqa: PLC0415 — other commands should not pay for these
-    from matmill.emulator import run as emulate  # noqa: PLC0415 — the same
-    from matmill.launch import Launch  # noqa: PLC0415 — the same
+    from matmill.testing.kernel import Settings, load  # noqa: PLC0415 — other commands should not pay for these
 
-    module = parse(_ptx(args))
-    entry = _entry(args.entry, module)
-    values = _values(args.arg, entry, module)
+    kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
+    values = _values(args.arg, kernel)
+    for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
+        if path is not None:
+            writable(path, option)
     named = _named(values)
     files = _files(args.out, named)
-    memory = Memory()
-    bind = partial(_bound, memory, initcheck=args.initcheck)
-    arguments: tuple[Any, ...] = tuple(_argument(bind, index, each) for index, each in enumerate(values))
-    launch = Launch(entry, entry, args.grid, args.block, arguments, args.shared, pdl=args.pdl, cluster=args.cluster)
-    report: Report | None = None
-    try:
-        report = emulate(
-            module,
-            launch,
-            memory,
-            races=not args.no_races,
-            late_copies=args.late_copies,
-            schedule=args.schedule,
-        )
-        hazards: Sequence[Hazard] = report.hazards
-    except KernelFault as fault:
-        hazards = (*fault.earlier, fault.hazard)
-    else:
+    report = kernel.launch(
+        args.grid,
+        args.block,
+        [_argument(each) for each in values],
+        shared=args.shared,
+        cluster=args.cluster,
+        cooperative=args.cooperative,
+        pdl=args.pdl,
+        strict=args.strict,
+        initcheck=args.initcheck,
+        settings=Settings(races=not args.no_races, late_copies=args.late_copies, schedule=args.schedule),
+        suppressions=_suppressions(args.suppressions),
+    )
+    if not report.faulted:
         for path, name in files.items():
             save(path, np.asarray(named[name].value))
-    outputs = [_output(path, name, named[name]) for path, name in files.items()] if report is not None else []
-    failed = any(args.strict or hazard.severity == "error" for hazard in hazards)
+    _write(args.html, args.sarif, report)
+    outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
     if args.json:
-        show_json({"ok": not failed} | _record(launch, report, hazards, outputs))
+        show_json(report.as_dict() | {"outputs": outputs})
     else:
-        show(_shown(args.file, launch, report, hazards, outputs))
-    return 1 if failed else 0
+        show(_shown(report, outputs))
+    return 0 if report.ok else 1
 
 
-def _ptx(args: argparse.Namespace) -> str:
-    """The PTX of the file named."""
-    suffix = args.file.suffix.lower()
-    if suffix not in {".ptx", ".cu"}:
+def _file(path: Path) -> Path:
+    if path.suffix.lower() not in {".ptx", ".cu"}:
         raise ArgumentError(
-            argument="FILE", got=f"{str(args.file)!r}", wanted="a file ending in .ptx or .cu", fix="Rename it."
+            argument="FILE", got=f"{str(path)!r}", wanted="a file ending in .ptx or .cu", fix="Rename it."
         )
-    try:
-        text = args.file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "no text in UTF-8"
-        raise ArgumentError(
-            argument="FILE", got=f"{str(args.file)!r}: {reason}", wanted="a text file", fix="Check the name."
-        ) from problem
-    if suffix == ".ptx":
-        return str(text)
-    from matmill.jit.compile import compile_ptx  # noqa: PLC0415 — PTX needs no compiler
-    from matmill.jit.source import Source  # noqa: PLC0415 — the same
-
-    headers: dict[str, str] = {}
-    _gather(text, (args.file.parent, *args.include), headers)
-    # The compiler names the file after the entry; messages should name the one that the user has open.
-    named = f'#line 1 "{args.file.name}"\n{text}'
-    source = Source(args.file.name, args.entry or args.file.stem, named, tuple(sorted(headers.items())))
-    return compile_ptx(source, args.target)
+    return path
 
 
-def _gather(text: str, folders: Iterable[Path], headers: dict[str, str]) -> None:
-    """Adds to ``headers`` all that ``text`` includes from ``folders``; of what is not there the compiler will tell."""
-    for name in _INCLUDE.findall(text):
-        found = next((folder / name for folder in folders if (folder / name).is_file()), None)
-        if name not in headers and found is not None:
-            headers[name] = found.read_text(encoding="utf-8", errors="replace")
-            _gather(headers[name], (found.parent, *folders), headers)
+def _write(html: Path | None, sarif_file: Path | None, report: LaunchReport) -> None:
+    """The report as a page, and as SARIF, where they are asked for."""
+    if html is not None:
+        from matmill.page.launch import page  # noqa: PLC0415 — see run
+
+        html.write_text(page(report), encoding="utf-8")
+    if sarif_file is not None:
+        from matmill.testing.sarif import sarif  # noqa: PLC0415 — see run
+
+        sarif_file.write_text(json.dumps(sarif([report]), indent=1) + "\n", encoding="utf-8")
 
 
-def _entry(name: str | None, module: Module) -> str:
-    """The kernel to run."""
-    entries = list(module.entries)
-    if name in entries or (name is None and len(entries) == 1):
-        return name or entries[0]
-    raise ArgumentError(
-        argument="--entry",
-        got=repr(name) if name else "nothing",
-        wanted=f"one of {', '.join(entries)}" if entries else "a file with a kernel",
-        fix='Declare the kernel extern "C" so that its name is not mangled.',
-    )
+def _options(args: argparse.Namespace) -> list[str]:
+    """NVRTC's options: definitions, the standard, and any other."""
+    standard = [f"-std={args.std}"] if args.std else []
+    return [*standard, *(f"-D{each}" for each in args.define), *args.option]
 
 
-def _values(texts: Sequence[str], entry: str, module: Module) -> list[Given | GivenStruct]:
-    parameters = module.entries[entry].params
+def _suppressions(path: Path | None) -> tuple[Suppression, ...]:
+    from matmill.testing.suppressions import read  # noqa: PLC0415 — see run
+
+    return read(path) if path is not None else ()
+
+
+def _values(texts: Sequence[str], kernel: Kernel) -> list[Given | GivenStruct]:
+    parameters = kernel.function.params
     if len(texts) != len(parameters):
-        named = ", ".join(f"{p.name} ({p.size} B)" for p in parameters)
+        sources = [each.name or f"number {n}" for n, each in enumerate(kernel.unit.parameters)]
+        names = sources if len(sources) == len(parameters) else [each.name for each in parameters]
+        named = ", ".join(f"{name} ({p.size} B)" for name, p in zip(names, parameters, strict=True))
         raise ArgumentError(
             argument="--arg",
             got=f"{len(texts)} values",
             wanted=f"{len(parameters)}: {named}" if parameters else "none",
-            fix=f"Give one --arg for each parameter of {entry}, in its order.",
+            fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.",
         )
     return [
         given(text, index, parameter) for index, (text, parameter) in enumerate(zip(texts, parameters, strict=True))
     ]
 
 
-def _argument(
-    bind: Callable[[str, Given], Pointer | np.generic], index: int, each: Given | GivenStruct
-) -> Pointer | np.generic | Struct:
-    """An argument as the launch takes it: arrays bound to addresses, structs made of their members."""
-    if isinstance(each, Given):
-        return bind(str(index), each)
-    members = [bind(f"{index}.{n}", member) for n, member in enumerate(each.members)]
-    from matmill.launch import Struct  # noqa: PLC0415 — the same
-
-    return Struct.of(*members)
-
-
-def _bound(memory: Memory, name: str, each: Given, *, initcheck: bool) -> Pointer | np.generic:
-    if not isinstance(each.value, np.ndarray):
-        return each.value
-    initialised = each.initialised or not initcheck
-    return memory.bind(f"argument {name}", each.value, access="rw" if each.writable else "r", initialised=initialised)
+def _argument(each: Given | GivenStruct) -> object:
+    """An argument as the launch takes it; arrays that the kernel may only read are read-only."""
+    if isinstance(each, GivenStruct):
+        return tuple(_argument(member) for member in each.members)
+    if isinstance(each.value, np.ndarray) and not each.writable:
+        each.value.flags.writeable = False
+    return each.value
 
 
 def _named(values: Sequence[Given | GivenStruct]) -> dict[str, Given]:
@@ -256,76 +239,24 @@ def _output(path: Path, name: str, each: Given) -> dict[str, Any]:
     return {"argument": index, "file": str(path), "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
-def _record(
-    launch: Launch, report: Report | None, hazards: Sequence[Hazard], outputs: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """The JSON document but for "ok". After a fault there are no counts."""
-    lines = report.by_line if report is not None else {}
-    return {
-        "kernel": launch.entry,
-        "grid": list(launch.grid),
-        "block": list(launch.block),
-        "shared": launch.dynamic_shared,
-        "counters": report.counters.as_dict() if report is not None else {},
-        "hazards": [
-            {
-                "severity": h.severity,
-                "kind": h.kind,
-                "where": h.where,
-                "message": h.message,
-                "instruction": h.instruction,
-            }
-            for h in hazards
-        ],
-        "by_line": {location: _counted(vars(counts)) for location, counts in lines.items()},
-        "outputs": outputs,
-    }
-
-
-def _counted(counts: dict[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}
-
-
-def _shown(
-    file: Path, launch: Launch, report: Report | None, hazards: Sequence[Hazard], outputs: list[dict[str, Any]]
-) -> Iterator[RenderableType]:
-    """The report for people."""
-    yield Text(f"{launch}: {_verdict(hazards)}")
-    source = _lines(file)
-    yield from _shown_hazards(hazards, source)
-    if report is not None:
-        yield from _shown_counts(report, source)
+def _shown(report: LaunchReport, outputs: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    """The report for people, behind what the kernel prints."""
+    if report.printed:
+        yield Text(report.printed.removesuffix("\n"))
+    for line in report.text(width=_CODE_WIDTH):
+        yield Text(line, style=_STYLES.get(line.partition(":")[0], ""))
+    if not report.faulted:
+        yield from _shown_counts(report)
     for output in outputs:
         shape = "x".join(map(str, output["shape"]))
         yield Text(f"argument {output['argument']} ({output['dtype']} {shape}) is in {output['file']}")
 
 
-def _verdict(hazards: Sequence[Hazard]) -> str:
-    """How many hazards of each severity there are: "2 errors, 1 note"."""
-    counts = {each: sum(hazard.severity == each for hazard in hazards) for each in _STYLES}
-    said = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
-    return ", ".join(said) or "no hazards"
-
-
-def _shown_hazards(hazards: Sequence[Hazard], source: dict[str, str]) -> Iterator[RenderableType]:
-    """Hazards with their source lines, those of one pair of lines together: unrolled loops have one in each round."""
-    alike: dict[tuple[str, tuple[str, ...]], list[Hazard]] = {}
-    for hazard in hazards:
-        locations = tuple(dict.fromkeys([hazard.where, *_LOCATION.findall(hazard.message)]))
-        alike.setdefault((hazard.kind, locations), []).append(hazard)
-    for (_, locations), group in alike.items():
-        yield Text()
-        yield Text(str(group[0]), style=_STYLES[group[0].severity])
-        if len(group) > 1:
-            yield Text(f"  and {len(group) - 1} more in copies of the same lines")
-        for location in locations:
-            if location in source:
-                yield Text(f"  {location}  {source[location]}")
-
-
-def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[RenderableType]:
+def _shown_counts(report: LaunchReport) -> Iterator[RenderableType]:
     """All counts that are not 0, then the memory traffic of each line."""
-    counts = _counted(report.counters.as_dict())
+    from matmill.testing.report import clipped, counted  # noqa: PLC0415 — see run
+
+    counts = counted(report.counters.as_dict())
     yield Text()
     yield table("Counts", [("what", "left"), ("count", "right")], [[n, f"{count:,}"] for n, count in counts.items()])
     bulk = [column for column in _BULK if column[1] in counts]
@@ -335,7 +266,12 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
         if any(first or second for first, second in pairs) or line.atomics:
             cells = [f"{first:,} : {second:,}" if first or second else "" for first, second in pairs]
             rows.append(
-                [location, *cells, f"{line.atomics:,}" if line.atomics else "", escape(source.get(location, ""))]
+                [
+                    location,
+                    *cells,
+                    f"{line.atomics:,}" if line.atomics else "",
+                    escape(clipped(report.source.get(location, ""), _CODE_WIDTH)),
+                ]
             )
     if rows:
         yield Text()
@@ -343,14 +279,6 @@ def _shown_counts(report: Report, source: dict[str, str]) -> Iterator[Renderable
         yield table("Memory traffic by line", headings, rows)
         copies = "cp.async, bulk" if bulk else "cp.async"
         yield Text(f"global, {copies}: requests : 32-byte sectors; shared: fewest wavefronts possible : wavefronts")
-
-
-def _lines(file: Path) -> dict[str, str]:
-    """The lines of the file by location, shortened."""
-    location = "PTX line {}" if file.suffix.lower() == ".ptx" else f"{file.name}:{{}}"
-    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
-    short = (line if len(line) <= _CODE_WIDTH else line[: _CODE_WIDTH - 1] + "…" for line in lines)
-    return {location.format(number): line for number, line in enumerate(short, 1)}
 
 
 def _by_number(location: str) -> tuple[str, int]:

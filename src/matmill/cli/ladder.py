@@ -17,9 +17,9 @@ from matmill.bench.ladder.sweep import Sweep
 from matmill.bench.plots.ladder import draw
 from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems.asked import Asked
-from matmill.cli import ladder_sweep, tables
+from matmill.cli import ladder_page, ladder_sweep, tables
 from matmill.cli.console import answer, output, progress, say_how_long
-from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size
+from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size, writable
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
 from matmill.runtime import gpu
@@ -52,6 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--warm", action="store_true", help="on a GPU, leave the L2 cache as the run before left it")
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--by-line", action="store_true", help="emulated, with --json: add the counters of each source line")
+    add("--html", metavar="FILE", type=Path, help="write tables, figures and each rung's changes as a page into FILE")
     add("--plot", metavar="FILE", help="draw the result into FILE (.png or .svg)")
     add(
         "--sweep",
@@ -80,7 +81,11 @@ def run(args: argparse.Namespace) -> int:
     plot = plot_file(args.plot)
     if args.sweep is not None:
         return _sweep(args, plot)
+    if args.html is not None:
+        writable(args.html, "--html")
     outcome = _run(args)
+    if args.html is not None:
+        args.html.write_text(ladder_page.page(outcome), encoding="utf-8")
     answer(outcome.as_dict(), tables.report(outcome), as_json=args.json, plot=plot, draw=partial(draw, outcome))
     return 0 if outcome.ok else 1
 

@@ -29,8 +29,8 @@ from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
 from matmill.emulator.report.counters import Counters, LineCounts
-from matmill.emulator.report.hazards import Hazard, KernelFault
-from matmill.emulator.run import Report, run
+from matmill.emulator.report.hazards import Hazard, KernelFault, Report
+from matmill.emulator.run import run
 
 # Families are there for their instructions, which they enter into the table as they are imported.
 __all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,26 +23,11 @@ from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
-from matmill.emulator.report.counters import Counters, LineCounts
-from matmill.emulator.report.hazards import Hazard, HazardLog, KernelFault
-from matmill.launch import Launch
+from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
+from matmill.launch import Launch, coordinates
 
 # Lanes in a batch: long enough rows for NumPy, while the registers of a busy kernel stay near a core's own cache.
 _BATCH_LANES = 4096
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a run found: counts (also per source line) and hazards. ``ok`` says that none of them is an error."""
-
-    counters: Counters
-    hazards: tuple[Hazard, ...] = ()
-    by_line: dict[str, LineCounts] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no error among the hazards; warnings and notes do not count."""
-        return not any(hazard.severity == "error" for hazard in self.hazards)
 
 
 def run(
@@ -86,6 +71,9 @@ def run(
         detector=detector,
         counting=counters,
         late_copies=late_copies,
+        workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
+        if launch.cooperative
+        else 0,
     )
     per_batch = max(1, _BATCH_LANES // (warps * LANES * clusters.shape[1]))
     if schedule:
@@ -102,13 +90,19 @@ def run(
             with ThreadPoolExecutor(workers) as executor:
                 list(executor.map(_Pool.run, pools, shares))
     except KernelFault as fault:
-        fault.after(_found(context, pools)[1].hazards())
+        found = _report(context, *_found(context, pools), counters=counters)
+        fault.after(found.hazards)
+        fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
+    return _report(context, tally, hazards, counters=counters)
+
+
+def _report(context: LaunchContext, tally: Tally, hazards: HazardLog, *, counters: bool) -> Report:
     by_line = tally.by_line() if counters else {}
-    return Report(tally.counters(by_line), hazards.hazards(), by_line)
+    return Report(tally.counters(by_line), hazards.hazards(), by_line, "".join(context.printed.parts), tally.worst)
 
 
 # Reading a kernel's PTX takes longer than many of its launches, and most callers launch the same text again.
@@ -220,7 +214,11 @@ def _report_races(
         else:
             where = space.describe(race.address)
         parties = (race.first_kind, race.first_thread, first), (race.second_kind, race.second_thread, second)
-        one, two = (f"{kind} by thread {t} of block {b} in {i.text!r} ({i.location})" for kind, (b, t), i in parties)
+        one, two = (
+            f"{kind} by thread {coordinates(t, launch.block)} of block {coordinates(b, launch.grid)} in {i.text!r} "
+            f"({i.location})"
+            for kind, (b, t), i in parties
+        )
         message = f"{launch.kernel}: {where}: {one} and {two}, {_WHY.get(race.kind, 'with nothing that orders them')}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second

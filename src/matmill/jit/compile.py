@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 from matmill.errors import CompileError, UnknownNameError
 from matmill.jit.cache import DiskCache
+from matmill.jit.nvrtc import Answer, Request, build, compiler, targets
 from matmill.jit.source import Source
 from matmill.settings import cache_dir
 
@@ -76,6 +74,30 @@ def compile_ptx(source: Source, target: str) -> str:
     return _remembered_ptx(source, target)
 
 
+@lru_cache(maxsize=64)
+def answer_to(request: Request, beside: str) -> Answer:
+    """What NVRTC makes of a request, PTX alone, from the cache where it is there; refusals are kept too.
+
+    ``beside`` stands for what the answer depends on that is not in the request: the headers in its include folders.
+    """
+    texts = "\0".join([request.text, *(part for header in request.headers for part in header)])
+    store = _store()
+    options = "\n".join(request.options)
+    key = "\0".join([request.file, options, "\n".join(request.names), compiler(), beside, texts, "request"])
+    entry = store.get(key) if store is not None else None
+    try:
+        if entry is not None:
+            meta, log, ptx = entry
+            return Answer(meta["compiled"], log.decode(), ptx.decode(), lowered=dict(meta["lowered"]))
+    except (KeyError, ValueError, TypeError):  # an entry that this version did not write
+        pass
+    answer = build(request, machine_code=False)
+    if store is not None:
+        meta = {"compiled": answer.compiled, "lowered": answer.lowered}
+        store.put(key, meta, answer.log.encode(), answer.ptx.encode())
+    return answer
+
+
 @lru_cache(maxsize=512)
 def _remembered(source: Source, target: str) -> _Unit:
     key, store = _key(source, target), _store()
@@ -101,7 +123,7 @@ def _remembered_ptx(source: Source, target: str) -> str:
 
 
 def _key(source: Source, target: str) -> str:
-    return "\n".join([source.digest, target, *OPTIONS, _compiler()])
+    return "\n".join([source.digest, target, *OPTIONS, compiler()])
 
 
 def _store() -> DiskCache | None:
@@ -130,42 +152,6 @@ def _readable(meta: dict[str, Any]) -> bool:
     )
 
 
-@cache
-def _compiler() -> str:
-    """What stands for the compiler in keys: its wheel's version, or where there is no wheel that of the library loaded.
-
-    The wheel's is read off the file system, because loading NVRTC takes many times as long as reading an entry. It is
-    the library that cuda-bindings loads: they look in the folders of ``sys.path`` first.
-    """
-    for folder in map(Path, sys.path):
-        wheels = sorted(folder.glob("nvidia_cuda_nvrtc-*.dist-info"))
-        if wheels and any(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
-            return wheels[-1].name
-    major, minor = compiler_version()
-    return f"nvrtc {major}.{minor}"
-
-
-@cache
-def compiler_version() -> tuple[int, int]:
-    """NVRTC's version as (major, minor)."""
-    # Imported on first use: loading NVRTC's bindings takes 60 ms that `import matmill` must not pay.
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see above
-
-    status, major, minor = nvrtc.nvrtcVersion()
-    _demand(status, "nvrtcVersion", "")
-    return int(major), int(minor)
-
-
-@cache
-def targets() -> tuple[str, ...]:
-    """Every plain target the installed NVRTC compiles for, oldest first."""
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
-
-    status, numbers = nvrtc.nvrtcGetSupportedArchs()
-    _demand(status, "nvrtcGetSupportedArchs", "")
-    return tuple(f"sm_{number}" for number in sorted(numbers))
-
-
 def assembler_report(source: Source, target: str) -> str:
     """What the assembler says of ``source``: resources, and remarks such as that products had to be serialized.
 
@@ -181,39 +167,13 @@ def _compile(source: Source, target: str, *, machine_code: bool = True) -> _Unit
 
 def _built(source: Source, target: str, *, machine_code: bool) -> tuple[str, str, bytes]:
     """The compiler's log, the PTX, and the machine code where it is wanted."""
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
-
-    names = [name.encode() for name, _ in source.headers]
-    texts = [text.encode() for _, text in source.headers]
-    file = f"{source.entry}.cu".encode()
-    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), file, len(names), texts, names)
-    _demand(status, "nvrtcCreateProgram", source.kernel)
-    try:
-        # For a virtual architecture NVRTC stops before the assembler.
-        architecture = target if machine_code else target.replace("sm_", "compute_", 1)
-        options = [f"--gpu-architecture={architecture}".encode(), *(o.encode() for o in OPTIONS)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            _refuse(source, target, log)
-        # NVRTC prefixes the current folder to file names; the same source must give the same PTX everywhere.
-        here = str(Path.cwd()).removesuffix("/")  # the root folder ends in a slash as it is
-        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).replace(f'"{here}/', '"')
-        cubin = _machine_code(program, source) if machine_code else b""
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return log, ptx, cubin
-
-
-def _machine_code(program: object, source: Source) -> bytes:
-    from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
-
-    status, size = nvrtc.nvrtcGetCUBINSize(program)
-    _demand(status, "nvrtcGetCUBINSize", source.kernel)
-    cubin = bytearray(size)
-    (status,) = nvrtc.nvrtcGetCUBIN(program, cubin)
-    _demand(status, "nvrtcGetCUBIN", source.kernel)
-    return bytes(cubin)
+    # For a virtual architecture NVRTC stops before the assembler.
+    architecture = target if machine_code else target.replace("sm_", "compute_", 1)
+    options = (f"--gpu-architecture={architecture}", *OPTIONS)
+    answer = build(Request(f"{source.entry}.cu", source.text, source.headers, options), machine_code=machine_code)
+    if not answer.compiled:
+        _refuse(source, target, answer.log)
+    return answer.log, answer.ptx, answer.cubin
 
 
 def _refuse(source: Source, target: str, log: str) -> None:
@@ -249,24 +209,3 @@ def parse_resources(log: str, entry: str) -> Resources:
         stack=number(r"(\d+) bytes stack frame"),
         shared=number(r"(\d+) bytes smem"),
     )
-
-
-def _text(size_of: Callable[..., tuple[object, int]], fill: Callable[..., tuple[object]], program: object) -> str:
-    """One of NVRTC's texts, whose size is asked for first."""
-    status, size = size_of(program)
-    _demand(status, "reading the compiler's output", "")
-    # Memory of its own: NVRTC writes in place, and a bytes object of length 1 is one that the whole process shares.
-    buffer = bytearray(size)
-    (status,) = fill(program, buffer)
-    _demand(status, "reading the compiler's output", "")
-    return buffer.rstrip(b"\0 ").decode(errors="replace")
-
-
-def _demand(status: object, call: str, kernel: str) -> None:
-    if getattr(status, "value", status) != 0:
-        raise CompileError(
-            argument=f"kernel {kernel}" if kernel else "NVRTC",
-            got=f"{call} answered {status}",
-            wanted="success",
-            fix="Run `matmill doctor`: it checks the compiler and says what to install.",
-        )

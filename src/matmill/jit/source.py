@@ -44,7 +44,7 @@ def generate(program: Program, dtype: DType) -> Source:
     """
     title = program.package.removeprefix("matmill.")
     name = f"{title.replace('.', '/')}/{KERNEL_FILE}"
-    body = _read(program.package, KERNEL_FILE)
+    body = read_source(program.package, KERNEL_FILE)
     parameters = program.parameters
     types = (*filter(None, (dtype.header,)), *(parameters.headers if parameters else ()))
     define = "".join(f'#include "{header}"\n' for header in types)
@@ -65,12 +65,13 @@ def _collect(text: str, headers: dict[str, str]) -> None:
     """Adds to ``headers`` all that ``text`` includes, transitively."""
     for name in _INCLUDE.findall(text):
         if name not in headers:
-            headers[name] = _read("matmill.include", name)
+            headers[name] = read_source("matmill.include", name)
             _collect(headers[name], headers)
 
 
 @cache
-def _read(package: str, path: str) -> str:
+def read_source(package: str, path: str) -> str:
+    """The text of a source file in a package, or in a folder below one."""
     # From the root package down, because `include` is a plain folder of headers, not a package of code.
     top, *folders = package.split(".")
     found: Traversable = files(top)

@@ -20,11 +20,13 @@ from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
-from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_WINDOW
+from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
 from matmill.emulator.races.detector import Stores
+from matmill.emulator.races.shared_space import RepeatedRead
+from matmill.emulator.report.counters import Conflict
 from matmill.emulator.report.hazards import KernelFault, fault
 
 
@@ -179,6 +181,8 @@ class Access:
         self.counted_as = kind
         self.ordering = access_ordering(instruction)
         self.epoch = -1
+        self._watched = -1
+        self._repeated: RepeatedRead | None = None
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
         self.counts: tuple[tuple[int, int, int, int], ...] = ()
@@ -245,7 +249,7 @@ class Access:
         address, machine = int(absolute[lane]), self.machine
         distance = address + shift - begin
         message = (
-            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing} {array.name} "
+            f"{machine.launch.kernel}: {self.addresses.lanes.thread_name(lane)} {self._doing} {array.spelled} "
             f"{'-' if distance < 0 else '+'} {abs(distance)} B of {end - begin}, which is "
             f"{machine.describe(self.addresses.space, address)}, in {self.instruction.text!r}"
         )
@@ -382,13 +386,33 @@ class Access:
         if kind == "global":
             return requests, int(banks.global_sectors(absolute, active, self.width).sum()), 0, asked
         # Generic addresses of shared memory are in a window far above 2**31.
-        actual, ideal = banks.shared_wavefronts(absolute & 0x7FFFFFFF, active, self.width, store=self.kind != "read")
+        offsets = absolute & 0x7FFFFFFF
+        actual, ideal = banks.shared_wavefronts(offsets, active, self.width, store=self.kind != "read")
+        warp = int(np.argmax(actual - ideal))
+        if actual[warp] > ideal[warp]:
+            rows = zip((offsets[warp] & OFFSET_MASK).tolist(), active[warp].tolist(), strict=True)
+            self.machine.tally.conflict(
+                Conflict(
+                    *(
+                        self.instruction.location,
+                        self.instruction.text,
+                        int(actual[warp]),
+                        int(ideal[warp]),
+                        self.width,
+                    ),
+                    tuple(offset - SHARED_BASE if takes_part else None for offset, takes_part in rows),
+                )
+            )
         return requests, int(actual.sum()), int(ideal.sum()), asked
 
     def _watch(self, values: tuple[Row, ...]) -> None:
         """Pass the access to the race detector."""
         detector = self.machine.detector
         addresses = self.addresses
+        same = self._watched == addresses.epoch
+        if same and self._repeated is not None and self._repeated.again():
+            return
+        self._watched, self._repeated = addresses.epoch, None
         for piece in self.pieces:
             kind = piece.region.kind
             if detector is None or kind not in {"global", "shared"}:
@@ -416,6 +440,25 @@ class Access:
                     ordering=ordering,
                     owners=owners,
                 )
+
+        if same and self._repeatable and detector is not None:
+            piece = self.pieces[0]
+            self._repeated = detector.repeated_read(
+                warp=addresses.lanes.warp_ids,
+                addresses=self._offsets(addresses.absolute(self.offset), piece),
+                active=addresses.active_lanes(),
+                width=self.width,
+                where=self.where,
+            )
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether it is a plain read of the blocks' own shared memory, by all its lanes."""
+        if self.kind != "read" or len(self.pieces) != 1:
+            return False
+        piece = self.pieces[0]
+        plain = self.ordering is None or self.ordering.volatile
+        return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
 
     def _offsets(self, absolute: NDArray[np.int64], piece: Piece) -> NDArray[np.int64]:
         """Addresses of shared memory as offsets in the window of the block that they name."""

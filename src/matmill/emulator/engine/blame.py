@@ -11,7 +11,7 @@ from matmill.emulator.program.basic_blocks import Block, Terminator
 
 
 def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
-    """The chosen warps of a batch: "warps 0-3 of block 5 (and 2 other blocks)"."""
+    """The chosen warps of a batch: "warps 0-3 of block (5, 0, 0) (and 2 other blocks)"."""
     chosen = np.flatnonzero(warps)
     block = int(geometry.block_of_warp[chosen[0]])
     roles = sorted(int(geometry.warp_in_block[w]) for w in chosen if geometry.block_of_warp[w] == block)
@@ -19,7 +19,7 @@ def who(geometry: Geometry, warps: NDArray[np.bool_]) -> str:
     span = f"{roles[0]}-{roles[-1]}" if together else ", ".join(map(str, roles))
     others = len(np.unique(geometry.block_of_warp[chosen])) - 1
     more = f" (and {others} other block{'s' if others > 1 else ''})" if others else ""
-    return f"warp{'s' if len(roles) > 1 else ''} {span} of block {int(geometry.block_ids[block])}{more}"
+    return f"warp{'s' if len(roles) > 1 else ''} {span} of {geometry.block_name(block)}{more}"
 
 
 def blame(block: Block) -> Instruction:

@@ -28,7 +28,7 @@ def finish_batch(machine: Machine) -> None:
     machine.queue.finish()
     for (block, offset), i in machine.mbarriers.unwaited():
         message = (
-            f"{machine.launch.kernel}: block {machine.geometry.block_ids[block]} ends without a wait at the mbarrier "
+            f"{machine.launch.kernel}: {machine.geometry.block_name(block)} ends without a wait at the mbarrier "
             f"at byte {offset} of its shared memory for {i.text!r}, which may still write there"
         )
         machine.hazards.add("unwaited", i, message, i)

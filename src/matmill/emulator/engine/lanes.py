@@ -7,24 +7,27 @@ or for warps of which some lanes are elsewhere, works on a copy in scratch rows.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.memory.banks import LANES
+from matmill.launch import Dim3, coordinates
 
 
 class Geometry:
     """The shape of a batch: ``blocks`` of ``warps`` warps, of which the last may be partly empty."""
 
-    def __init__(
-        self, blocks: int, threads: int, block: tuple[int, int, int], shared_stride: int, local_stride: int
-    ) -> None:
+    def __init__(self, blocks: int, grid: Dim3, block: Dim3, shared_stride: int, local_stride: int) -> None:
+        threads = prod(block)
         self.blocks = blocks
         self.shared_stride = shared_stride
         self.warps = -(-threads // LANES)
         self.threads = threads
         self.block = block
+        self.grid = grid
         self.warp_count = self.warps * blocks
         self.columns = self.warp_count * LANES
         warp = np.repeat(np.arange(self.warps), blocks)
@@ -39,11 +42,17 @@ class Geometry:
         self.block_ids = np.arange(blocks)
 
     def thread_name(self, column: int) -> str:
-        """A thread in words: "thread (1, 0, 0) of block 7"."""
-        x, y, _ = self.block
-        t = int(self.thread[column])
-        block = int(self.block_ids[self.block_of_warp[column // LANES]])
-        return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {block}"
+        """A thread in words: "thread (1, 0, 0) of block (7, 0, 0)"."""
+        thread = coordinates(int(self.thread[column]), self.block)
+        return f"thread {thread} of {self.block_name(int(self.block_of_warp[column // LANES]))}"
+
+    def block_name(self, block: int) -> str:
+        """A block of the batch in words: "block (7, 0, 0)"."""
+        return f"block {coordinates(int(self.block_ids[block]), self.grid)}"
+
+    def warp_name(self, warp: int) -> str:
+        """A warp of the batch in words: "warp 3 of block (7, 0, 0)"."""
+        return f"warp {int(self.warp_in_block[warp])} of {self.block_name(int(self.block_of_warp[warp]))}"
 
 
 class Lanes:

@@ -23,12 +23,31 @@ _MAX_THREADS = 1024
 _MAX_CLUSTER = 16
 
 
+# What the driver allows printf by default; what is more is lost.
+_PRINT_BUFFER = 1 << 20
+
+
+class Printed:
+    """The output of printf, in the order of its execution."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.size = 0
+
+    def add(self, text: str) -> None:
+        """Append what one thread prints."""
+        if self.size < _PRINT_BUFFER:
+            self.parts.append(text)
+            self.size += len(text)
+
+
 @dataclass(frozen=True)
 class LaunchContext:
     """One launch made ready to run: what its batches of thread blocks share.
 
     ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the kernel's parameters
     (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies`` as for ``run``.
+    ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """
 
     program: Program
@@ -39,6 +58,8 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
+    workspace: int = 0
+    printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)
     waits: GridWaits = field(default_factory=GridWaits)
 
@@ -124,7 +145,7 @@ def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, in
             data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
             data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
             access = "rw" if variable.space == "global" else "r"
-            symbols[variable] = space.allocate(variable.name, data, access).start
+            symbols[variable] = space.allocate(variable.spelled, data, access).start
             contents.append((variable, data))
     for variable, data in contents:
         for offset, target, addend in variable.relocations:

@@ -63,6 +63,7 @@ class Machine:
 
     def __init__(self, context: LaunchContext, blocks: int) -> None:
         program, launch = context.program, context.launch
+        self.context = context
         self.program = program
         self.launch = launch
         self.space = context.space
@@ -82,7 +83,7 @@ class Machine:
         self.maps = context.maps
         shared_end = program.shared_end(launch.dynamic_shared)
         stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
-        self.geometry = Geometry(blocks, launch.threads_per_block, launch.block, stride, program.local_bytes)
+        self.geometry = Geometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
         # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
         self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
         self.meetings: dict[int, list[Meeting]] = {}
@@ -116,7 +117,7 @@ class Machine:
         self.shared.words[1].fill(_POISON)
         self.written.fill(0)
         for name, row in self.program.layout.specials.items():
-            values = special_row(name, self.geometry, self.launch, self.program.static_shared)
+            values = special_row(name, self.geometry, self.launch, self.program.static_shared, self.context.workspace)
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
         self.mbarriers.begin()
         self.cluster.begin()

@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.report.hazards import HazardLog
 
@@ -171,10 +168,10 @@ class Mbarriers:
         first = offset - offset % SIZE
         return next((key for o in range(first, offset + width, SIZE) if (key := (block, o)) in self.live), None)
 
-    def describe(self, block_ids: NDArray[np.int64]) -> list[str]:
-        """The live barriers, for the message about a deadlock; ``block_ids`` are their blocks' numbers in the grid."""
+    def describe(self, block_name: Callable[[int], str]) -> list[str]:
+        """The live barriers, for the message about a deadlock; ``block_name`` gives a block of the batch a name."""
         return [
-            f"mbarrier at byte {offset} of block {block_ids[block]}: {barrier}"
+            f"mbarrier at byte {offset} of {block_name(block)}: {barrier}"
             for (block, offset), barrier in self.live.items()
         ]
 

@@ -55,6 +55,5 @@ class RegisterPool:
 
     def _fault(self, kind: str, warp: int, i: Instruction, problem: str) -> KernelFault:
         geometry = self._geometry
-        block = int(geometry.block_ids[geometry.block_of_warp[warp]])
-        name = f"warp {int(geometry.warp_in_block[warp])} of block {block}"
+        name = geometry.warp_name(warp)
         return fault(kind, f"{self._kernel}: {name} executes {i.text!r}; {problem}", i)

@@ -8,14 +8,17 @@ from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.lanes import Geometry
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.special_registers import CONSTANTS
-from matmill.launch import Launch
+from matmill.launch import Launch, coordinates
 
 # Shared memory is allocated in units, and the system reserves some in each block (PTX ISA, "%total_smem_size").
 _SHARED_UNIT, _RESERVED_SHARED = 128, 1024
 
 
-def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: int) -> Row | int:
-    """The values of a special register for all lanes of a batch, or the one value that they share."""
+def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: int, workspace: int) -> Row | int:
+    """The values of a special register for all lanes of a batch, or the one value that they share.
+
+    ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
+    """
     base, _, axis = name.partition(".")
     n = "xyz".find(axis) if axis else 0
     thread = geometry.thread
@@ -46,14 +49,11 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
         "%cluster_nctaid": cluster[n],
         "%cluster_nctarank": cluster[0] * cluster[1] * cluster[2],
         "%is_explicit_cluster": int(cluster != (1, 1, 1)),
+        # Where cooperative_groups looks for the workspace (details/driver_abi.h).
+        "%envreg1": workspace >> 32,
+        "%envreg2": workspace & 0xFFFFFFFF,
         "%dynamic_smem_size": launch.dynamic_shared,
         "%total_smem_size": total,
         "%aggr_smem_size": total + _RESERVED_SHARED,
     }
     return values[base]
-
-
-def coordinates(number: Row, shape: tuple[int, int, int]) -> tuple[Row, Row, Row]:
-    """Linear numbers as x, y, z in a grid or block of ``shape``."""
-    x, y, _ = shape
-    return number % x, number // x % y, number // (x * y)

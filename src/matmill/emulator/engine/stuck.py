@@ -127,5 +127,5 @@ class StuckWarps:
 
     def _waiters(self) -> str:
         """Who waits where, for messages."""
-        mbarriers = self._machine.mbarriers.describe(self._machine.geometry.block_ids)
+        mbarriers = self._machine.mbarriers.describe(self._machine.geometry.block_name)
         return "".join(f"; {part}" for part in (*self._lane_waits.describe(), *self._barriers.describe(), *mbarriers))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.report.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSES, Counters, LineCounts
+from matmill.emulator.report.counters import CLASSES, LINE_FIELDS, MATRIX_CLASSES, Conflict, Counters, LineCounts
 
 if TYPE_CHECKING:
     from matmill.emulator.engine.lanes import Lanes
@@ -51,6 +51,7 @@ class Tally:
         self._guarded_flops = 0
         self._traffic: dict[tuple[int, str, str], list[int]] = {}
         self._atomics: dict[int, int] = {}
+        self.worst: Conflict | None = None
 
     def guarded(self, name: str, flops: int, guard: NDArray[np.bool_], lanes: Lanes) -> None:
         """Count an instruction of ``flops`` per lane under a guard: the active threads for which it holds."""
@@ -70,6 +71,11 @@ class Tally:
         """Count the atomic operations of an instruction."""
         self._atomics[where] = self._atomics.get(where, 0) + threads
 
+    def conflict(self, found: Conflict) -> None:
+        """Keep the access with the most conflicts."""
+        if self.worst is None or found.wavefronts - found.ideal > self.worst.wavefronts - self.worst.ideal:
+            self.worst = found
+
     def merge(self, other: Tally) -> None:
         """Add the counts of another worker."""
         self.block_threads = [a + b for a, b in zip(self.block_threads, other.block_threads, strict=True)]
@@ -83,6 +89,8 @@ class Tally:
             mine[:] = [a + b for a, b in zip(mine, counts, strict=True)]
         for where, count in other._atomics.items():
             self.atomics(where, count)
+        if other.worst is not None:
+            self.conflict(other.worst)
 
     def by_line(self) -> dict[str, LineCounts]:
         """Counts per source line."""

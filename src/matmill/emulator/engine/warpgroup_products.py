@@ -154,11 +154,7 @@ class WarpgroupProducts:
         for warp in np.flatnonzero(self._newest >= self._done).tolist():
             i, geometry = self._last[warp], self._geometry
             never = "committed" if self._newest[warp] >= self._committed[warp] else "waited for"
-            block = int(geometry.block_ids[geometry.block_of_warp[warp]])
-            message = (
-                f"{self._kernel}: warp {int(geometry.warp_in_block[warp])} of block {block} ends, and the product "
-                f"{i.text!r} was never {never}"
-            )
+            message = f"{self._kernel}: {geometry.warp_name(warp)} ends, and the product {i.text!r} was never {never}"
             self._hazards.add("unwaited", i, message, i)
         self._queue.clear()
         self._last.clear()

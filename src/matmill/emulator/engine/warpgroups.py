@@ -87,6 +87,5 @@ class Warpgroups:
 
     def _fault(self, warp: int, i: Instruction, problem: str) -> KernelFault:
         geometry = self._geometry
-        block = int(geometry.block_ids[geometry.block_of_warp[warp]])
-        name = f"warp {int(geometry.warp_in_block[warp])} of block {block}"
+        name = geometry.warp_name(warp)
         return fault("warpgroup", f"{self._kernel}: {name} executes {i.text!r}; {problem}", i)

@@ -26,8 +26,6 @@ def memory_modifiers(i: Instruction) -> tuple[Modifiers, str]:
     """The modifiers without hints, and the state space ("generic" where none is named)."""
     hints = [m for m in i.modifiers if m.startswith(("L1::", "L2::", "level::"))]
     m = Modifiers(i, *HINTS, *hints)
-    if "L2::cache_hint" in hints:
-        raise i.unsupported("a cache policy operand")
     return m, m.pick(SPACES, "generic").split("::", maxsplit=1)[0]
 
 

@@ -221,6 +221,27 @@ def count_bits(i: Instruction) -> Action:
     )
 
 
+@instructions("bmsk", operands=(3,))
+def bit_mask(i: Instruction) -> Action:
+    """bmsk: as many bits as the second operand says, from the position that the first one says."""
+    m = Modifiers(i)
+    clamp = m.need("clamp", "wrap") == "clamp"
+    m.type("b32")
+    m.done()
+
+    def call(position: Row, width: Row, out: Row) -> None:
+        start, count = (np.asarray(x, np.uint64) for x in (position, width))
+        if clamp:
+            start, count = np.minimum(start, np.uint64(32)), np.minimum(count, np.uint64(32))
+        else:
+            start, count = start & np.uint64(31), count & np.uint64(31)
+        one = np.uint64(1)
+        out[...] = (((one << count) - one) << start).astype(np.uint32)
+
+    d, position, width = i.operands
+    return computed(i, call, [(position, "u4"), (width, "u4")], [(d, "u4")])
+
+
 @instructions("bfind")
 def find_bit(i: Instruction) -> Action:
     """bfind: the index of the highest bit that is set (in negative numbers: clear); all ones for none."""

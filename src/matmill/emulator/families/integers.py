@@ -155,6 +155,8 @@ def multiply(i: Instruction) -> Action:
     """``mul`` and mad, lower half, upper half or whole product."""
     if not is_integer(i):
         return floats.multiply(i) if i.name == "mul" else floats.fused(i)
+    if "cc" in i.modifiers:
+        return multiply_add_carry(i)
     m = Modifiers(i)
     part = m.pick(("lo", "hi", "wide"))
     kind = KIND_OF_TYPE[m.type(*INTEGERS)]
@@ -169,6 +171,29 @@ def multiply(i: Instruction) -> Action:
         calls = {"lo": np.multiply, "hi": multiply_high, "wide": multiply_wide}
     call = calls[part]
     return computed(i, call, sources, [(d, wide)], in_place=part != "wide")
+
+
+@instructions("madc", operands=(4,))
+def multiply_add_carry(i: Instruction) -> Action:
+    """mad.cc, madc and madc.cc: products as parts of long sums."""
+    m = Modifiers(i)
+    upper = m.need("lo", "hi") == "hi"
+    carry = m.flag("cc")
+    kind = KIND_OF_TYPE[m.type("u32", "s32", "u64", "s64")]
+    m.done()
+    word = np.dtype(unsigned(kind))
+    add = add_carry_in if i.name == "madc" else add_carry_out
+
+    def call(a: Row, b: Row, c: Row, *rest: Row) -> None:
+        product = high_product(a, b) if upper else np.asarray(a * b)
+        add(product.view(word), c, *rest)
+
+    d, a, b, c = i.operands
+    sources = [(a, kind), (b, kind), (c, unsigned(kind))]
+    if i.name == "madc":
+        sources.append((CARRY, "p"))
+    results = [(d, unsigned(kind)), (CARRY, "p")] if carry else [(d, unsigned(kind))]
+    return computed(i, call, sources, results)
 
 
 def multiply24(a: Row, b: Row, out: Row) -> None:
@@ -309,6 +334,7 @@ def _dot(i: Instruction, m: Modifiers, which: slice) -> Action:
     signs = ["i" if t == "s32" else "u" for t in types]
 
     def call(a: Row, b: Row, c: Row, out: Row) -> None:
+        a, b = np.broadcast_to(a, out.shape), np.broadcast_to(b, out.shape)  # either may be a literal
         wide_b = np.ascontiguousarray(b).reshape(-1).view(f"{signs[1]}1").reshape(-1, 4)[:, which].astype(np.int64)
         size = 4 // wide_b.shape[1]
         wide_a = np.ascontiguousarray(a).reshape(-1).view(f"{signs[0]}{size}").reshape(wide_b.shape).astype(np.int64)

@@ -185,12 +185,21 @@ class Store:
             mark_written(access, piece, index, len(values))
 
 
-@instructions("prefetch", "prefetchu", "discard", "applypriority", "createpolicy")
+@instructions("prefetch", "prefetchu", "discard", "applypriority")
 def hint(i: Instruction) -> Action:
     """Cache hints: nothing to do."""
-    if i.name == "createpolicy":
-        raise i.unsupported("a cache policy")
     return Action(i, call=_nothing, tally="memory")
+
+
+@instructions("createpolicy")
+def policy(i: Instruction) -> Action:
+    """A cache policy, which nothing here depends on."""
+    return Action(i, (), (Value(i.operands[0], "u8"),), call=_no_policy, tally="other")
+
+
+def _no_policy(out: Row) -> None:
+    """What createpolicy gives: any value will do."""
+    out[...] = 0
 
 
 def _nothing() -> None:

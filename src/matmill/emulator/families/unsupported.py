@@ -7,7 +7,6 @@ from matmill.emulator.program.table import Action, instructions
 
 _TEXTURES = "textures and surfaces are not emulated"
 _REASONS = {
-    "wmma": "its fragments have no documented layout; write mma.sync and ldmatrix instead",
     "tcgen05": "the tensor memory of sm_100 is not emulated",
     "multimem": "multicast memory is not emulated",
     "tex": _TEXTURES,

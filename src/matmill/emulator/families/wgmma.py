@@ -429,10 +429,7 @@ class _SharedOperand:
         return fault(kind, self._message(warp, bits, problem), self.instruction)
 
     def _message(self, warp: int, bits: int, problem: str) -> str:
-        geometry = self.machine.geometry
-        name = (
-            f"warp {int(geometry.warp_in_block[warp])} of block {int(geometry.block_ids[geometry.block_of_warp[warp]])}"
-        )
+        name = self.machine.geometry.warp_name(warp)
         return (
             f"{self.machine.launch.kernel}: {name} describes {self.name} as {bits:#x} in {self.instruction.text!r}: "
             f"{problem}"

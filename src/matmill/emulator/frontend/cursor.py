@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matmill.emulator.frontend.lexer import Token, syntax_error, tokens
 from matmill.emulator.frontend.literals import immediate
-from matmill.emulator.frontend.syntax import Instruction, Label, Name, Register, Statement, Variable
+from matmill.emulator.frontend.syntax import Label, Name, Register, Statement, Variable
 
 _MAX_DIGITS = 9
 
@@ -110,9 +112,8 @@ def resolve_labels(body: list[tuple[Statement, tuple[int, ...]]]) -> tuple[State
         if isinstance(statement, Label):
             resolved.append(Label(full(statement.name, path)))
         elif statement.name == "bra":
-            s = statement
-            operands = tuple(Name(full(o.text, path)) if isinstance(o, Name) else o for o in s.operands)
-            resolved.append(Instruction(s.name, s.modifiers, operands, s.guard, s.negated, s.line, s.where, s.text))
+            operands = tuple(Name(full(o.text, path)) if isinstance(o, Name) else o for o in statement.operands)
+            resolved.append(replace(statement, operands=operands))
         else:
             resolved.append(statement)
     return tuple(resolved)

@@ -25,6 +25,13 @@ from matmill.emulator.frontend.syntax import (
     Vector,
 )
 
+#: Functions of the runtime: the types of their arguments, and of the result ("" for none). Families have what they do.
+SYSTEM_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
+    "vprintf": (("b64", "b64"), "b32"),
+    "malloc": (("b64",), "b64"),
+    "free": (("b64",), ""),
+    "__assertfail": (("b64", "b64", "b32", "b64", "b64"), ""),
+}
 _MAX_DEPTH = 32
 _MAX_STATEMENTS = 500_000
 
@@ -91,8 +98,8 @@ def _expand(module: Module, body: tuple[Statement, ...] | list[Statement], flat:
 def _expand_call(module: Module, call: Instruction, flat: Flat, stack: tuple[str, ...]) -> None:
     groups = [o for o in call.operands if isinstance(o, Group)]
     names = [o.text for o in call.operands if isinstance(o, Name)]
-    if names[:1] == ["__assertfail"]:
-        flat.body.append(replace(call, name="trap", modifiers=(), operands=()))
+    if names and names[0] in SYSTEM_CALLS and names[0] not in module.functions:
+        flat.body += _system_call(call, names[0], groups, len(flat.body))
         return
     if not names or names[0] not in module.functions:
         raise call.unsupported("a call of a function that the module does not define")
@@ -124,13 +131,38 @@ def _expand_call(module: Module, call: Instruction, flat: Flat, stack: tuple[str
     flat.body.append(Label(end))
 
 
+def _system_call(call: Instruction, name: str, groups: list[Group], number: int) -> list[Instruction]:
+    """A call of the runtime: its arguments loaded from their ``.param`` variables, the call, its result stored."""
+    kinds, result = SYSTEM_CALLS[name]
+    wanted = len(kinds)
+    given = groups[-1].items if groups and wanted else ()
+    returned = groups[0].items if result and len(groups) > (wanted > 0) else ()
+    if len(given) != wanted or not all(isinstance(o, Symbol) for o in (*given, *returned)):
+        raise call.unsupported("the arguments of a call of the runtime")
+
+    def made(opcode: str, modifiers: tuple[str, ...], operands: tuple[Operand, ...]) -> Instruction:
+        return replace(call, name=opcode, modifiers=modifiers, operands=operands)
+
+    arguments = [Register(f"{name}#{number}:{n}", kind) for n, kind in enumerate(kinds)]
+    loads = [
+        made("ld", ("param", register.type), (register, Address(symbol)))
+        for register, symbol in zip(arguments, given, strict=True)
+        if isinstance(symbol, Symbol)
+    ]
+    if not result:
+        return [*loads, made(name, (), tuple(arguments))]
+    value = Register(f"{name}#{number}:result", result)
+    stores = [made("st", ("param", result), (Address(o), value)) for o in returned if isinstance(o, Symbol)]
+    return [*loads, made(name, (), (value, *arguments)), *stores]
+
+
 def _renamed(s: Statement, renaming: _Renaming, end: str) -> Statement:
     if isinstance(s, Label):
         return Label(renaming.prefix + s.name)
     guard = renaming.register(s.guard) if s.guard is not None else None
     if s.name == "ret":
-        return Instruction("bra", (), (Name(end),), guard, s.negated, s.line, s.where, s.text)
+        return replace(s, name="bra", modifiers=(), operands=(Name(end),), guard=guard)
     operands = tuple(renaming.operand(o) for o in s.operands)
     if s.name in {"bra", "brx"}:
         operands = tuple(Name(renaming.prefix + o.text) if isinstance(o, Name) else o for o in operands)
-    return Instruction(s.name, s.modifiers, operands, guard, s.negated, s.line, s.where, s.text)
+    return replace(s, operands=operands, guard=guard)

@@ -43,7 +43,9 @@ _NUMERIC_LIMITS = {
     ".abi_preserve", ".abi_preserve_control",
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
-_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
+# Paths of CUDA's own headers, in wheels and in toolkits.
+_TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
 # Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
 _LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _MAX_NESTING = 64
@@ -69,6 +71,8 @@ class _Parser(Cursor):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.files: dict[str, str] = {}
+        self.toolkit: set[str] = set()
+        self.callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
         self.scope_count = 0
         self.where = ""
         self.function_variables: list[Variable] = []
@@ -119,7 +123,10 @@ class _Parser(Cursor):
         parts = self.skip_line(line)
         if len(parts) < 2 or parts[1].kind != "string":
             raise syntax_error(line, ".file", ".file with a number and a name")
-        self.files[parts[0].text] = parts[1].text.strip('"').replace("\\\\", "/").rsplit("/", 1)[-1]
+        path = parts[1].text.strip('"').replace("\\\\", "/")
+        self.files[parts[0].text] = path.rsplit("/", 1)[-1]
+        if _TOOLKIT.search(path):
+            self.toolkit.add(parts[0].text)
 
     def _section(self) -> None:
         while not self.accept("{"):
@@ -150,9 +157,14 @@ class _Parser(Cursor):
         )
 
     def _with_file(self, s: Instruction) -> Instruction:
-        number, _, line = s.where.partition(":")
+        chain = [each.partition(":") for each in s.where.split("<")]
+        # The user's own line is the first that is not in a header of CUDA's.
+        own = next((each for each in chain if each[0] not in self.toolkit), chain[0])
+        number, _, line = own
         where = f"{self.files[number]}:{line}" if number in self.files else s.where
-        return Instruction(s.name, s.modifiers, s.operands, s.guard, s.negated, s.line, where, s.text)
+        inner, _, inner_line = chain[0]
+        within = f"{self.files[inner]}:{inner_line}" if own is not chain[0] and inner in self.files else ""
+        return replace(s, where=where, within=within)
 
     def _declaration(self, first: Token) -> Function | None:
         extern = False
@@ -307,7 +319,9 @@ class _Parser(Cursor):
         if token.kind == "location":
             self._location(token)
         elif word == ".reg":
-            self._registers()
+            self._registers(self.take())
+        elif word.startswith(".reg."):  # as cuda_fp16.hpp writes it: {.reg.b16 h;
+            self._registers(token._replace(text=word[4:]))
         elif word in _SPACES or word in _LINKING:
             self._declaration(token)
         elif word == ".file":
@@ -338,11 +352,18 @@ class _Parser(Cursor):
         if found is None:
             raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
         # NVRTC marks moved code with line 0; the last real line is the better guide.
-        if found[2] != "0":
-            self.where = f"{found[1]}:{found[2]}"
+        if found[2] == "0":
+            return
+        self.where = f"{found[1]}:{found[2]}"
+        if found[4] is None:
+            return
+        caller: tuple[str, str, str] | None = (found[4], found[5], found[6])
+        self.callers[found[1], found[2], found[3]] = found[4], found[5], found[6]
+        while caller is not None and self.where.count("<") < _MAX_NESTING:
+            self.where += f"<{caller[0]}:{caller[1]}"
+            caller = self.callers.get(caller)
 
-    def _registers(self) -> None:
-        token = self.take()
+    def _registers(self, token: Token) -> None:
         kind = token.text[1:]
         if kind in {"v2", "v4"} or kind not in TYPE_BYTES:
             raise syntax_error(token.line, repr(token.text), "a scalar register type")

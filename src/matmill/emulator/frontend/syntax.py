@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from matmill.emulator.frontend.names import readable
 from matmill.errors import EmulationError
 
 # Bytes of each PTX fundamental type; predicates have none, since no memory holds them.
@@ -58,6 +59,11 @@ class Variable:
     relocations: tuple[tuple[int, Variable, int], ...] = ()
     extern: bool = False
     element: str = ""
+
+    @property
+    def spelled(self) -> str:
+        """Its name in C++."""
+        return readable(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ class Instruction:
     """One instruction: ``@guard opcode.modifiers operands;``.
 
     ``line`` counts PTX lines from 1; ``where`` is "file:line" of the CUDA C++ source, or "" where the PTX does not say.
+    ``within`` is the line of a header of CUDA's that was inlined there, or "".
     """
 
     name: str
@@ -136,6 +143,7 @@ class Instruction:
     line: int
     where: str
     text: str
+    within: str = ""
 
     @property
     def opcode(self) -> str:
@@ -200,6 +208,8 @@ class Module:
     target: str
     # Filled by the translator: one program per entry, so that a second launch need not translate again.
     programs: dict[str, object] = field(default_factory=dict)
+    # By the names of variables: bytes of an element and extents, for those whose declaration somebody has read.
+    shapes: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def capability(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.frontend.names import element_at
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Pointer
 
@@ -76,6 +77,9 @@ class Allocation:
         self.data = data
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
+        # Bytes of an element and extents, where addresses are to be named by elements.
+        self.itemsize = 0
+        self.shape: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -95,13 +99,22 @@ class Memory:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
 
-    def bind(self, name: str, array: NDArray[np.generic] | None, *, access: str, initialised: bool = True) -> Pointer:
+    def bind(
+        self,
+        name: str,
+        array: NDArray[np.generic] | None,
+        *,
+        access: str,
+        initialised: bool = True,
+        by_element: bool = False,
+    ) -> Pointer:
         """Give ``array`` an address: the pointer to its first element, which kernels then read and write in place.
 
         Any strides will do, negative ones too: the allocation is the array's span of bytes, at a 512-aligned virtual
         address. ``None`` is the null pointer. ``access`` is "r", "w" or "rw"; storing without "w" is a fault.
         Without ``initialised`` the array counts as memory from ``cudaMalloc``, and what a kernel reads there before a
-        kernel of this or an earlier launch has stored it is reported.
+        kernel of this or an earlier launch has stored it is reported. ``by_element`` lets messages name the array's
+        elements, ``A[3][0]``, rather than bytes; of arrays that are not contiguous they name bytes all the same.
 
         Raises ``ArgumentError`` for another ``access``, ``DTypeError`` for arrays of Python objects, ``ReadOnlyError``
         where a writable binding of a read-only array is asked for.
@@ -117,7 +130,10 @@ class Memory:
             raise ReadOnlyError(
                 argument=name, got="a read-only array", wanted="a writable one", fix='Copy it, or bind it with "r".'
             )
-        return Pointer(name, self.allocate(name, data, access, initialised=initialised).start + first)
+        allocation = self.allocate(name, data, access, initialised=initialised)
+        if by_element and array.flags.c_contiguous and array.size:
+            allocation.itemsize, allocation.shape = array.itemsize, array.shape or (1,)
+        return Pointer(name, allocation.start + first)
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Give flat bytes the next free address."""
@@ -141,9 +157,9 @@ class AddressSpace:
         self.starts = [a.start for a in self.allocations]
         self.uninitialised = [a for a in self.allocations if a.written is not None]
 
-    def allocate(self, name: str, data: NDArray[np.uint8], access: str) -> Allocation:
-        """Add a module variable for the time of the launch."""
-        allocation = self._memory.allocate(name, data, access)
+    def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
+        """Add a module variable, or what a thread allocates, for the time of the launch."""
+        allocation = self._memory.allocate(name, data, access, initialised=initialised)
         self._index()
         return allocation
 
@@ -162,7 +178,10 @@ class AddressSpace:
         if at >= 0:
             near = self.allocations[at]
             if address < near.end:
-                return f"{near.name} + {address - near.start} B of {near.size}"
+                offset = address - near.start
+                if near.itemsize:
+                    return element_at(near.name, offset, near.itemsize, near.shape)
+                return f"{near.name} + {offset} B of {near.size}"
             if address < near.end + GUARD // 2 + near.size // 2:
                 return f"{address - near.end} B behind the end of {near.name} ({near.size} B)"
         if at + 1 < len(self.starts) and self.starts[at + 1] - address <= GUARD:

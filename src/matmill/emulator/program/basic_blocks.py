@@ -20,6 +20,7 @@ from matmill.emulator.frontend.syntax import (
     Statement,
     Symbol,
 )
+from matmill.emulator.program.expand import expanded
 from matmill.emulator.program.special_registers import CLOCKS, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
 
@@ -152,7 +153,8 @@ class _Builder:
         elif s.name in {"ret", "exit"}:
             self.close(Terminator("exit", s, s.guard, s.negated))
         else:
-            self._action(s)
+            for each in expanded(s):
+                self._action(each)
 
     def _branch(self, s: Instruction) -> None:
         target = s.operands[0] if len(s.operands) == 1 else None

@@ -11,7 +11,7 @@ _VARYING = {
     "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
     "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
     "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_ctarank", "%cluster_nctaid", "%cluster_nctarank",
-    "%is_explicit_cluster",
+    "%is_explicit_cluster", "%envreg1", "%envreg2",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.frontend.inline import flatten
+from matmill.emulator.frontend.names import element_at
 from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
 from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
@@ -32,7 +33,7 @@ class Program:
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
-    registers of wgmma that are used too early or without a fence.
+    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's.
     """
 
     entry: Function
@@ -56,6 +57,7 @@ class Program:
     has_releases: bool
     misuses: list[Finding]
     has_async_units: bool
+    shapes: dict[str, tuple[int, tuple[int, ...]]]
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -71,9 +73,16 @@ class Program:
         end = {"shared": self.shared_end(dynamic), "local": self.local_bytes, "param": self.parameter_bytes}[space]
         for variable, offset in (self.parameters if space == "param" else self.offsets).items():
             if variable.space == space and offset <= address < min(offset + variable.size or end, end):
-                return f"{variable.name} + {address - offset} B in {space} memory"
+                return f"{self.element(variable, address - offset)} in {space} memory"
         base = SHARED_BASE if space == "shared" else 0
         return f"byte {address - base} of {end - base} B of {space} memory"
+
+    def element(self, variable: Variable, offset: int) -> str:
+        """The element of a variable at a byte offset, where its extents are known, else the offset itself."""
+        itemsize, shape = self.shapes.get(variable.name, (0, ()))
+        if itemsize:
+            return element_at(variable.spelled, offset, itemsize, shape)
+        return f"{variable.spelled} + {offset} B"
 
     def touched_rows(self, block: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
         """The rows of each register file that a block needs, and those that it changes."""
@@ -159,6 +168,7 @@ def _translate(module: Module, entry: Function) -> Program:
         has_releases=any(orders_memory(i) for i in instructions),
         misuses=find_misuses(blocks),
         has_async_units=any(_is_asynchronous(i) for i in instructions),
+        shapes=module.shapes,
     )
 
 

@@ -30,7 +30,7 @@ from matmill.emulator.races.copy_groups import CopyQueue
 from matmill.emulator.races.global_space import GlobalSpace
 from matmill.emulator.races.release_order import Order
 from matmill.emulator.races.report import ATOMIC, COPY, READ, STRONG_READ, STRONG_WRITE, WRITE, Race, Reports
-from matmill.emulator.races.shared_space import SharedSpace
+from matmill.emulator.races.shared_space import RepeatedRead, SharedSpace
 from matmill.emulator.races.warp_accesses import Stores, rows_of
 from matmill.errors import ArgumentError
 
@@ -130,6 +130,19 @@ class RaceDetector:
             owner=owners,
         )
         (self._shared if space == "shared" else self._global).access(rows, stores)
+
+    def repeated_read(
+        self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int
+    ) -> RepeatedRead | None:
+        """What checks a plain read of shared memory, which :meth:`access` has checked, quickly when it is repeated.
+
+        Arguments as of :meth:`access`. None where only :meth:`access` can tell.
+        """
+        rows = rows_of(
+            kind=READ, where=where, width=width, warp=warp, addresses=addresses, active=active,
+            clock=self._clocks.now[warp],
+        )  # fmt: skip
+        return self._shared.repeated(rows, self._clocks)
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
         """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""

@@ -24,7 +24,11 @@ class IntervalLog:
 
     def append(self, rows: Rows, interval: Ints) -> bool:
         """Add ``rows`` given each block's current ``interval``; returns whether the log has become too long."""
-        self._log.append(replace(rows, tag=interval[rows.warp // self._warps_per_block]))
+        return self.add(replace(rows, tag=interval[rows.warp // self._warps_per_block]), interval)
+
+    def add(self, rows: Rows, interval: Ints) -> bool:
+        """Add ``rows`` that are tagged with their blocks' intervals; returns whether the log has become too long."""
+        self._log.append(rows)
         self._rows += len(rows.warp)
         if self._rows > self._prune_at:
             self._prune(interval)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.cells import Cells
-from matmill.emulator.races.clocks import HappensBefore, Ints
+from matmill.emulator.races.clocks import Clocks, HappensBefore, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
 from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, Stores, resized
@@ -67,6 +67,37 @@ class SharedSpace:
         self._meet: Stamps = np.zeros(0, dtype=np.int32)
         self._copier: Ints = np.zeros(0, dtype=np.int64)
         self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
+        # Counts the changes of what shadow elements a block's addresses have.
+        self.layout = 0
+
+    def repeated(self, rows: Rows, clocks: Clocks) -> RepeatedRead | None:
+        """What remembers a plain read that has just been checked, for when the same lanes read the same bytes again."""
+        return None if self._ordered else RepeatedRead(self, rows, clocks)
+
+    def read_again(self, read: RepeatedRead) -> bool:
+        """Check and remember a repeated read; False, and nothing done, where it takes :meth:`access`."""
+        if self._hot[read.blocks].any() or self._general[read.blocks].any():
+            return False
+        now = self._interval.take(read.owners).astype(np.int32)
+        if np.greater_equal(self._wrote.take(read.grains), now).any():
+            return False
+        self._read[read.grains] = now
+        rows = read.rows
+        clock, tag = read.clocks.now[rows.warp], self._interval[read.block]
+        again = Rows(rows.kind, rows.where, rows.width, rows.warp, rows.addresses, rows.active, clock, tag, rows.full)
+        if self._log.add(again, self._interval):
+            self._give_up_log()
+        return True
+
+    @property
+    def warps_per_block(self) -> int:
+        """Warps in a block."""
+        return self._clocks.warps_per_block
+
+    def grains_of(self, rows: Rows) -> Ints:
+        """Each active lane's index in the arrays per 16 bytes."""
+        block = rows.blocks(self._clocks.warps_per_block)
+        return rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
 
     def access(self, rows: Rows, stores: Stores | None) -> None:
         """Check one instruction's reads, plain writes or atomics, and remember them."""
@@ -151,6 +182,7 @@ class SharedSpace:
             self._free.append(row)
         self.block_barrier(blocks)
         self._row[blocks] = -1
+        self.layout += 1
 
     def _fit(self, rows: Rows) -> Ints:
         """Make the shadow fine and large enough for ``rows``; returns their blocks."""
@@ -170,6 +202,7 @@ class SharedSpace:
             count = max(2 * count, count + int(fresh.size) - len(self._free))
         if (span, unit, count) != (self._span, self._unit, self._rows) or not self._read.size:
             self._resize(span, unit, count)
+        self.layout += bool(fresh.size)
         for owner in fresh.tolist():
             row = self._free.pop()
             self._row[owner] = row
@@ -190,6 +223,7 @@ class SharedSpace:
         self._last = np.concatenate([self._last, np.zeros(count - self._rows, dtype=np.int64)])
         self._free += range(self._rows, count)
         self._span, self._unit, self._rows = span, unit, count
+        self.layout += 1
 
     def _screen(self, rows: Rows, block: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """Return each lane's index in the arrays per 16 bytes, and the flags of the warps whose blocks are hot.
@@ -296,8 +330,33 @@ class SharedSpace:
         """Log ``rows``; a log too long is given up, its blocks being treated as general until their next barrier."""
         kept = ~self._general[block]
         if kept.any() and self._log.append(rows.take(kept), self._interval):
-            self.generalize(self._log.blocks(self._interval))
-            self._log.clear()
+            self._give_up_log()
+
+    def _give_up_log(self) -> None:
+        """Treat the blocks of the log as general until their next barrier."""
+        self.generalize(self._log.blocks(self._interval))
+        self._log.clear()
+
+
+class RepeatedRead:
+    """A read of shared memory whose lanes and addresses stay, as in a loop over tiles: what is looked up, found once.
+
+    ``grains`` are the shadow elements that it touches, each once, and ``owners`` their blocks.
+    """
+
+    def __init__(self, space: SharedSpace, rows: Rows, clocks: Clocks) -> None:
+        self._space = space
+        self._layout = space.layout
+        self.clocks = clocks
+        self.rows = rows
+        self.block = rows.blocks(space.warps_per_block)
+        self.blocks = np.unique(self.block)
+        self.grains, first = np.unique(space.grains_of(rows), return_index=True)
+        self.owners = rows.spread(self.block)[first]
+
+    def again(self) -> bool:
+        """Check and remember it once more; False, and nothing done, where that takes the long way."""
+        return self._space.layout == self._layout and self._space.read_again(self)
 
 
 def _threads(rows: Rows) -> Ints:

@@ -80,6 +80,22 @@ class LineCounts:
         return actual - self.shared_load_wavefronts_ideal - self.shared_store_wavefronts_ideal
 
 
+@dataclass(frozen=True)
+class Conflict:
+    """The access of one warp to shared memory that takes the most passes beyond those that its width needs.
+
+    ``offsets`` are bytes in the block's shared memory, of each lane that takes part, None of the others; each lane
+    accesses ``width`` bytes.
+    """
+
+    where: str
+    instruction: str
+    wavefronts: int
+    ideal: int
+    width: int
+    offsets: tuple[int | None, ...]
+
+
 LINE_FIELDS = tuple(f.name for f in dataclasses.fields(LineCounts))
 
 

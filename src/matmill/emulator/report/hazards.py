@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.report.counters import Conflict, Counters, LineCounts
 from matmill.errors import MatmillError
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -25,7 +26,10 @@ SEVERITIES: dict[str, Severity] = {
     "missing-wait": "error",
     "dependent-launch": "error",
     "step-limit": "error",
+    # Results that two orders of warps or two times of asynchronous copies do not agree on.
+    "order": "warning",
     "trap": "error",
+    "assert": "error",
     "partial-warp": "error",
     "shuffle": "error",
     # Whether the value is used is not followed; a kernel that never uses it is right.
@@ -71,15 +75,37 @@ class Hazard:
         return f"{self.severity}: {self.kind} at {self.where}: {self.message}"
 
 
+@dataclass(frozen=True)
+class Report:
+    """What a run found: counts (also per source line), hazards, and what the kernel's printf said.
+
+    ``worst`` is the access with the most bank conflicts, None where there are none. ``ok`` says that no hazard is an
+    error.
+    """
+
+    counters: Counters
+    hazards: tuple[Hazard, ...] = ()
+    by_line: dict[str, LineCounts] = field(default_factory=dict)
+    printed: str = ""
+    worst: Conflict | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error among the hazards; warnings and notes do not count."""
+        return not any(hazard.severity == "error" for hazard in self.hazards)
+
+
 class KernelFault(MatmillError, RuntimeError):  # noqa: N818 - "fault" is the field's word for it
     """A kernel did what would end it on a GPU; ``hazard`` says what and where, ``earlier`` what was found before.
 
-    The earlier hazards are notes of the exception too: a race may be why no thread can run.
+    The earlier hazards are notes of the exception too: a race may be why no thread can run. ``report`` is what was
+    counted and found until then, with ``hazard`` as the last one; None before the run has made it.
     """
 
     def __init__(self, hazard: Hazard, *, wanted: str, fix: str) -> None:
         self.hazard = hazard
         self.earlier: tuple[Hazard, ...] = ()
+        self.report: Report | None = None
         super().__init__(argument=f"kernel at {hazard.where}", got=hazard.message, wanted=wanted, fix=fix)
 
     def after(self, hazards: tuple[Hazard, ...]) -> None:
@@ -96,6 +122,7 @@ _WANTED = {
     "deadlock": ("every wait to be answered", "Check that all threads reach the barrier and that each flag is set."),
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
+    "assert": ("an assertion that holds", "Look at what the assertion is about."),
     "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
     "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
@@ -108,7 +135,13 @@ _WANTED = {
 def fault(kind: str, message: str, instruction: Instruction) -> KernelFault:
     """The error for a fatal hazard of ``kind`` at ``instruction``."""
     wanted, fix = _WANTED[kind]
-    return KernelFault(Hazard(kind, message, instruction.location, instruction.text), wanted=wanted, fix=fix)
+    return KernelFault(_hazard(kind, message, instruction), wanted=wanted, fix=fix)
+
+
+def _hazard(kind: str, message: str, instruction: Instruction) -> Hazard:
+    """A hazard at the user's own line; where the code is a header's, that is said behind."""
+    inlined = f" (inlined from {instruction.within})" if instruction.within else ""
+    return Hazard(kind, message + inlined, instruction.location, instruction.text)
 
 
 class HazardLog:
@@ -120,7 +153,7 @@ class HazardLog:
     def add(self, kind: str, key: object, message: str, instruction: Instruction) -> None:
         """Keep a hazard unless its kind and ``key`` are known already."""
         if (kind, key) not in self._found and len(self._found) < MOST_HAZARDS:
-            self._found[kind, key] = Hazard(kind, message, instruction.location, instruction.text)
+            self._found[kind, key] = _hazard(kind, message, instruction)
 
     def has(self, kind: str, key: object) -> bool:
         """Whether a hazard of this kind and key is known."""

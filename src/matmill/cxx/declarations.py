@@ -1,0 +1,379 @@
+"""A file's declarations: what each one is, which names it makes known, and which it mentions.
+
+The grammar is that of braces, brackets and semicolons. Macros are not expanded, except that those which stand for
+``__device__`` and the like are known to do so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from matmill.cxx.tokens import Token, tokens, without_dead_branches
+
+#: What makes a function one of the device.
+DEVICE_WORDS = frozenset({"__device__", "__global__"})
+_MACRO = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?(.*)", re.DOTALL)
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+# Words that a parenthesis may follow without being a function's name.
+_WORDS = (
+    "__launch_bounds__ __attribute__ __align__ __declspec __maxnreg__ __cluster_dims__ __block_size__ alignas decltype "
+    "noexcept requires throw explicit if while for switch return sizeof alignof void int float double char bool long "
+    "short unsigned signed auto const defined static_assert __builtin_align__ __nv_pure__ __grid_constant__"
+)
+_NOT_NAMES = frozenset(_WORDS.split())
+_AGGREGATES = frozenset({"class", "struct", "union", "enum"})
+
+
+@dataclass
+class Declaration:
+    """One declaration from ``start`` to ``end`` in its file.
+
+    ``kind`` is "function", "class", "variable" (with aliases and prototypes), "macro" or "using". ``names`` are those
+    it declares, ``mentions`` all identifiers in it. ``device`` says that it is marked as device code, ``kernel`` that
+    it is a kernel, ``template`` that it begins with ``template``. ``parameters`` are the tokens between a function's
+    parentheses, ``path`` are the namespaces around it, ``template_parameters`` the
+    names of a template's parameters, ``members`` the declarations in a class. A
+    ``prototype`` has a function's parentheses and no body (so has a variable with a constructor's arguments).
+    """
+
+    kind: str
+    start: int
+    end: int
+    names: tuple[str, ...]
+    mentions: frozenset[str]
+    device: bool = False
+    kernel: bool = False
+    template: bool = False
+    body: bool = False
+    prototype: bool = False
+    parameters: tuple[Token, ...] = ()
+    path: tuple[str, ...] = ()
+    template_parameters: tuple[str, ...] = ()
+    members: list[Declaration] = field(default_factory=list)
+
+
+@dataclass
+class File:
+    """The declarations of a file, its ``#include`` directives, and the kernels that its host code launches."""
+
+    text: str
+    declarations: list[Declaration]
+    directives: list[Token]
+    launches: tuple[str, ...]
+
+
+def declarations_of(text: str, macros: Iterable[str] = ()) -> File:
+    """Reads a file; ``macros`` are names from other files that stand for ``__device__`` and the like.
+
+    >>> file = declarations_of("int main() { k<float><<<1, 32>>>(x); }  template <class T> __global__ void k(T* x) {}")
+    >>> [(d.kind, d.names, d.kernel) for d in file.declarations], file.launches
+    ([('function', ('main',), False), ('function', ('k',), True)], ('k<float>',))
+    """
+    every = tokens(text)
+    live = without_dead_branches(every)
+    reader = _Reader([token for token in live if token.kind != "directive"], device_macros(live) | set(macros))
+    found = reader.scope(inside=False)
+    for token in live:
+        macro = _MACRO.match(token.text) if token.kind == "directive" else None
+        if macro is not None:
+            words = frozenset(re.findall(r"[A-Za-z_]\w*", macro[3]))
+            found.append(Declaration("macro", token.start, token.start, (macro[1],), words))
+    directives = [token for token in every if token.kind == "directive"]
+    return File(text, found, directives, tuple(_launches(reader.tokens)))
+
+
+def device_macros(found: Sequence[Token]) -> set[str]:
+    """The macros among tokens that stand for an annotation of device code."""
+    names: set[str] = set()
+    for token in found:
+        macro = _MACRO.match(token.text) if token.kind == "directive" else None
+        if macro is not None and re.search(r"__device__|__global__", macro[3]) and "{" not in macro[3]:
+            names.add(macro[1])
+    return names
+
+
+@dataclass
+class _Parts:
+    """What has been read of a declaration; ``head`` are its tokens outside of all brackets, with the opening ones."""
+
+    template: bool
+    head: list[Token] = field(default_factory=list)
+    name: str = ""
+    parameters: tuple[Token, ...] = ()
+    kind: str = "variable"
+    body: bool = False
+    members: list[Declaration] = field(default_factory=list)
+
+    @property
+    def words(self) -> list[str]:
+        """The tokens of the head as texts."""
+        return [each.text for each in self.head]
+
+    @property
+    def initialises(self) -> bool:
+        """Whether a brace here begins the initial value of a member in a constructor: ``: a{1}``."""
+        colon = any(each.text == ":" for each in self.head)
+        return colon and self.head[-1].kind == "word" and self.head[-2].text in {":", ","}
+
+
+class _Reader:
+    def __init__(self, found: list[Token], macros: set[str]) -> None:
+        self.tokens = found
+        self.at = 0
+        self.device = DEVICE_WORDS | macros
+        self.path: tuple[str, ...] = ()
+
+    def text(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at].text if at < len(self.tokens) else ""
+
+    def scope(self, *, inside: bool) -> list[Declaration]:
+        """The declarations up to the closing brace of a scope, or the end."""
+        found: list[Declaration] = []
+        while self.at < len(self.tokens):
+            if self.text() == "}":
+                self.at += 1
+                if inside:
+                    return found
+                continue
+            outer = self.path
+            if self._opens():
+                found += self.scope(inside=True)
+                self.path = outer
+                continue
+            if self.text() in {"public", "private", "protected"} and self.text(1) == ":":
+                self.at += 2
+                continue
+            if self.text() == ";":
+                self.at += 1
+                continue
+            found.append(self._declaration())
+        return found
+
+    def _opens(self) -> bool:
+        """Whether a namespace or a linkage block begins here, whose opening is then taken."""
+        at = self.at
+        if self.text() == "inline" and self.text(1) == "namespace":
+            at += 1
+        if self.tokens[at].text == "namespace":
+            end = at + 1
+            while end < len(self.tokens) and self.tokens[end].text not in {"{", ";", "="}:
+                end += 1
+            if end < len(self.tokens) and self.tokens[end].text == "{":
+                self.path += tuple(each.text for each in self.tokens[at + 1 : end] if each.kind == "word")
+                self.at = end + 1
+                return True
+        elif self.text() == "extern" and self.text(1).startswith('"') and self.text(2) == "{":
+            self.at += 3
+            return True
+        return False
+
+    def _skip(self) -> None:
+        """Skips a bracketed group that begins here."""
+        depth = 0
+        while self.at < len(self.tokens):
+            text = self.tokens[self.at].text
+            depth += (text in _PAIRS) - (text in _PAIRS.values())
+            self.at += 1
+            if depth <= 0:
+                return
+
+    def _skip_angles(self) -> None:
+        """Skips ``<…>`` that begins here."""
+        depth = 0
+        while self.at < len(self.tokens):
+            text = self.text()
+            if text in _PAIRS:
+                self._skip()
+                continue
+            depth += {"<": 1, ">": -1, "<<<": 3, ">>>": -3}.get(text, 0)
+            self.at += 1
+            if depth <= 0 or text == ";":
+                return
+
+    def _declaration(self) -> Declaration:
+        first = self.at
+        parts = _Parts(template=self.text() == "template")
+        while self.text() == "template":
+            self.at += 1
+            if self.text() == "<":
+                self._skip_angles()
+        while self.text() not in {"", ";", "}"}:
+            token = self.tokens[self.at]
+            if token.text == "{":
+                if self._brace(parts):
+                    return self._made(first, parts)
+                parts.head.append(token)
+            elif token.text in {"(", "["}:
+                self._bracket(parts)
+                parts.head.append(token)
+            elif token.text == "<" and parts.head and parts.head[-1].kind == "word" and "=" not in parts.words:
+                before = self.at
+                self._skip_angles()
+                if self.tokens[self.at - 1].text == ";":  # a comparison
+                    self.at = before + 1
+            else:
+                parts.head.append(token)
+                self.at += 1
+        if self.text() == ";":
+            self.at += 1
+        return self._made(first, parts)
+
+    def _brace(self, parts: _Parts) -> bool:
+        """Takes what a brace opens: a class's members, an initial value, or a body, which ends the declaration."""
+        if not _AGGREGATES.isdisjoint(parts.words) and not parts.name and "=" not in parts.words:
+            parts.kind = "class"
+            if "enum" in parts.words:
+                self._skip()
+            else:
+                self.at += 1
+                parts.members = self.scope(inside=True)
+            return False
+        body = bool(parts.name) and "=" not in parts.words and not parts.initialises
+        self._skip()
+        if body:
+            parts.kind, parts.body = "function", True
+            if self.text() == ";":
+                self.at += 1
+        return body
+
+    def _bracket(self, parts: _Parts) -> None:
+        """Skips a bracketed group: a function's parameters, where a name is before it."""
+        begin = self.at
+        self._skip()
+        if self.tokens[begin].text == "(" and not parts.name and parts.head and "=" not in parts.words:
+            parts.name = _function_name(parts.head)
+            parts.parameters = tuple(self.tokens[begin + 1 : self.at - 1]) if parts.name else ()
+
+    def _made(self, first: int, parts: _Parts) -> Declaration:
+        taken = self.tokens[first : self.at]
+        words, name = parts.words, parts.name
+        using = words[:1] == ["using"] and "namespace" in words[:2]
+        marked = not self.device.isdisjoint(words)
+        mentions = frozenset(t.text for t in taken if t.kind == "word" and not _within(t, parts.members))
+        declared = (name,) if name else tuple(dict.fromkeys(_names(parts.head, parts.kind)))
+        if (words[:1] == ["typedef"] and parts.kind != "class") or "enum" in words:
+            # Of a pointer to a function the name is inside of parentheses, enumerators are inside of braces.
+            declared = tuple(mentions)
+        return Declaration(
+            kind="using" if using else parts.kind,
+            start=taken[0].start if taken else 0,
+            end=taken[-1].end if taken else 0,
+            names=declared,
+            mentions=mentions,
+            device=marked or ("constexpr" in words and (parts.body or parts.kind == "variable")),
+            kernel=bool(name) and "__global__" in {*words, *self._expanded(words)},
+            template=parts.template,
+            body=parts.body,
+            prototype=bool(name) and not parts.body and words[:1] != ["typedef"],
+            parameters=parts.parameters,
+            path=self.path,
+            template_parameters=tuple(_template_parameters(taken)) if parts.template else (),
+            members=parts.members,
+        )
+
+    def _expanded(self, words: list[str]) -> set[str]:
+        """Kernels may be marked by a macro, whose name then says so."""
+        return {"__global__"} if any(w in self.device and re.search("GLOBAL|KERNEL", w) for w in words) else set()
+
+
+def host_member(member: Declaration) -> bool:
+    """Whether a member of a class is a function of the host, which device code cannot call."""
+    defaulted = member.prototype and not member.mentions.isdisjoint({"default", "delete"})
+    return not member.device and not defaulted and (member.body or member.prototype)
+
+
+def _within(token: Token, members: list[Declaration]) -> bool:
+    return any(member.start <= token.start < member.end for member in members if host_member(member))
+
+
+def _function_name(head: list[Token]) -> str:
+    """The name before a function's parenthesis, "" where what is before it is no name."""
+    last = head[-1]
+    if last.kind == "word" and last.text not in _NOT_NAMES:
+        return last.text
+    # A conversion: operator float().
+    return "operator" if any(each.text == "operator" for each in head[-4:]) else ""
+
+
+def _names(head: list[Token], kind: str) -> Iterable[str]:
+    """The names that a declaration without a function's name makes known."""
+    words = [each for each in head if each.kind in {"word", "punctuation"}]
+    if kind == "class":
+        yield from _tags(words)
+        return
+    for at, each in enumerate(words):
+        follower = words[at + 1].text if at + 1 < len(words) else ";"
+        if each.kind == "word" and follower in {"[", "=", ",", ";", "(", "{"} and each.text not in _NOT_NAMES:
+            yield each.text
+
+
+def _tags(words: list[Token]) -> Iterable[str]:
+    """The names of a class and of what is declared behind its closing brace."""
+    for before, word in pairwise(words):
+        if before.text in _AGGREGATES and word.kind == "word" and word.text not in _AGGREGATES:
+            yield word.text
+    # struct __align__(16) Name {: the name is before the brace, or before the colon of its bases.
+    ends = [at for at, each in enumerate(words) if each.text in {"{", ":"}]
+    if ends and ends[0] and words[ends[0] - 1].kind == "word" and words[ends[0] - 1].text not in _AGGREGATES:
+        yield words[ends[0] - 1].text
+    last = max((at for at, each in enumerate(words) if each.text == "{"), default=len(words))
+    yield from (each.text for each in words[last + 1 :] if each.kind == "word")
+
+
+def _launches(found: list[Token]) -> Iterable[str]:
+    """Kernels as host code spells them before ``<<<``."""
+    seen: dict[str, None] = {}
+    dependent = set(_template_parameters(found))
+    constants = _constants(found)
+    for at, token in enumerate(found):
+        if token.text != "<<<" or not at:
+            continue
+        begin = at - 1
+        if found[begin].text in {">", ">>>"}:
+            depth = 0
+            while begin >= 0:
+                depth += {">": 1, ">>>": 3, "<": -1, "<<<": -3}.get(found[begin].text, 0)
+                if depth <= 0:
+                    break
+                begin -= 1
+            begin -= 1
+        while begin > 1 and found[begin - 1].text == "::":
+            begin -= 2
+        spelled = found[max(begin, 0) : at]
+        # In a template of the host's, the arguments may be its own parameters.
+        if spelled and spelled[0].kind == "word" and dependent.isdisjoint(each.text for each in spelled):
+            seen["".join(_spaced([constants.get(each.text, each) for each in spelled]))] = None
+    return seen
+
+
+def _constants(found: list[Token]) -> dict[str, Token]:
+    """The numbers that names stand for, as functions of the host declare them: ``const int threads = 256;``."""
+    return {
+        name.text: number
+        for name, equals, number, end in zip(found, found[1:], found[2:], found[3:], strict=False)
+        if equals.text == "=" and name.kind == "word" and number.kind == "number" and end.text in {";", ",", "}"}
+    }
+
+
+def _template_parameters(found: Sequence[Token]) -> Iterable[str]:
+    """The names of all template parameters of a file."""
+    inside = 0
+    for at, token in enumerate(found):
+        if token.text == "template" and at + 1 < len(found) and found[at + 1].text == "<":
+            inside = 1
+        elif inside:
+            inside += {"<": 1, ">": -1, ">>>": -3}.get(token.text, 0) if found[at - 1].text != "template" else 0
+            if token.text in {",", ">", "="} and found[at - 1].kind == "word":
+                yield found[at - 1].text
+
+
+def _spaced(found: Sequence[Token]) -> Iterable[str]:
+    for at, token in enumerate(found):
+        word = token.kind in {"word", "number"}
+        yield (" " if word and at and found[at - 1].kind in {"word", "number"} else "") + token.text
+        if token.text == ",":
+            yield " "

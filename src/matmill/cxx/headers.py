@@ -1,0 +1,119 @@
+"""What an ``#include`` means: a file of the user's, a header of CUDA's, or one of the host, which is left out."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from matmill.cxx.declarations import File, declarations_of, device_macros
+from matmill.cxx.stubs import HOST_HEADERS, INSTEAD
+from matmill.cxx.tokens import tokens
+
+_INCLUDE = re.compile(r'(#\s*include\s*)(?:"([^"]+)"|<([^>]+)>)')
+# Where a CUDA toolkit that is installed by other means keeps its headers.
+_SYSTEM = Path("/usr/local/cuda/include")
+
+
+@cache
+def toolkit() -> tuple[Path, ...]:
+    """The folders of CUDA's headers: of the wheels (nvidia-cuda-runtime, -cccl, -crt, -curand), else of a toolkit."""
+    found = [folder for entry in map(Path, sys.path) for folder in sorted(entry.glob("nvidia/*/include"))]
+    folders = found or [_SYSTEM]
+    return tuple(each for folder in folders for each in (folder, folder / "cccl") if each.is_dir())
+
+
+@cache
+def toolkit_name() -> str:
+    """What stands for CUDA's headers in keys: the wheels' names with their versions, or the folders."""
+    wheels = [w.name for entry in map(Path, sys.path) for w in entry.glob("nvidia_c*.dist-info")]
+    return " ".join(sorted(wheels)) or " ".join(map(str, toolkit()))
+
+
+@dataclass
+class Gathered:
+    """A file and the user's own headers that it includes.
+
+    ``files`` are (name for the compiler, path or None, contents), the main file first. ``missing`` are includes that
+    nobody has, ``host`` those of the host, ``stubs`` the texts that stand for some of them, and ``originals`` what
+    files have in them.
+    """
+
+    files: list[tuple[str, Path | None, File]] = field(default_factory=list)
+    missing: dict[str, None] = field(default_factory=dict)
+    host: dict[str, None] = field(default_factory=dict)
+    stubs: dict[str, str] = field(default_factory=dict)
+    originals: dict[str, str] = field(default_factory=dict)
+
+
+def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -> Gathered:
+    """Reads a file and all of the user's headers, and replaces each ``#include`` by what it means here."""
+    gatherer = _Gatherer(include)
+    read = [(name, None, gatherer.replaced(name, text, folder)), *gatherer.headers()]
+    macros = {macro for _, _, source in read for macro in device_macros(tokens(source))}
+    gatherer.found.files = [(spelled, path, declarations_of(source, macros)) for spelled, path, source in read]
+    return gatherer.found
+
+
+class _Gatherer:
+    """Headers met so far: ``known`` are the names that the compiler has for them, ``left`` those not read yet."""
+
+    def __init__(self, include: Sequence[Path]) -> None:
+        self.include = include
+        self.found = Gathered()
+        self.known: dict[Path, str] = {}
+        self.left: list[Path] = []
+        self.stubs = self.found.stubs
+
+    def headers(self) -> Iterator[tuple[str, Path | None, str]]:
+        """All headers of the user's, read and with their own includes replaced."""
+        while self.left:
+            path = self.left.pop(0)
+            source = path.read_text(encoding="utf-8", errors="replace")
+            yield self.known[path], path, self.replaced(self.known[path], source, path.parent)
+
+    def replaced(self, name: str, source: str, here: Path | None) -> str:
+        """The text of a file with includes as the compiler is to see them."""
+        self.found.originals[name] = source
+        parts, at = [], 0
+        # In directives alone: a string or a comment may speak of one.
+        for token in tokens(source):
+            match = _INCLUDE.match(token.text) if token.kind == "directive" else None
+            if match is not None:
+                parts += [source[at : token.start], self._directive(match, here)]
+                at = token.end
+        return "".join([*parts, source[at:]])
+
+    def _directive(self, match: re.Match[str], here: Path | None) -> str:
+        spelled, found = match[2] or match[3], self.found
+        # Thrust is host code that launches kernels of its own.
+        host = not {spelled, Path(spelled).name}.isdisjoint(HOST_HEADERS) or spelled.startswith("thrust/")
+        path = None if host else self._of_user(spelled, here if match[2] is not None else None)
+        if path is not None:
+            if path not in self.known:
+                self.known[path] = f"{len(self.known) + 1}/{path.name}"
+                self.left.append(path)
+            return f'#include "{self.known[path]}"'
+        if not host and any((each / spelled).is_file() for each in toolkit()):
+            return match[0]
+        (found.host if host else found.missing)[spelled] = None
+        return self._instead(Path(spelled).name) if host else ""
+
+    def _instead(self, name: str) -> str:
+        """What of the toolkit stands for a header of the host's; in one line, so that lines stay where they are."""
+        text = INSTEAD.get(name, "")
+        included = _INCLUDE.findall(text)
+        if not text or not all(any((each / angle).is_file() for each in toolkit()) for _, _, angle in included):
+            return ""
+        virtual = f"matmill/{name}"
+        self.stubs[virtual] = text
+        return f'#include "{virtual}"'
+
+    def _of_user(self, spelled: str, here: Path | None) -> Path | None:
+        for base in [*([here] if here is not None else []), *self.include]:
+            if (base / spelled).is_file():
+                return (base / spelled).resolve()
+        return None

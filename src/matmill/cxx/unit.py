@@ -1,0 +1,251 @@
+"""A file of anybody's to PTX: host code left out, headers found, the kernel named as C++ names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matmill.cxx.declarations import Declaration
+from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, template_values
+from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
+from matmill.cxx.keep import device_text, needed, summary
+from matmill.cxx.signature import Parameter, parameters_of
+from matmill.cxx.stubs import prelude
+from matmill.emulator.frontend.names import readable
+from matmill.errors import ArgumentError, CompileError
+from matmill.jit.compile import answer_to
+from matmill.jit.nvrtc import Answer, Request, targets
+
+_PRELUDE = "matmill/prelude.h"
+_BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
+_INSTALL = "pip install 'matmill[headers]' brings CUDA's."
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A kernel of a file as PTX.
+
+    ``entry`` is its name in the PTX, ``spelled`` the one in C++. ``parameters`` are those of its source, ``lines`` the
+    lines of the user's files by location ("k.cu:7"), ``paths`` those files by name; ``left_out`` says what was not
+    compiled.
+    """
+
+    ptx: str
+    entry: str
+    spelled: str
+    parameters: tuple[Parameter, ...]
+    lines: dict[str, str]
+    left_out: tuple[str, ...]
+    paths: dict[str, str] = field(default_factory=dict)
+    gathered: Gathered | None = None
+    template: dict[str, str] = field(default_factory=dict)
+
+    def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
+        """The shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""
+        if self.gathered is None:
+            return {}
+        files = [file for _, _, file in self.gathered.files]
+        arrays = shared_arrays(files, self.template)
+        names = constants(files, self.template)
+        found = {}
+        for name, size in variables:
+            simple = readable(name).rsplit("::", 1)[-1]
+            shapes = {shape_of(size, each, names) for each in arrays.get(simple, ())} - {None}
+            if len(shapes) == 1 and (shape := shapes.pop()) is not None:
+                found[name] = shape
+        return found
+
+
+def kernels(
+    text: str, name: str = "kernel.cu", *, folder: Path | None = None, include: Sequence[Path] = ()
+) -> list[str]:
+    """The kernels of a file as :func:`compile_unit` takes them; of templates the instantiations that it launches.
+
+    >>> kernels("__global__ void a() {} template <int N> __global__ void b() {} int main() { b<3><<<1, 1>>>(); }")
+    ['a', 'b<3>']
+    """
+    return _choices(gather(text, name, folder, include))
+
+
+def compile_unit(
+    text: str,
+    name: str,
+    entry: str | None = None,
+    *,
+    folder: Path | None = None,
+    include: Sequence[Path] = (),
+    options: Sequence[str] = (),
+    target: str = "sm_90a",
+) -> Unit:
+    """Compiles the kernel ``entry`` of the file ``name`` with the contents ``text``.
+
+    ``entry`` is the kernel's name in C++, with the arguments of a template; None stands for the only kernel. ``folder``
+    is where the file's own headers are, ``include`` where others are, ``options`` are NVRTC's.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a kernel that the file does not have, and
+    :class:`~matmill.errors.CompileError` with the compiler's log.
+    """
+    gathered = gather(text, name, folder, include)
+    spelled = _entry(entry, gathered)
+    base = _base(spelled)
+    declared = [d for d in _kernels(gathered) if base in d.names]
+    mangled = not declared
+    if declared and "::" not in spelled:
+        spelled = "::".join([*declared[0].path, spelled])
+    answer, dropped = _compiled(
+        gathered, spelled if not mangled else "", base if not mangled else None, options, target
+    )
+    return Unit(
+        ptx=answer.ptx,
+        entry=answer.lowered.get(spelled, spelled),
+        spelled=spelled,
+        parameters=parameters_of(declared[0]) if declared else (),
+        lines=_lines(gathered, name),
+        left_out=_left_out(gathered, dropped),
+        paths={path.name: str(path) for _, path, _ in gathered.files if path is not None},
+        gathered=gathered,
+        template=template_values(declared[0], spelled) if declared else {},
+    )
+
+
+def _compiled(
+    gathered: Gathered, spelled: str, base: str | None, options: Sequence[str], target: str
+) -> tuple[Answer, list[Declaration]]:
+    """The answer for marked device code alone; else with functions that are not marked; else for all of the file.
+
+    nvcc takes functions without ``__device__`` for host code. Sources for NVRTC often leave it out.
+    """
+    refusal = None
+    for host_functions in (False, True, None):
+        request, dropped = _request(gathered, spelled, base, options, target, host_functions=host_functions)
+        answer = answer_to(request, toolkit_name())
+        if answer.compiled:
+            return answer, dropped
+        refusal = refusal or answer
+        if not dropped:
+            break
+    assert refusal is not None  # noqa: S101 — the loop has run
+    raise _refused(gathered, refusal.log, target)
+
+
+def _request(
+    gathered: Gathered,
+    spelled: str,
+    base: str | None,
+    options: Sequence[str],
+    target: str,
+    *,
+    host_functions: bool | None,
+) -> tuple[Request, list[Declaration]]:
+    files = [file for _, _, file in gathered.files]
+    texts, dropped = [file.text for file in files], []
+    if host_functions is not None:
+        kept = needed(files, base, spelled, host_functions=host_functions)
+        pairs = [device_text(file, kept, host_functions=host_functions) for file in files]
+        texts = [text for text, _ in pairs]
+        dropped = [d for _, each in pairs for d in each]
+    folders = toolkit()
+    headers = [(_PRELUDE, prelude(texts, cccl=any(f.name == "cccl" for f in folders)))]
+    headers += [*gathered.stubs.items()]
+    headers += [(name, text) for (name, _, _), text in zip(gathered.files[1:], texts[1:], strict=True)]
+    name = gathered.files[0][0]
+    text = f'#include "{_PRELUDE}"\n#line 1 "{name}"\n{texts[0]}'
+    standard = () if any(re.match(r"-{1,2}std\b", option) for option in options) else ("-std=c++17",)
+    given = (
+        f"--gpu-architecture={target.replace('sm_', 'compute_', 1)}",
+        "-lineinfo",
+        "-default-device",
+        # Limits of the prelude, which CCCL defines again with other digits of the same value.
+        "--diag-suppress=47",
+        *standard,
+        *(f"--include-path={folder}" for folder in folders),
+        *options,
+    )
+    return Request(name, text, tuple(headers), given, (spelled,) if spelled else ()), dropped
+
+
+def _base(spelled: str) -> str:
+    match = _BASE.match(spelled)
+    return match[1] if match is not None else spelled
+
+
+def _kernels(gathered: Gathered) -> list[Declaration]:
+    """The kernels with a body."""
+    return [d for _, _, file in gathered.files for d in file.declarations if d.kernel and d.body]
+
+
+def _choices(gathered: Gathered) -> list[str]:
+    declared = _kernels(gathered)
+    launches = [each for _, _, file in gathered.files for each in file.launches]
+    found: dict[str, None] = {}
+    for declaration in declared:
+        for name in declaration.names:
+            spelled = "::".join([*declaration.path, name])
+            if declaration.template:
+                found |= dict.fromkeys(each for each in launches if _base(each) == name and "<" in each)
+            else:
+                found[spelled] = None
+    return list(found)
+
+
+def _entry(entry: str | None, gathered: Gathered) -> str:
+    """The kernel that is meant, as C++ spells it."""
+    choices = _choices(gathered)
+    declared = {name: d for d in _kernels(gathered) for name in d.names}
+    if entry is None and len(choices) == 1:
+        return choices[0]
+    base = _base(entry) if entry is not None else ""
+    if entry is not None and (
+        entry.startswith("_Z") or (base in declared and ("<" in entry or not declared[base].template))
+    ):
+        return entry
+    templates = [name for name, d in declared.items() if d.template]
+    launched = [each for each in choices if _base(each) == base]
+    if base in templates and len(launched) == 1:
+        return launched[0]
+    known = list(dict.fromkeys([*choices, *(f"{name}<...>" for name in templates if name not in map(_base, choices))]))
+    fix = "Name one of them, with the arguments of a template: 'scale<float, 4>'."
+    raise ArgumentError(
+        argument="entry",
+        got=repr(entry) if entry is not None else "nothing",
+        wanted=f"one of {', '.join(launched or known)}" if known else "a file with a kernel (__global__)",
+        fix=fix if known else "Name the file that has it.",
+    )
+
+
+def _lines(gathered: Gathered, name: str) -> dict[str, str]:
+    return {
+        f"{Path(spelled).name if path is not None else name}:{number}": line
+        for spelled, path, _ in gathered.files
+        for number, line in enumerate(gathered.originals[spelled].splitlines(), 1)
+    }
+
+
+def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, ...]:
+    said = [summary(dropped)] if summary(dropped) else []
+    if gathered.host:
+        said.append("host headers: " + ", ".join(gathered.host))
+    if gathered.missing:
+        said.append("headers that were not found: " + ", ".join(gathered.missing))
+    return tuple(said)
+
+
+def _refused(gathered: Gathered, log: str, target: str) -> CompileError | ArgumentError:
+    if "--gpu-architecture" in log:
+        return ArgumentError(
+            argument="target",
+            got=repr(target),
+            wanted=f"one of {', '.join(targets())} (with suffix 'a' from sm_90 on)",
+            fix="Name a GPU that the installed NVRTC supports.",
+        )
+    install = _INSTALL + (" nvidia-curand has curand_kernel.h." if any("curand" in m for m in gathered.missing) else "")
+    missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {install}"
+    return CompileError(
+        argument=gathered.files[0][0],
+        got=f"device code that does not compile for {target}",
+        wanted="CUDA C++ that NVRTC accepts",
+        fix=f"The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}".rstrip(),
+        log=log,
+    )

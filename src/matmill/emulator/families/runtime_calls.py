@@ -1,0 +1,157 @@
+"""Calls of CUDA's runtime in device code: printf, assert, malloc and free.
+
+CUDA C++ programming guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation and Operations".
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.site import Site
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.table import Action, Call, Value, instructions
+from matmill.emulator.report.hazards import fault
+
+_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d*)(\.(?:\*|\d*))?(hh|h|ll|l|z|j|t)?([diouxXeEfFgGaAcsp%])")
+_LONGEST = 1 << 16
+
+
+class _Text:
+    """Reads what generic addresses of a lane name."""
+
+    def __init__(self, site: Site) -> None:
+        self.machine = site.machine
+        self.lanes = site.lanes
+
+    def bytes_at(self, lane: int, address: int, count: int) -> bytes:
+        """Up to ``count`` bytes; fewer where memory ends."""
+        region, at = self.machine.region_at("generic", address)
+        if region is None or at >= region.end:
+            return b""
+        base = self.lanes.base(region.kind)
+        offset = at - region.start + (int(base[lane]) if base is not None else 0)
+        data = region.data[offset : offset + min(count, region.end - at)]
+        return data.tobytes()
+
+    def string_at(self, lane: int, address: int) -> str:
+        """The string that ends with a zero."""
+        return self.bytes_at(lane, address, _LONGEST).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def formatted(self, lane: int, form: str, buffer: int) -> str:
+        """What printf makes of a format and the arguments at ``buffer``, each aligned to its size."""
+        at = buffer
+
+        def taken(size: int, kind: str) -> int | float:
+            nonlocal at
+            at = -(-at // size) * size
+            data = self.bytes_at(lane, at, size).ljust(size, b"\0")
+            at += size
+            return np.frombuffer(data, f"{kind}{size}")[0].item()  # type: ignore[no-any-return]
+
+        def one(match: re.Match[str]) -> str:
+            flags, width, precision, length, conversion = match.groups("")
+            if conversion == "%":
+                return "%"
+            width = str(taken(4, "i")) if width == "*" else width
+            precision = f".{taken(4, 'i')}" if precision == ".*" else precision
+            spec = f"%{flags}{width}{precision}"
+            if conversion in "eEfFgGaA":
+                value = taken(8, "f")
+                return (spec + conversion) % value if conversion not in "aA" else float(value).hex()
+            if conversion == "s":
+                return (spec + "s") % self.string_at(lane, int(taken(8, "u")))
+            if conversion == "p":
+                return (f"%{flags}{width}s") % hex(int(taken(8, "u")))
+            size = 8 if length in {"ll", "l", "z", "j", "t"} else 4
+            number = int(taken(size, "i" if conversion in "dic" else "u"))
+            if length in {"h", "hh"}:
+                bits = 16 if length == "h" else 8
+                number &= (1 << bits) - 1
+                number -= (number >> bits - 1 << bits) if conversion in "di" else 0
+            if conversion == "c":
+                return (f"%{flags}{width}s") % chr(number & 0xFF)
+            return (spec + conversion.replace("u", "d").replace("i", "d")) % number
+
+        return _CONVERSION.sub(one, form)
+
+
+@instructions("vprintf")
+def print_formatted(i: Instruction) -> Action:
+    """printf: its output is in the report, in the order in which threads execute it."""
+    result, form, buffer = i.operands
+
+    def bind(site: Site) -> Call:
+        text, active = _Text(site), site.participants()
+
+        def call(forms: Row, buffers: Row, out: Row) -> None:
+            for lane in np.flatnonzero(active()).tolist():
+                form = text.string_at(lane, int(forms[lane]))
+                said = text.formatted(lane, form, int(buffers[lane]))
+                site.machine.context.printed.add(said)
+                out[lane] = len(_CONVERSION.findall(form))
+            site.machine.progress += 1
+
+        return call
+
+    return Action(i, (Value(form, "u8"), Value(buffer, "u8")), (Value(result, "u4"),), bind=bind, tally="control")
+
+
+@instructions("__assertfail")
+def assertion_failed(i: Instruction) -> Action:
+    """What assert calls: the launch ends."""
+
+    def bind(site: Site) -> Call:
+        text, active = _Text(site), site.participants()
+
+        def call(messages: Row, files: Row, lines: Row, functions: Row, _size: Row) -> None:
+            lanes = np.flatnonzero(active())
+            if not len(lanes):
+                return
+            lane = int(lanes[0])
+            said, file, function = (text.string_at(lane, int(row[lane])) for row in (messages, files, functions))
+            name = site.lanes.thread_name(lane)
+            where = f"{file.rsplit('/', 1)[-1]}:{int(lines[lane])}"
+            message = f"{site.machine.launch.kernel}: {name}: assertion {said!r} failed in {function} ({where})"
+            raise fault("assert", message, i)
+
+        return call
+
+    kinds = ("u8", "u8", "u4", "u8", "u8")
+    sources = tuple(Value(o, kind) for o, kind in zip(i.operands, kinds, strict=True))
+    return Action(i, sources, (), bind=bind, tally="control", masks_itself=True)
+
+
+@instructions("malloc")
+def allocate(i: Instruction) -> Action:
+    """malloc: memory that nobody has written, until the launch ends."""
+    result, size = i.operands
+
+    def bind(site: Site) -> Call:
+        active = site.participants()
+
+        def call(sizes: Row, out: Row) -> None:
+            out[...] = 0
+            for lane in np.flatnonzero(active()).tolist():
+                count = -(-int(sizes[lane]) // 16) * 16
+                if 0 < count < 1 << 30:
+                    data = np.full(count // 16, np.nan, np.complex128).view(np.uint8)
+                    name = f"what {site.lanes.thread_name(lane)} has from malloc"
+                    allocation = site.machine.space.allocate(name, data, "rw", initialised=False)
+                    out[lane] = allocation.start
+
+        return call
+
+    return Action(i, (Value(size, "u8"),), (Value(result, "u8"),), bind=bind, tally="memory")
+
+
+@instructions("free")
+def release(i: Instruction) -> Action:
+    """free: the memory stays until the launch ends, so that a use after it is not found."""
+    return Action(i, (Value(i.operands[0], "u8"),), (), call=_nothing, tally="memory")
+
+
+def _nothing(_address: Row) -> None:
+    """What free does here."""

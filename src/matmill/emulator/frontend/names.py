@@ -1,0 +1,55 @@
+"""Names as C++ spells them: what the compiler mangles is read back, and bytes of an array are elements."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+
+_LIBRARY = "libstdc++.so.6"
+
+
+@lru_cache(maxsize=4096)
+def readable(name: str) -> str:
+    """A mangled name as C++ spells it; any other name as it is. The C++ runtime's own demangler reads it.
+
+    >>> readable("_ZZ5scalePfiE4tile"), readable("partial")
+    ('scale(float*, int)::tile', 'partial')
+    """
+    demangle = _demangler()
+    if not name.startswith("_Z") or demangle is None:
+        return name
+    status = ctypes.c_int()
+    found = demangle(name.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return name
+    text = ctypes.cast(found, ctypes.c_char_p).value or b""
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text.decode()
+
+
+@cache
+def _demangler() -> Callable[..., int | None] | None:
+    """``__cxa_demangle`` of the C++ runtime, which the compiler's bindings load, too; None where there is none."""
+    try:
+        demangle = ctypes.CDLL(_LIBRARY)["__cxa_demangle"]
+    except (OSError, AttributeError):
+        return None
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+    return demangle
+
+
+def element_at(name: str, offset: int, itemsize: int, shape: Sequence[int]) -> str:
+    """The element of an array, stored by rows, at a byte offset; a byte inside an element is named too.
+
+    >>> element_at("tile", 132, 4, (32, 33)), element_at("x", 6, 4, (8,))
+    ('tile[1][0]', 'byte 2 of x[1]')
+    """
+    index, inside = divmod(offset, itemsize)
+    found = []
+    for extent in reversed(shape):
+        index, at = divmod(index, extent)
+        found.append(at)
+    element = name + "".join(f"[{at}]" for at in reversed(found))
+    return f"byte {inside} of {element}" if inside else element

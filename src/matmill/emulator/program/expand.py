@@ -1,0 +1,235 @@
+"""Instructions that are written as several others: wmma as loads, mma.sync and stores; cache policies dropped.
+
+PTX ISA, "Warp-level matrix instructions: wmma". PTX leaves open which lane holds which element of a fragment, and
+programs may only load, multiply, store and change all elements alike. Here fragments have the layout of mma.sync, whose
+products serve: 8 rows of a matrix are a tile of 8 x 4 registers, lane ``4 g + t`` holds row ``g``; B counts as its
+transpose, and m8n32 as the transposed product of m32n8. Of registers beyond the matrix's elements, copies are held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from matmill.emulator.frontend.syntax import (
+    TYPE_BYTES,
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+
+_HINTED = {"ld", "st", "atom", "red", "cp"}
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "s32": 32}
+
+
+def expanded(s: Instruction) -> list[Instruction]:
+    """The instructions that stand for one; mostly itself."""
+    if s.name == "wmma":
+        try:
+            return list(_Wmma(s).instructions())
+        except (IndexError, KeyError, ValueError) as problem:
+            raise s.unsupported("operands or modifiers that do not fit it") from problem
+    if s.name in _HINTED and "L2::cache_hint" in s.modifiers and "bulk" not in s.modifiers:
+        modifiers = tuple(m for m in s.modifiers if m != "L2::cache_hint")
+        return [replace(s, modifiers=modifiers, operands=s.operands[:-1])]
+    return [s]
+
+
+@dataclass
+class _Wmma:
+    """One wmma instruction: its shape, and what it is made of."""
+
+    whole: Instruction
+    count: int = 0
+    made: list[Instruction] = field(default_factory=list)
+
+    def instructions(self) -> Iterator[Instruction]:
+        """What stands for it."""
+        words = [m for m in self.whole.modifiers if m not in {"sync", "aligned"}]
+        shape = next((m for m in words if _SHAPE.fullmatch(m)), "")
+        if not shape or words[0] not in {"load", "mma", "store"}:
+            raise self.whole.unsupported("its form")
+        m, n, k = (int(x) for x in _SHAPE.fullmatch(shape).groups())  # type: ignore[union-attr]
+        self.transposed = m == 8 and n == 32
+        self.shape = (n, m, k) if self.transposed else (m, n, k)
+        types = [w for w in words if w in _BITS]
+        if not types:
+            raise self.whole.unsupported("its types")
+        if words[0] == "mma":
+            self._multiply(words, types)
+        else:
+            self._move(words, types[0])
+        yield from self.made
+
+    def _fresh(self, kind: str) -> Register:
+        self.count += 1
+        return Register(f"wmma#{self.whole.line}:{self.count}", kind)
+
+    def _add(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> None:
+        self.made.append(replace(self.whole, name=name, modifiers=modifiers, operands=operands))
+
+    # Loads and stores
+
+    def _move(self, words: list[str], kind: str) -> None:
+        """Load or store one fragment."""
+        part, by_rows = words[1], "row" in words
+        m, n, k = self.shape
+        if self.transposed:
+            part, by_rows = {"a": "b", "b": "a"}.get(part, part), not by_rows
+        rows, columns = {"a": (m, k), "b": (n, k), "c": (m, n), "d": (m, n)}[part]
+        if part == "b":
+            by_rows = not by_rows
+        operands = list(self.whole.operands)
+        load = words[0] == "load"
+        fragment, address = (operands[0], operands[1]) if load else (operands[1], operands[0])
+        registers = fragment.items if isinstance(fragment, Vector) else (fragment,)
+        if not isinstance(address, Address):
+            raise self.whole.unsupported("its address")
+        stride: Operand = operands[2] if len(operands) > 2 else Immediate(columns if by_rows else rows, "int")
+        spaces = tuple(w for w in words if w.startswith(("global", "shared")))
+        bits = _BITS[kind]
+        packed = max(1, 32 // bits)
+        width = 2 if part in {"c", "d"} else 4 * packed // 4
+        tile = 8 if part in {"c", "d"} else 4 * packed
+        per_register = min(packed, width)
+        tiles = [(8 * r, tile * c) for c in range(columns // tile) for r in range(rows // 8)]
+        if part == "b":
+            tiles = [(8 * r, tile * c) for r in range(rows // 8) for c in range(columns // tile)]
+        slots = [(row, column + e) for row, column in tiles for e in range(0, width, per_register)]
+        row, column = self._lane(width)
+        for index, register in enumerate(registers):
+            if index >= len(slots) and not load:
+                raise self.whole.unsupported("the number of its registers")
+            first = slots[index % len(slots)]
+            if not isinstance(register, Register):
+                raise self.whole.unsupported("its fragment")
+            pointers = [
+                self._pointer(address, stride, (row, first[0]), (column, first[1] + e), bits // 8, by_rows=by_rows)
+                for e in range(per_register)
+            ]
+            self._element(register, pointers, bits, spaces, load=load, contiguous=by_rows)
+
+    def _lane(self, width: int) -> tuple[Register, Register]:
+        """The row and the first column of a tile that this lane holds."""
+        lane, row, column = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
+        self._add("mov", ("u32",), lane, Special("%laneid"))
+        self._add("shr", ("u32",), row, lane, Immediate(2, "int"))
+        self._add("and", ("b32",), column, lane, Immediate(3, "int"))
+        self._add("mul", ("lo", "u32"), column, column, Immediate(width, "int"))
+        return row, column
+
+    def _pointer(
+        self,
+        address: Address,
+        stride: Operand,
+        row: tuple[Register, int],
+        column: tuple[Register, int],
+        size: int,
+        *,
+        by_rows: bool,
+    ) -> Register:
+        """The address of one element."""
+        long, short = (row, column) if by_rows else (column, row)
+        outer, inner, offset = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
+        self._add("add", ("u32",), outer, long[0], Immediate(long[1], "int"))
+        self._add("add", ("u32",), inner, short[0], Immediate(short[1], "int"))
+        self._add("mad", ("lo", "u32"), offset, outer, stride, inner)
+        narrow = isinstance(address.base, Register) and TYPE_BYTES[address.base.type] == 4
+        pointer = self._fresh("u32" if narrow else "u64")
+        base: Operand = address.base
+        if isinstance(base, Symbol):
+            base = replace(base, offset=base.offset + address.offset)
+            added = 0
+        else:
+            added = address.offset
+        form = ("lo", "u32") if narrow else ("wide", "u32")
+        self._add("mad", form, pointer, offset, Immediate(size, "int"), base)
+        if added:
+            self._add("add", ("u32" if narrow else "u64",), pointer, pointer, Immediate(added, "int"))
+        return pointer
+
+    def _element(
+        self,
+        register: Register,
+        pointers: list[Register],
+        bits: int,
+        spaces: tuple[str, ...],
+        *,
+        load: bool,
+        contiguous: bool,
+    ) -> None:
+        """Load or store one register: at once, or one element after another."""
+        whole = bits * len(pointers)
+        if contiguous or len(pointers) == 1:
+            kind = f"b{whole}"
+            if load:
+                self._add("ld", (*spaces, kind), register, Address(pointers[0]))
+            else:
+                self._add("st", (*spaces, kind), Address(pointers[0]), register)
+            return
+        parts = [self._fresh("b16" if bits == 16 else "b32") for _ in pointers]
+        if not load:
+            if bits != 16:
+                raise self.whole.unsupported("its type")
+            self._add("mov", ("b32",), Vector(tuple(parts)), register)
+        for part, pointer in zip(parts, pointers, strict=True):
+            if load:
+                self._add("ld", (*spaces, f"b{bits}" if bits == 16 else "u8"), part, Address(pointer))
+            else:
+                self._add("st", (*spaces, f"b{bits}"), Address(pointer), part)
+        if not load:
+            return
+        if bits == 16:
+            self._add("mov", ("b32",), register, Vector(tuple(parts)))
+            return
+        self._add("mov", ("b32",), register, parts[0])
+        for index, part in enumerate(parts[1:], 1):
+            where = Immediate(8 * index, "int")
+            self._add("bfi", ("b32",), register, part, register, where, Immediate(8, "int"))
+
+    # Products
+
+    def _multiply(self, words: list[str], types: list[str]) -> None:
+        """D = A B + C as products of mma.sync with 8 columns."""
+        d, a, b, c = (o.items if isinstance(o, Vector) else (o,) for o in self.whole.operands)
+        if self.transposed:
+            a, b = b, a
+            types = [types[0], types[2], types[1], types[3]] if len(types) == 4 else types
+        m, n, k = self.shape
+        if len(types) == 2:  # wmma.mma.….f32.f32: the types of D and C, with factors of f16
+            d_type, a_type, b_type, c_type = types[0], "f16", "f16", types[1]
+        elif len(types) == 4:
+            d_type, a_type, b_type, c_type = types
+        else:
+            raise self.whole.unsupported("its types")
+        tall = 8 if a_type == "f64" else 16
+        packed_a, packed_c = max(1, 32 // _BITS[a_type]), max(1, 32 // _BITS[d_type])
+        a_tiles = (tall // 8) * (k // (4 * packed_a))
+        b_tiles = k // (4 * packed_a)
+        c_each = 2 * (tall // 8) // packed_c
+        rows_a = m // 8
+        for j in range(n // 8):
+            for i in range(m // tall):
+                left = [
+                    a[c_ * rows_a + i * (tall // 8) + r] for c_ in range(k // (4 * packed_a)) for r in range(tall // 8)
+                ]
+                right = list(b[j * b_tiles : (j + 1) * b_tiles])
+                start = (j * (m // tall) + i) * c_each
+                if len(left) != a_tiles or start + c_each > len(d):
+                    raise self.whole.unsupported("the number of its registers")
+                clamp = ("satfinite",) if "satfinite" in words and d_type == "s32" else ()
+                self._add(
+                    "mma",
+                    ("sync", "aligned", f"m{tall}n8k{k}", "row", "col", *clamp, d_type, a_type, b_type, c_type),
+                    Vector(tuple(d[start : start + c_each])),
+                    Vector(tuple(left)),
+                    Vector(tuple(right)),
+                    Vector(tuple(c[start : start + c_each])),
+                )

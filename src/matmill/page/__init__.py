@@ -1,0 +1,1 @@
+"""Results as pages of HTML: one file each, without scripts and without anything from a network."""

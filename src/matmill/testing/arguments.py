@@ -1,0 +1,228 @@
+"""From a caller's values to the arguments of a launch: arrays bound in place, numbers of the parameter's type."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.arrays import inspect
+from matmill.cxx.signature import Parameter
+from matmill.dtypes import ELEMENTWISE
+from matmill.emulator import Memory
+from matmill.emulator.frontend.syntax import Variable
+from matmill.errors import ArgumentError
+from matmill.launch import Argument, Pointer, Struct, TensorMap
+
+# Element types by their names in C++; of others (structs, template parameters) nothing is known.
+_ELEMENTS: dict[str, tuple[str, ...]] = {
+    "float": ("f4",), "float2": ("f4",), "float3": ("f4",), "float4": ("f4",),
+    "double": ("f8",), "double2": ("f8",),
+    "int": ("i4", "u4"), "signed int": ("i4", "u4"), "unsigned": ("i4", "u4"), "unsigned int": ("i4", "u4"),
+    "int2": ("i4", "u4"), "int4": ("i4", "u4"), "uint": ("i4", "u4"), "int32_t": ("i4", "u4"), "uint32_t": ("i4", "u4"),
+    "short": ("i2", "u2"), "unsigned short": ("i2", "u2"), "int16_t": ("i2", "u2"), "uint16_t": ("i2", "u2"),
+    "long": ("i8", "u8"), "unsigned long": ("i8", "u8"), "long long": ("i8", "u8"), "size_t": ("i8", "u8"),
+    "unsigned long long": ("i8", "u8"), "int64_t": ("i8", "u8"), "uint64_t": ("i8", "u8"),
+    "unsigned long long int": ("i8", "u8"), "long long int": ("i8", "u8"),
+    "half": ("f2", "u2"), "__half": ("f2", "u2"), "half2": ("f2", "u4"), "__half2": ("f2", "u4"),
+}  # fmt: skip
+_NUMBERS: dict[str, np.dtype[Any]] = {
+    **{f"s{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
+    **{f"{kind}{bits}": np.dtype(f"u{bits // 8}") for kind in "ub" for bits in (8, 16, 32, 64)},
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+}
+
+
+class Binder:
+    """Binds the arrays of one launch; an array that is given twice has one address."""
+
+    def __init__(self, memory: Memory, *, initcheck: bool = False) -> None:
+        self.memory = memory
+        self.initcheck = initcheck
+        self.bound: dict[tuple[Any, ...], Pointer] = {}
+        self.arrays: list[tuple[str, NDArray[Any]]] = []
+
+    def pointer(self, name: str, array: NDArray[Any]) -> Pointer:
+        """The address of an array: read-only arrays may be read alone."""
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        if key not in self.bound:
+            access = "rw" if array.flags.writeable else "r"
+            initialised = not (self.initcheck and array.flags.writeable and _unwritten(array))
+            self.bound[key] = self.memory.bind(name, array, access=access, initialised=initialised, by_element=True)
+            self.arrays.append((name, array))
+        return self.bound[key]
+
+    def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:
+        """One value as the launch takes it."""
+        name = parameter.name if parameter is not None and parameter.name else f"argument {index}"
+        if isinstance(value, Pointer | Struct | TensorMap):
+            return value
+        if value is None:
+            return Pointer(name, 0)
+        struct = self._struct(name, value)
+        if struct is not None:
+            return struct
+        if isinstance(value, np.generic):
+            return _checked(name, value, variable, parameter)
+        if isinstance(value, bool | int | float):
+            return _number(name, value, variable, parameter)
+        array = _array(name, value)
+        _check_pointer(name, array, variable, parameter)
+        return self.pointer(name, array)
+
+    def _struct(self, name: str, value: object) -> Struct | None:
+        """A struct by value, where the value is one."""
+        if isinstance(value, tuple | list):
+            return Struct.of(*(self._member(f"{name}.{n}", each) for n, each in enumerate(value)))
+        if isinstance(value, ctypes.Structure | ctypes.Array):
+            return Struct(bytes(value), ctypes.alignment(value))
+        if isinstance(value, np.void) or (isinstance(value, np.ndarray) and not value.ndim and value.dtype.fields):
+            return Struct(value.tobytes(), max(value.dtype.alignment, 1))
+        return None
+
+    def _member(self, name: str, value: object) -> Pointer | np.generic:
+        if isinstance(value, np.generic):
+            return value
+        if isinstance(value, Pointer):
+            return value
+        if value is None:
+            return Pointer(name, 0)
+        if isinstance(value, bool | int | float):
+            raise ArgumentError(
+                argument=name,
+                got=f"{value!r}",
+                wanted="a NumPy scalar, since the PTX does not say a member's type",
+                fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
+            )
+        return self.pointer(name, _array(name, value))
+
+
+def _unwritten(array: NDArray[Any]) -> bool:
+    """Whether an array holds what stands for memory that nobody has written: NaN alone, or all bits set."""
+    if array.dtype.kind == "f":
+        return bool(np.isnan(array).all())
+    return bool((np.ascontiguousarray(array).view(np.uint8) == 0xFF).all())
+
+
+def _array(name: str, value: object) -> NDArray[Any]:
+    """Host memory of any library as a NumPy array that has the same memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    operand = inspect(value, name, dtypes=ELEMENTWISE)
+    if operand.device[0] != "cpu":
+        raise ArgumentError(
+            argument=name,
+            got="an array on a GPU",
+            wanted="one in the host's memory, on which the emulator works",
+            fix="Copy it first, for example with .cpu() or .get().",
+        )
+    owner: NDArray[Any] = operand.owner
+    return owner
+
+
+def _number(name: str, value: float, variable: Variable, parameter: Parameter | None) -> np.generic:
+    """A Python number as the parameter's type."""
+    dtype = _NUMBERS.get(variable.element)
+    if variable.element == "b8" and variable.size in {2, 4, 8} and parameter is not None:
+        dtype = {"half": np.dtype(np.float16), "__half": np.dtype(np.float16)}.get(parameter.type)
+        dtype = np.dtype(ml_dtypes.bfloat16) if "bfloat16" in parameter.type else dtype
+    if dtype is None or (dtype.itemsize != variable.size):
+        raise ArgumentError(
+            argument=name,
+            got=repr(value),
+            wanted=f"a value of {variable.size} bytes for {_described(variable, parameter)}",
+            fix="Give a tuple of the struct's members, a NumPy record of an aligned dtype, or a NumPy scalar.",
+        )
+    if parameter is not None and parameter.pointee and value != 0:
+        raise _no_array(name, repr(value), variable, parameter)
+    if dtype.kind in "iu":
+        whole = int(value)
+        bits = 8 * dtype.itemsize
+        if whole != value or not -(1 << bits - 1) <= whole < 1 << bits:
+            raise ArgumentError(
+                argument=name,
+                got=repr(value),
+                wanted=f"a whole number of {bits} bits for {_described(variable, parameter)}",
+                fix="Convert it, or change the parameter's type.",
+            )
+        scalar: np.generic = np.uint64(whole & (1 << bits) - 1).astype(f"u{dtype.itemsize}").view(dtype)
+        return scalar
+    return np.asarray([value]).astype(dtype)[0]  # type: ignore[no-any-return]
+
+
+def _checked(name: str, value: np.generic, variable: Variable, parameter: Parameter | None) -> np.generic:
+    """A NumPy scalar, which must have the parameter's size and not be a whole number for a real one."""
+    real = variable.element in {"f32", "f64"}
+    if value.nbytes != variable.size or (real and value.dtype.kind in "iub") or (not real and _mixed(value, variable)):
+        raise ArgumentError(
+            argument=name,
+            got=f"{value.dtype} {value}",
+            wanted=f"{variable.size} bytes for {_described(variable, parameter)}",
+            fix="Give a Python number, which becomes the parameter's type, or a NumPy scalar of that type.",
+        )
+    return value
+
+
+def _mixed(value: np.generic, variable: Variable) -> bool:
+    return variable.element[:1] in {"u", "s"} and value.dtype.kind == "f"
+
+
+def _check_pointer(name: str, array: NDArray[Any], variable: Variable, parameter: Parameter | None) -> None:
+    if variable.size != 8 or variable.element in {"f64", "b8"}:
+        raise ArgumentError(
+            argument=name,
+            got=f"an array of {array.dtype}",
+            wanted=f"a value for {_described(variable, parameter)}",
+            fix="Pass a number, or check the order of the arguments.",
+        )
+    wanted = _ELEMENTS.get(parameter.pointee) if parameter is not None else None
+    kinds = {np.dtype(each) for each in wanted or ()}
+    if wanted is not None and array.dtype not in kinds:
+        shown = str(np.dtype(wanted[0]))
+        raise ArgumentError(
+            argument=name,
+            got=f"an array of {array.dtype}",
+            wanted=f"{shown}, for {_described(variable, parameter)}",
+            fix=f"Make it with dtype=np.{shown}, or pass {name}.view(np.{shown}) if its bytes are meant.",
+        )
+
+
+def _no_array(name: str, got: str, variable: Variable, parameter: Parameter | None) -> ArgumentError:
+    return ArgumentError(
+        argument=name,
+        got=got,
+        wanted=f"an array for {_described(variable, parameter)}",
+        fix="Pass a NumPy array, on which the kernel works in place, or None for a null pointer.",
+    )
+
+
+def _described(variable: Variable, parameter: Parameter | None) -> str:
+    if parameter is None:
+        return f"parameter {variable.name}"
+    const = "const " if parameter.const else ""
+    return f"{const}{parameter.type} {parameter.name}".strip()
+
+
+def bound_arguments(
+    binder: Binder, values: Sequence[object], entry: str, variables: Sequence[Variable], parameters: Sequence[Parameter]
+) -> tuple[Argument, ...]:
+    """All arguments of a launch.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a wrong number of values or one that its parameter does not take.
+    """
+    known: Sequence[Parameter | None] = parameters if len(parameters) == len(variables) else [None] * len(variables)
+    if len(values) != len(variables):
+        named = ", ".join(_described(v, p) for v, p in zip(variables, known, strict=True))
+        raise ArgumentError(
+            argument="arguments",
+            got=f"{len(values)} values",
+            wanted=f"{len(variables)}: {named}" if variables else "none",
+            fix=f"Give one value for each parameter of {entry}, in its order.",
+        )
+    rows = enumerate(zip(values, variables, known, strict=True))
+    return tuple(binder.argument(index, *row) for index, row in rows)

@@ -1,0 +1,96 @@
+"""``matmill.emulate``: one call that runs anybody's kernel without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from matmill.errors import ArgumentError
+from matmill.launch import Dim3
+from matmill.testing.kernel import Settings, load
+from matmill.testing.report import LaunchReport
+from matmill.testing.suppressions import Suppression, read
+
+
+def emulate(
+    source: str | Path,
+    entry: str | None,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    *args: object,
+    shared: int = 0,
+    cluster: int | Sequence[int] | None = None,
+    cooperative: bool = False,
+    strict: bool = False,
+    races: bool = True,
+    initcheck: bool = False,
+    late_copies: bool = False,
+    schedule: int = 0,
+    pdl: bool = False,
+    include: Iterable[str | Path] = (),
+    options: Iterable[str] = (),
+    target: str = "sm_90a",
+    suppressions: str | Path | Sequence[Suppression] = (),
+) -> LaunchReport:
+    """Runs one launch of a kernel on the CPU, on NumPy arrays in place, and reports what it did.
+
+    ``source`` is CUDA C++ or PTX: a path, or the text itself. Host code, its headers and its launches may be in it;
+    what was left out is in ``report.left_out``. ``entry`` is the kernel's name in C++, with the arguments of a template
+    (``"scale<float, 4>"``), or None for the only one. ``grid`` and ``block`` are one to three extents, ``shared`` the
+    bytes of dynamic shared memory, ``cluster`` blocks per cluster.
+
+    ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
+    works in place and which it may only read where they are read-only; Python numbers, which become the parameter's
+    type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes structures for structs
+    by value. An element type that is not the parameter's is refused.
+
+    ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too.
+    ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody
+    has written and reports what is read there first,
+    ``late_copies`` lets asynchronous copies act as late as their waits allow, and ``schedule`` is the seed of another
+    order of warps. ``include`` names folders of headers, ``options`` are NVRTC's (``"-DN=4"``), ``target`` is the GPU.
+    ``suppressions`` is a file of accepted hazards, a line each: kind, source line, reason.
+
+    Raises :class:`~matmill.errors.ArgumentError` for what does not fit together, :class:`~matmill.errors.CompileError`
+    with the compiler's log, and :class:`~matmill.errors.EmulationError` for an instruction that is not emulated. What
+    the kernel does wrong is in the report: :meth:`~matmill.testing.report.LaunchReport.raise_if` raises it.
+
+    >>> import numpy as np
+    >>> x = np.arange(100, dtype=np.float32)
+    >>> twice = "__global__ void twice(float* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; }"
+    >>> report = emulate(twice, "twice", 1, 128, x, 100)
+    >>> report.ok, float(x[99]), report.counters.global_load_sectors
+    (True, 198.0, 13)
+    """
+    kernel = load(source, entry, [Path(each) for each in include], tuple(options), target)
+    return kernel.launch(
+        extent("grid", grid),
+        extent("block", block),
+        args,
+        shared=shared,
+        cluster=extent("cluster", cluster) if cluster is not None else (1, 1, 1),
+        cooperative=cooperative,
+        pdl=pdl,
+        strict=strict,
+        initcheck=initcheck,
+        settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
+        suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
+    )
+
+
+def extent(argument: str, value: int | Sequence[int]) -> Dim3:
+    """One to three positive extents as three.
+
+    >>> extent("grid", 4), extent("block", (16, 16))
+    ((4, 1, 1), (16, 16, 1))
+    """
+    parts = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(each, int) or hasattr(each, "__index__") for each in parts):
+        raise ArgumentError(
+            argument=argument,
+            got=repr(value),
+            wanted="one to three whole numbers",
+            fix="Write 4, (4,), (16, 16) or (8, 8, 4).",
+        )
+    x, y, z = (*(int(each) for each in parts), 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,172 @@
+"""A kernel of a file or a text, read and compiled, and its launches in the emulator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from matmill.cxx.unit import Unit, compile_unit
+from matmill.emulator import KernelFault, Memory, Module, parse, run
+from matmill.emulator.frontend.syntax import Function
+from matmill.errors import ArgumentError
+from matmill.launch import Dim3, Launch
+from matmill.testing.arguments import Binder, bound_arguments
+from matmill.testing.report import LaunchReport
+from matmill.testing.suppressions import Suppression, apply
+
+_PTX = re.compile(r"^\s*\.version\s+\d", re.MULTILINE)
+_SUFFIXES = {".cu", ".cuh", ".ptx", ".cpp", ".h", ".hpp", ".txt"}
+_parsed = lru_cache(maxsize=32)(parse)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a launch is emulated: whether races are looked for, when copies act, and the seed of the order of warps."""
+
+    races: bool = True
+    late_copies: bool = False
+    schedule: int = 0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as PTX, parsed; ``function`` has its parameters."""
+
+    unit: Unit
+    module: Module
+    function: Function
+
+    @property
+    def static_shared(self) -> int:
+        """Bytes of shared memory that the kernel declares."""
+        variables = (*self.module.variables, *self.function.variables)
+        return sum(v.size for v in variables if v.space == "shared" and not v.extern)
+
+    def launch(
+        self,
+        grid: Dim3,
+        block: Dim3,
+        args: Sequence[object],
+        *,
+        shared: int = 0,
+        cluster: Dim3 = (1, 1, 1),
+        cooperative: bool = False,
+        pdl: bool = False,
+        strict: bool = False,
+        initcheck: bool = False,
+        settings: Settings = Settings(),
+        suppressions: Sequence[Suppression] = (),
+    ) -> LaunchReport:
+        """One launch on arrays in place; see :func:`matmill.testing.call.emulate`."""
+        unit = self.unit
+        memory = Memory()
+        binder = Binder(memory, initcheck=initcheck)
+        arguments = bound_arguments(binder, args, unit.spelled, self.function.params, unit.parameters)
+        launch = Launch(
+            unit.spelled,
+            self.function.name,
+            grid,
+            block,
+            arguments,
+            shared,
+            pdl=pdl,
+            cluster=cluster,
+            cooperative=cooperative,
+        )
+        faulted = False
+        try:
+            found = run(self.module, launch, memory, **asdict(settings))
+        except KernelFault as fault:
+            if fault.report is None:
+                raise
+            found, faulted = fault.report, True
+        hazards, suppressed = apply(found.hazards, suppressions)
+        return LaunchReport(
+            found.counters,
+            hazards,
+            found.by_line,
+            found.printed,
+            found.worst,
+            launch=launch,
+            ptx=unit.ptx,
+            paths=unit.paths,
+            static_shared=self.static_shared,
+            source=unit.lines,
+            left_out=unit.left_out,
+            suppressed=suppressed,
+            strict=strict,
+            faulted=faulted,
+        )
+
+
+def load(
+    source: str | Path,
+    entry: str | None,
+    include: Sequence[Path] = (),
+    options: Sequence[str] = (),
+    target: str = "sm_90a",
+) -> Kernel:
+    """The kernel of a file or a text of CUDA C++ or PTX.
+
+    Raises what :func:`~matmill.cxx.unit.compile_unit` raises, and :class:`~matmill.errors.EmulationError` for text that
+    is no PTX.
+    """
+    unit = _unit(source, entry, include, options, target)
+    module = _parsed(unit.ptx)
+    name = unit.entry
+    if name not in module.entries:
+        name = _only(name, module)
+    function = module.entries[name]
+    shared = [v for v in (*module.variables, *function.variables) if v.space == "shared" and not v.extern]
+    module.shapes.update(unit.shapes((v.name, v.size) for v in shared))
+    return Kernel(unit, module, function)
+
+
+def _unit(source: str | Path, entry: str | None, include: Sequence[Path], options: Sequence[str], target: str) -> Unit:
+    path = source if isinstance(source, Path) else _path(source)
+    text, name, folder = str(source), "kernel.cu", None
+    if path is not None:
+        text = _read(path)
+        name, folder = path.name, path.parent
+    if _PTX.search(text) is not None:
+        lines = {f"PTX line {number}": line for number, line in enumerate(text.splitlines(), 1)}
+        module = _parsed(text)
+        spelled = entry or _only("", module)
+        return Unit(text, spelled, spelled, (), lines, (), {} if path is None else {"PTX": str(path)})
+    unit = compile_unit(text, name, entry, folder=folder, include=include, options=options, target=target)
+    return unit if path is None else replace(unit, paths=unit.paths | {name: str(path)})
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise ArgumentError(
+            argument="source",
+            got=f"{str(path)!r}: {problem.strerror}",
+            wanted="a file of CUDA C++ or PTX, or its text",
+            fix="Check the name.",
+        ) from problem
+
+
+def _path(source: str) -> Path | None:
+    """The path that a string without line breaks names, None where it is a text."""
+    if "\n" in source or "{" in source:
+        return None
+    path = Path(source)
+    return path if path.suffix.lower() in _SUFFIXES or path.is_file() else None
+
+
+def _only(entry: str, module: Module) -> str:
+    """The kernel of a PTX text, which need not be named where it is the only one."""
+    if not entry and len(module.entries) == 1:
+        return next(iter(module.entries))
+    raise ArgumentError(
+        argument="entry",
+        got=repr(entry) if entry else "nothing",
+        wanted=f"one of {', '.join(module.entries)}" if module.entries else "a file with a kernel",
+        fix="Name one of them.",
+    )

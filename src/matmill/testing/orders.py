@@ -1,0 +1,128 @@
+"""One launch in several orders of its warps and with copies early and late: the same results, or a hazard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator import Hazard
+from matmill.testing.call import emulate
+from matmill.testing.report import LaunchReport, locations_of
+from matmill.testing.suppressions import Suppression, apply, read
+
+#: Instructions that finish at another time than they are issued; without them late copies change nothing.
+_ASYNCHRONOUS = ("cp.async", "wgmma", "cp.reduce.async")
+
+
+class Emulate:
+    """``emulate`` for one test: paths from ``folder``, settings by default, and the ``reports`` of all its calls."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.reports: list[LaunchReport] = []
+
+    def __call__(
+        self,
+        source: str | Path,
+        entry: str | None,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        *args: object,
+        check: bool = True,
+        **keywords: Any,
+    ) -> LaunchReport:
+        """The report of one launch; :class:`~matmill.testing.report.HazardError` where it has errors and ``check``.
+
+        Arrays have the results of the first order. Where another order gives others, or copies that act late do, that
+        is a hazard of kind "order".
+        """
+        asked = self.settings | keywords
+        schedules, late = asked.pop("schedules"), asked.pop("late_copies")
+        accepted = _suppressions(asked.pop("suppressions"), self.folder)
+        source = self._found(source)
+        before = [_copied(each) for each in args]
+        report = emulate(source, entry, grid, block, *args, **asked)
+        late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
+        orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
+        orders += [{"late_copies": True}] if late else []
+        # What has ended early, or is broken anyway, gives no results to compare.
+        for order in orders if report.finished else ():
+            again = [_copied(each) for each in before]
+            other = emulate(source, entry, grid, block, *again, **asked, **order)
+            known = {(h.kind, locations_of(h)) for h in report.hazards}
+            hazards = [*report.hazards, *(h for h in other.hazards if (h.kind, locations_of(h)) not in known)]
+            if other.finished:
+                hazards += _differences(report, order, args, again)
+            report = replace(report, hazards=tuple(hazards))
+        left, suppressed = apply(report.hazards, accepted)
+        report = replace(report, hazards=left, suppressed=suppressed)
+        self.reports.append(report)
+        return report.raise_if() if check else report
+
+    def _found(self, source: str | Path) -> str | Path:
+        """A path relative to the test's folder, where there is such a file."""
+        if isinstance(source, str) and ("\n" in source or "{" in source):
+            return source
+        beside = self.folder / source
+        return beside if beside.is_file() else source
+
+
+def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str | Path):
+        beside = folder / given
+        return read(beside if beside.is_file() else given)
+    return tuple(given)
+
+
+def _copied(value: object) -> object:
+    """An argument whose memory is its own; what is no array is taken as it is."""
+    if isinstance(value, tuple):
+        return tuple(_copied(each) for each in value)
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        return value.copy(order="K")
+    return value
+
+
+def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _arrays(value)
+        elif isinstance(value, np.ndarray):
+            yield value
+
+
+def _differences(
+    report: LaunchReport, order: dict[str, Any], first: Sequence[object], other: Sequence[object]
+) -> Iterable[Hazard]:
+    """A hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
+    names = [argument.name for argument in report.launch.args if hasattr(argument, "name")]
+    how = "late copies" if "late_copies" in order else f"the order of warps {order['schedule']}"
+    for number, (one, two) in enumerate(zip(_arrays(first), _arrays(other), strict=True)):
+        different = _different(one, two)
+        if different.any():
+            name = names[number] if number < len(names) else f"array {number}"
+            index = tuple(int(n) for n in np.argwhere(different)[0])
+            where = "".join(f"[{n}]" for n in index)
+            message = (
+                f"{report.launch.kernel}: {int(different.sum())} of {one.size} elements of {name} differ with {how}: "
+                f"{name}{where} is {two[index]}, and {one[index]} in the usual order"
+            )
+            yield Hazard("order", message, report.launch.kernel, "")
+            return
+
+
+def _different(one: NDArray[Any], two: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where two results differ; sums of floats may be rounded otherwise, since atomics add in any order."""
+    if one.dtype.kind in "fc":
+        rtol = float(np.finfo(one.dtype).eps) ** 0.5
+        atol = rtol * float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0))
+        return np.asarray(~np.isclose(one, two, rtol=rtol, atol=atol, equal_nan=True))
+    return np.asarray(one != two)

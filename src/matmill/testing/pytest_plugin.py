@@ -1,0 +1,99 @@
+"""The plugin for pytest: a fixture ``emulate`` that fails a test at hazards and shows the report.
+
+It is loaded with every run of pytest where matmill is installed, so nothing heavy is imported before a test asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from matmill.testing.orders import Emulate
+
+_BOOLEANS = {
+    "matmill_races": ("look for data races (default true)", True),
+    "matmill_initcheck": ("report reads of arrays that are all NaN before a store (default false)", False),
+    "matmill_late_copies": ("run each launch again with asynchronous copies as late as allowed (default true)", True),
+    "matmill_strict": ("let warnings and notes fail too (default false)", False),
+}
+_MARKER = (
+    "emulate(races, initcheck, late_copies, schedules, strict, suppressions, include, options, target): "
+    "how the fixture emulate runs the kernels of this test"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options on the command line and in the ini file."""
+    group = parser.getgroup("matmill", "CUDA kernels without a GPU")
+    group.addoption(
+        "--matmill-html", metavar="DIR", type=Path, help="write a page of each emulated launch into this folder"
+    )
+    for name, (text, default) in _BOOLEANS.items():
+        parser.addini(name, text, type="bool", default=default)
+    parser.addini("matmill_schedules", "how many other orders of warps each launch is run in (default 1)", default="1")
+    parser.addini("matmill_suppressions", "a file of accepted hazards: kind, source line, reason", default="")
+    parser.addini("matmill_include", "folders of headers", type="paths", default=[])
+    parser.addini("matmill_options", "options for NVRTC, such as -DN=4", type="args", default=[])
+    parser.addini("matmill_target", "the GPU to compile for (default sm_90a)", default="sm_90a")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the marker."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+def _defaults(config: pytest.Config) -> dict[str, Any]:
+    """What the ini file says, as the marker's keywords."""
+    found: dict[str, Any] = {name.removeprefix("matmill_"): config.getini(name) for name in _BOOLEANS}
+    suppressions = str(config.getini("matmill_suppressions"))
+    schedules = str(config.getini("matmill_schedules"))
+    if not schedules.isdigit():
+        raise pytest.UsageError(f"matmill_schedules: got {schedules!r}; wanted a whole number. Write 0 for one order.")
+    return found | {
+        "schedules": int(schedules),
+        "suppressions": config.rootpath / suppressions if suppressions else None,
+        "include": tuple(config.getini("matmill_include")),
+        "options": tuple(config.getini("matmill_options")),
+        "target": config.getini("matmill_target"),
+    }
+
+
+@pytest.fixture
+def emulate(request: pytest.FixtureRequest) -> Iterator[Emulate]:
+    """Runs a kernel as :func:`matmill.emulate` does, in several orders of its warps, and fails the test at hazards.
+
+    Paths are relative to the test's file. ``check=False`` returns the report instead of failing; other keywords are
+    those of :func:`matmill.emulate` and override what the marker ``emulate`` and the ini file say.
+    """
+    from matmill.testing.orders import Emulate  # noqa: PLC0415 — loaded with a test that asks for it
+
+    settings = _defaults(request.config)
+    for marker in reversed(list(request.node.iter_markers("emulate"))):
+        unknown = marker.kwargs.keys() - settings.keys()
+        if unknown or marker.args:
+            wrong = ", ".join([*map(repr, marker.args), *sorted(unknown)])
+            raise pytest.UsageError(
+                f"marker emulate: got {wrong}; wanted keywords of {', '.join(settings)}. Name them."
+            )
+        settings |= marker.kwargs
+    call = Emulate(Path(request.node.path).parent, settings)
+    yield call
+    folder = request.config.getoption("--matmill-html")
+    if folder is not None and call.reports:
+        from matmill.page.launch import write_pages  # noqa: PLC0415 — the same
+
+        write_pages(folder, request.node.nodeid, call.reports)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Shows the reports of a test's launches where it fails by itself, as an assertion about results does."""
+    reports = getattr(getattr(item, "funcargs", {}).get("emulate"), "reports", [])
+    shown = call.excinfo is not None and hasattr(call.excinfo.value, "report")  # in the exception's own words
+    if call.when == "call" and call.excinfo is not None and reports and not shown:
+        item.add_report_section("call", "matmill", "\n\n".join(str(report) for report in reports))
+    return (yield)

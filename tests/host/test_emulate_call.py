@@ -1,0 +1,198 @@
+"""`matmill.emulate`: sources, kernels' names, arguments of every kind, reports, suppressions."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import matmill
+from matmill.errors import ArgumentError, CompileError, UnknownNameError
+from matmill.launch import Struct
+from matmill.testing.report import HazardError
+
+#: Kernels among host code, as files for nvcc have them.
+SOURCE = """#include <cuda_runtime.h>
+#include <iostream>
+#include <vector>
+#include "opencv2/opencv.hpp"
+#define CHECK(x) if ((x) != cudaSuccess) { std::cerr << "failed"; exit(1); }
+using namespace std;
+struct Span { const float* data; int size; vector<float> host() { return {}; } };
+template <typename T, int N> __global__ void scale(T* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = std::max(x[i] * N, T(0));
+}
+namespace sums { namespace {
+__device__ float of(Span s) { float sum = 0; for (int i = 0; i < s.size; ++i) sum += s.data[i]; return sum; }
+} __global__ void all(Span s, float* out, const float* __restrict__ zero) { *out = of(s) + (zero ? *zero : 0.0f); } }
+__global__ void race(float* x) { __shared__ float s[64]; const int t = threadIdx.x; s[t] = x[t]; x[t] = s[63 - t]; }
+#if 0
+__global__ void gone( { }
+#endif
+class Timer { public: Timer() { cudaEventCreate(&start); } private: cudaEvent_t start; };
+int main(int argc, char** argv) {
+  vector<float> h(10);
+  auto launch = [&](float* p) { scale<float, 4><<<dim3(1), 32, 0, 0>>>(p, 3); };
+  CHECK(cudaDeviceSynchronize());
+  R"(race<<<1, 64>>>)";  // race<int><<<1, 64>>>
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("source") / "demo.cu"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_a_template_is_the_instantiation_that_is_named(file: Path) -> None:
+    x = np.array([-1, 2, 3], np.float64)
+    report = matmill.emulate(file, "scale<double, 2>", 1, 32, x, 3)
+    assert x.tolist() == [0, 4, 6]
+    assert report.ok
+    assert report.launch.kernel == "scale<double, 2>"
+    assert report.left_out == (
+        "host code: main",
+        "host headers: cuda_runtime.h, iostream, vector",
+        "headers that were not found: opencv2/opencv.hpp",
+    )
+    assert report.by_line["demo.cu:10"].global_store_requests == 1
+    y = np.array([-1, 2, 3], np.float32)
+    matmill.emulate(str(file), "scale", (1, 1), (32,), y, np.int32(3)).raise_if()  # as its host code launches it
+    assert y.tolist() == [0, 8, 12]
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_uint64), ("size", ctypes.c_int))
+
+
+def test_structs_of_every_form(file: Path) -> None:
+    data, out = np.arange(5, dtype=np.float32), np.zeros(1, np.float32)
+    one = np.ones(1, np.float32)
+    one.flags.writeable = False
+    report = matmill.emulate(file, "sums::all", 1, 1, (data, np.int32(5)), out, one)
+    assert out[0] == 11
+    span = report.launch.args[0]
+    assert isinstance(span, Struct)
+    address, size = np.frombuffer(span.data, "u8,i4,i4")[0].item()[:2]
+    assert size == 5
+    record = np.array((0, 0), np.dtype([("data", "u8"), ("size", "i4")], align=True))
+    for empty in (record, record[()], _Span(0, 0), (None, np.int32(0))):
+        matmill.emulate(file, "all", 1, 1, empty, out, None)
+        assert out[0] == 0
+    assert address % 512 == 0
+
+
+def test_hazards_are_reported_raised_and_suppressed(file: Path, tmp_path: Path) -> None:
+    x = np.arange(64, dtype=np.float32)
+    report = matmill.emulate(file, "race", 1, 64, x)
+    assert not report.ok
+    assert [hazard.kind for hazard in report.hazards] == ["race"]
+    assert "demo.cu:15  __global__ void race" in str(report)
+    with pytest.raises(HazardError, match=r"kernel race: got 1 error; wanted no errors(?s:.*)demo.cu:15") as caught:
+        report.raise_if()
+    assert isinstance(caught.value, AssertionError)
+    assert caught.value.report is report
+    assert report.raise_if("warning", "deadlock") is report
+    with pytest.raises(HazardError):
+        report.raise_if("race")
+    with pytest.raises(UnknownNameError, match="Did you mean 'race'"):
+        report.raise_if("races")
+    accepted = tmp_path / "accepted.txt"
+    accepted.write_text("# known\nrace demo.cu:15 a planted one\nrace other.cu:15 elsewhere\n")
+    calm = matmill.emulate(file, "race", 1, 64, x, suppressions=accepted)
+    assert calm.ok
+    assert [(hazard.kind, reason) for hazard, reason in calm.suppressed] == [("race", "a planted one")]
+    assert matmill.emulate(file, "race", 1, 64, x, races=False).ok
+    for text, words in (
+        ("race demo.cu:15\n", "Write down why"),
+        ("rays demo.cu:15 x", "wanted one of"),
+        (None, "No such"),
+    ):
+        if text is not None:
+            accepted.write_text(text)
+        with pytest.raises((ArgumentError, UnknownNameError), match=words):
+            matmill.emulate(file, "race", 1, 64, x, suppressions=accepted if text else tmp_path / "gone")
+
+
+def test_strict_counts_notes_and_faults_end_a_launch() -> None:
+    same = "__global__ void k(int* x) { *x = 1; if (threadIdx.x > 40) x[threadIdx.x] = 2; }"
+    x = np.zeros(64, np.int32)
+    assert matmill.emulate(same, None, 1, 64, x).ok
+    assert not matmill.emulate(same, None, 1, 64, x, strict=True).ok
+    report = matmill.emulate(same, "k", 1, 64, x[:50])
+    assert report.faulted
+    assert "behind the end of x (200 B)" in report.hazards[-1].message
+    assert report.counters.global_store_requests == 2
+    never = np.full(64, -1, np.int32)
+    assert matmill.emulate("__global__ void k(int* x) { x[0] += x[1]; }", "k", 1, 1, never).ok
+    fresh = np.full(64, -1, np.int32)
+    read = matmill.emulate("__global__ void k(int* x) { x[0] += x[1]; }", "k", 1, 1, fresh, initcheck=True)
+    assert {hazard.kind for hazard in read.hazards} == {"uninitialised-global"}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "arguments: got 0 values; wanted 4: const float* x, int n, double a, half h"),
+        ((np.ones(4), 4, 1.0, 0.5), "x: got an array of float64; wanted float32, for const float"),
+        ((3, 4, 1.0, 0.5), "x: got 3; wanted an array for const float"),
+        ((np.ones(4, np.float32), np.ones(4), 1.0, 0.5), "n: got an array of float64; wanted a value for int n"),
+        ((np.ones(4, np.float32), 4.5, 1.0, 0.5), "n: got 4.5; wanted a whole number of 32 bits"),
+        ((np.ones(4, np.float32), 1 << 40, 1.0, 0.5), "n: got 1099511627776"),
+        ((np.ones(4, np.float32), np.float32(4), 1.0, 0.5), "n: got float32 4.0; wanted 4 bytes for int n"),
+        ((np.ones(4, np.float32), 4, np.float32(1), 0.5), "a: got float32 1.0; wanted 8 bytes for double a"),
+        ((np.ones(4, np.float32), 4, 1.0, (1,)), "h.0: got 1; wanted a NumPy scalar"),
+    ],
+)
+def test_arguments_that_do_not_fit(args: tuple[Any, ...], words: str) -> None:
+    pytest.importorskip("nvidia.cu13", reason="the headers of CUDA are not installed")
+    source = "#include <cuda_fp16.h>\n__global__ void k(const float* x, int n, double a, half h) {}"
+    with pytest.raises(ArgumentError) as caught:
+        matmill.emulate(source, "k", 1, 1, *args)
+    assert words in str(caught.value)
+
+
+def test_ptx_and_sources_that_are_refused(file: Path, tmp_path: Path) -> None:
+    ptx = matmill.emulate(file, "race", 1, 64, np.zeros(64, np.float32)).ptx
+    path = tmp_path / "race.ptx"
+    path.write_text(ptx)
+    for source in (ptx, path, str(path)):
+        report = matmill.emulate(source, None, 1, 64, np.zeros(64, np.float32))
+        assert report.launch.kernel == "_Z4racePf"
+        assert any(line.strip().startswith("st.shared.f32") for line in report.source.values())
+    wrong: list[tuple[tuple[Any, Any], str]] = [
+        ((file, None), "entry: got nothing; wanted one of scale<float, 4>, sums::all, race"),
+        ((file, "scald"), "entry: got 'scald'"),
+        ((ptx, "k"), "entry: got 'k'; wanted one of _Z4racePf"),
+        ((tmp_path / "gone.cu", "k"), "gone.cu': No such file"),
+        (("int main() { return 0; }", None), "wanted a file with a kernel"),
+        (("template <class T> __global__ void t(T* x) {}", "t"), "wanted one of t<...>"),
+    ]
+    for (text, entry), words in wrong:
+        with pytest.raises(ArgumentError) as caught:
+            matmill.emulate(text, entry, 1, 1)
+        assert words in str(caught.value)
+    with pytest.raises(CompileError, match='identifier "y" is undefined'):
+        matmill.emulate("__global__ void k(int* x) { *x = y; }", "k", 1, 1, None)
+    with pytest.raises(ArgumentError, match="grid: got"):
+        matmill.emulate(file, "race", (1, 1, 1, 1), 1, np.zeros(64, np.float32))
+
+
+def test_options_headers_of_the_user_s_and_unmarked_functions(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "add.cuh").write_text('#pragma once\n#include "one.h"\nint add(int a) { return a + ONE; }\n')
+    (tmp_path / "lib" / "one.h").write_text(
+        '#include <cstdio>\nstatic void say() { std::printf(""); }\n#define ONE 1\n'
+    )
+    source = '#include "add.cuh"\n__global__ void k(int* x) { *x = add(N) + int(sizeof(uint64_t)) + (INT_MAX > 0); }\n'
+    x = np.zeros(1, np.int32)
+    report = matmill.emulate(source, "k", 1, 1, x, options=["-DN=30", "-std=c++20"], include=[tmp_path / "lib"])
+    assert x[0] == 40
+    assert report.source["add.cuh:3"] == "int add(int a) { return a + ONE; }"
+    assert "host code: say" in report.left_out
