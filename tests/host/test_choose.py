@@ -187,7 +187,9 @@ def test_few_tiles_and_a_long_k_are_split() -> None:
         assert kernel.entry == "wgmma_gemm"
         rows, columns = (n, m) if kernel.config["EXCHANGED"] else (m, n)
         tiles = -(-rows // kernel.config["BM"]) * -(-columns // kernel.config["BN"])
-        assert h200.sms / 2 < tiles * kernel.config["SPLIT_K"] <= h200.sms
+        slices = kernel.config["SPLIT_K"] * kernel.config["CLUSTER_K"]
+        assert slices > 1
+        assert h200.sms / 2 < tiles * slices <= h200.sms
     assert choose(Gemm(4096, 4096, 4096, dtype=ALL["float16"]), h200).kernel.config["SPLIT_K"] == 1
 
 

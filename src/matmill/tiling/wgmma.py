@@ -428,6 +428,8 @@ def _too_much(config: Config) -> str | None:
         return "float32 D of MN-major operands"
     if config["PINGPONG"] and config["D_TRANSPOSED"] and config["ACTIVATION"]:
         return "transposed D and an activation"
+    if config["PINGPONG"] and config["CLUSTER_M"] * config["CLUSTER_N"] > 1 and config["ACTIVATION"]:
+        return "clusters and an activation"
     return None
 
 

@@ -45,6 +45,9 @@ _LEAST_STEPS = 4
 _LONGEST_K = 2**15
 #: Slices of k that a cluster may have, all of which run at the same time.
 _CLUSTERS_K = (2, 4, 8)
+#: Share of the SMs that get clusters of more than two blocks at once: SMs of a GPC may be left over. On an H200 14
+#: clusters of 8 ran at once and 16 did not, 27 of 4 did and 31 did not.
+_LARGE_CLUSTERS = 7 / 8
 
 _PARAMETERS = Parameters.of(
     a_map="matmill::TensorMap",
@@ -105,7 +108,8 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
                 found += (
                     configured(replace(shape, cluster_k=slices), problem, arch, swap=swap, repack=repack)
                     for slices in _CLUSTERS_K
-                    if slices <= min(most, arch.sms // blocks) and not shape.pingpong and shape.cluster == (1, 1)
+                    if slices <= most and not shape.pingpong and shape.cluster == (1, 1)
+                    if blocks * slices <= arch.sms * (_LARGE_CLUSTERS if slices > 2 else 1)
                 )
     return tuple(found)
 

@@ -15,7 +15,7 @@ namespace matmill {
 
 // Writes vector `index` of the copy of `rows` rows of `length` elements from each matrix of a batch. Strides are in
 // elements. Contiguous elements that start anywhere come from the two aligned vectors that hold them, if these are inside
-// the matrix, gaps between its rows included.
+// the matrix, what is between its rows included.
 template <class Scalar>
 __device__ __forceinline__ void repack_vector(const Scalar* from, Scalar* to, unsigned index, int pitch, unsigned rows,
                                               int length, long long row_stride, long long stride,
