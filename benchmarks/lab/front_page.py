@@ -76,6 +76,14 @@ def sample_output(outcome: Outcome) -> str:
     return "\n".join(["```console", command, *lines, "```", ""])
 
 
+#: Groups of ``benchmarks/beside_torch.py`` in words.
+_CALLS = {
+    "aligned": "16-bit products, rows on 16 bytes, sides from 1 to 28672",
+    "odd": "16-bit products of odd sizes, sides from 511 to 8193",
+    "tf32": "squares of 1024 to 8192 with tf32",
+}
+
+
 @dataclass(frozen=True)
 class _Row:
     """A row of the table: their time over ours, shown as its range and who is faster, or as ``said`` and ``faster``."""
@@ -95,7 +103,7 @@ def speeds(results: Path) -> str:
     rows = [
         *_inner(results),
         *_transpose_add(results),
-        *_half_squares(results),
+        *_calls(results),
         *_double_squares(results),
         *_random(results),
         *_kinds(results),
@@ -162,16 +170,13 @@ def _transpose_add(results: Path) -> list[_Row]:
     return [_Row(what, shown, [times[name] / times["matmill.transpose_add"]]) for shown, name in theirs.items()]
 
 
-def _half_squares(results: Path) -> Iterator[_Row]:
-    """16-bit squares by the fastest configuration of the search: those on whole 128 bytes, and those of odd sides."""
-    found = json.loads((results / "wgmma_tiles_h200.json").read_text(encoding="utf-8"))["records"]
-    squares = [(of["m"], dict(of["seconds"])) for of in found if of["m"] == of["n"] == of["k"]]
-    for odd in (True, False):
-        some = [(side, seconds) for side, seconds in squares if (side % 2 if odd else not side % 64)]
-        sides = sorted({side for side, _ in some})
-        ratios = [seconds.pop("torch.mm") / min(seconds.values()) for _, seconds in some]
-        what = " and ".join(map(str, sides)) if odd else f"{sides[0]} to {sides[-1]}"
-        yield _Row(f"`matmul`: 16-bit squares of {what}, the fastest tiles timed", "torch.mm", ratios)
+def _calls(results: Path) -> Iterator[_Row]:
+    """16-bit products and tf32, as users call them: the mean, the least and the greatest of each group."""
+    found = json.loads((results / "matmul_h200.json").read_text(encoding="utf-8"))["products"]
+    for group, what in _CALLS.items():
+        ratios = [one["theirs"] / one["ours"] for one in found if one["group"] == group]
+        said = f"{mean(ratios):.2f} (mean), {_said(ratios)}"
+        yield _Row(f"`matmul`: {len(ratios)} {what}", "torch.mm", ratios, said)
 
 
 def _double_squares(results: Path) -> list[_Row]:

@@ -193,7 +193,8 @@ def test_an_interrupted_run_is_code_130_without_a_traceback() -> None:
         out, err = child.communicate(timeout=30)
     assert child.returncode == cli.INTERRUPTED, err
     assert out == ""
-    assert err == "matmill: interrupted\n"
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "matmill: interrupted"  # below the line that says how long it takes
 
 
 def test_cache_shows_and_clears(

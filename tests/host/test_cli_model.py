@@ -161,7 +161,8 @@ def test_phvm_plot(suffix: str, measured: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*PHVM, "--arch", "a10"], ["--arch: got 'a10'", "Did you mean 'a100'?"]),
+        ([*PHVM, "--arch", "rtx2080"], ["--arch: got 'rtx2080'", "Did you mean 'rtx2080ti'?"]),
+        ([*PHVM, "--arch", "a10"], ["--arch: got 'a10'", "wanted one of rtx2080ti, a100"]),
         ([*PHVM, "--arch", "h200"], ["--arch: got 'h200'", "wanted one of rtx2080ti, a100", "`matmill probe`"]),
         ([*PHVM, "--utilization", "0"], ["utilization: got 0", "above 0 and at most 1"]),
         ([*PHVM, "--utilization", "nan"], ["utilization: got nan"]),

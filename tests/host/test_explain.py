@@ -220,7 +220,12 @@ def test_the_floor_knows_that_tensor_cores_may_split_float32() -> None:
         (ODD, H200, "rows of A and B do not start on 16 bytes and are repacked first"),
         (LARGE, H200, "the rate at which tensor cores multiply bounds it"),
         (_lowered(8, 8, 8, F32), H200, "the GPU waits for the host"),
-        (_lowered(100, 100, 4096, F16), H200, "a second launch adds the sums of 16 slices of k"),
+        (_lowered(128, 128, 30000, F16), H200, "a second launch adds the sums of 16 slices of k"),
+        (
+            _lowered(100, 100, 4096, F16),
+            H200,
+            "SMs are idle or compute padding (one round of 14 tiles on 16 clusters of SMs;",
+        ),
         (
             _lowered(1000, 1000, 1000, F16),
             A100,

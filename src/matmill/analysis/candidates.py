@@ -29,6 +29,7 @@ class Waves:
 
     ``last`` is that share. ``useful`` is the share of the FMAs that all SMs do in these rounds which is for outputs of
     D: the rest is for tiles that reach over D's edges, or is not done by SMs that have no tile in the last round.
+    ``cluster`` is the blocks that share a tile, or have neighbouring ones.
     """
 
     tiles: int
@@ -36,12 +37,14 @@ class Waves:
     rounds: int
     last: float
     useful: float
+    cluster: int = 1
 
     @property
     def words(self) -> str:
         """The rounds as a reader is told them."""
         if self.rounds == 1:
-            return f"one round of {self.tiles} tiles on {self.slots} SMs"
+            where = "SMs" if self.cluster == 1 else "clusters of SMs"
+            return f"one round of {self.tiles} tiles on {self.slots} {where}"
         return f"{self.rounds} rounds of tiles, the last {self.last:.0%} full"
 
 
@@ -116,7 +119,7 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
 
     >>> from matmill.arch import get
     >>> waves(GEMM, Gemm(1024, 1024, 64), get("h200"))
-    Waves(tiles=32, slots=132, rounds=1, last=0.24242424242424243, useful=0.24242424242424243)
+    Waves(tiles=32, slots=132, rounds=1, last=0.24242424242424243, useful=0.24242424242424243, cluster=1)
     """
     count = _WORK_TILES.get(kernel.entry)
     if count is None or not isinstance(problem, Gemm):
@@ -126,8 +129,9 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
     slots = arch.sms // blocks
     rounds = ceil_div(tiles, slots)
     made = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
-    useful = problem.batch * problem.m * problem.n * slices(config) / made
-    return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful)
+    # The blocks of a cluster that have slices of one tile's k compute it together.
+    useful = problem.batch * problem.m * problem.n * slices(config) * config.get("CLUSTER_K", 1) / made
+    return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful, blocks)
 
 
 def _of_blocks(problem: Gemm, config: Config) -> tuple[int, int]:
