@@ -26,12 +26,12 @@ def test_some_gemms_of_each_kind_are_launched_and_checked(
         gpu.damage = lambda found: found.fill(7)
     monkeypatch.setattr(gemm, "SGEMM", SGEMM[:1])
     monkeypatch.setattr(gemm, "HGEMM_LADDER", HGEMM[-1:])
-    assert launch_script(monkeypatch, gpu, SCRIPT, "gemm", "--every", 131) == int(damaged)
+    assert launch_script(monkeypatch, gpu, SCRIPT, "gemm", "--every", 449) == int(damaged)
     *lines, last = capsys.readouterr().out.splitlines()
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"
     assert all(line.endswith("WRONG") == damaged for line in lines)
-    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "splitk_reduce"}
+    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "wgmma_gemm", "short_k", "splitk_reduce"}
 
 
 def test_some_inner_products_of_each_kind_are_launched_and_right(

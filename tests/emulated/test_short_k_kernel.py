@@ -81,8 +81,9 @@ def test_no_races(dtype: str, index: int) -> None:
             assert not report.hazards, config
 
 
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("shape", [(7, 9, 5), (33, 3, 11)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((7, 9, 5), "bfloat16"), ((33, 3, 11), "float32"), ((33, 3, 11), "float16")]
+)
 def test_runs_of_memory_start_anywhere(shape: tuple[int, int, int], dtype: str) -> None:
     product = StridedProduct(shape, dtype=ALL[dtype], batch=13)
     product.problem = replace(product.problem, base_align=16)
