@@ -31,7 +31,15 @@ def test_some_gemms_of_each_kind_are_launched_and_checked(
     count = len(lines)
     assert last == f"{count} launches, {count * damaged} wrong"
     assert all(line.endswith("WRONG") == damaged for line in lines)
-    assert gpu.entries >= {SGEMM[0].kernel.entry, HGEMM[-1].kernel.entry, "gemm", "hgemm", "wgmma_gemm", "short_k", "splitk_reduce"}
+    assert gpu.entries >= {
+        SGEMM[0].kernel.entry,
+        HGEMM[-1].kernel.entry,
+        "gemm",
+        "hgemm",
+        "wgmma_gemm",
+        "short_k",
+        "splitk_reduce",
+    }
 
 
 def test_some_inner_products_of_each_kind_are_launched_and_right(
