@@ -25,6 +25,7 @@ from typing import Any
 import matmill
 from lab.compiler import compile_sources
 from lab.gemm.shapes import packed
+from lab.tensors import random_operands
 from matmill.arch import get
 from matmill.bench.environment import describe
 from matmill.choose import choose
@@ -96,13 +97,7 @@ def measure(task: Task, flush: Any, torch: Any) -> dict[str, Any]:
     """Microseconds of both, and the largest error over its bound."""
     kind = getattr(torch, task.dtype)
     torch.backends.cuda.matmul.allow_tf32 = task.precision == "tf32"
-
-    def matrix(rows: int, columns: int, order: str) -> Any:
-        if order == "n":
-            return torch.randn(rows, columns, device="cuda", dtype=kind)
-        return torch.randn(columns, rows, device="cuda", dtype=kind).t()
-
-    a, b = matrix(task.m, task.k, task.layouts[0]), matrix(task.k, task.n, task.layouts[1])
+    a, b = random_operands((task.m, task.n, task.k), task.dtype, task.layouts)
     calls = {"ours": lambda: matmill.matmul(a, b, precision=task.precision), "theirs": lambda: torch.mm(a, b)}
     found = calls["ours"]()
     rows = torch.randint(0, task.m, (_ROWS,), device="cuda")

@@ -15,10 +15,10 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import matmill
 from lab.gemm.shapes import packed
+from lab.tensors import random_operands
 from matmill.dtypes import ALL
 from matmill.problem import Gemm
 
@@ -53,25 +53,19 @@ def excess(asked: tuple[Gemm, str]) -> float:
     import torch  # noqa: PLC0415 — the usage needs no GPU
 
     problem, layouts = asked
-    kind, batch = getattr(torch, problem.dtype.name), (problem.batch,) if problem.batch > 1 else ()
-
-    def matrix(rows: int, columns: int, order: str) -> Any:
-        shape = (rows, columns) if order == "n" else (columns, rows)
-        made = torch.randn(*batch, *shape, device="cuda", dtype=kind)
-        return made if order == "n" else made.transpose(-1, -2)
-
-    a, b = matrix(problem.m, problem.k, layouts[0]), matrix(problem.k, problem.n, layouts[1])
+    sizes = (problem.m, problem.n, problem.k)
+    a, b = random_operands(sizes, problem.dtype.name, layouts, batch=problem.batch)
     found = matmill.matmul(a, b)
     if not torch.equal(found, matmill.matmul(a, b)):
         return float("inf")
-    if batch:
+    if problem.batch > 1:
         some = torch.randint(0, problem.batch, (_PRODUCTS,), device="cuda")
         a, b, found = a[some], b[some], found[some]
     rows = torch.randint(0, problem.m, (_ROWS,), device="cuda")
     rows[0], rows[-1] = 0, problem.m - 1
     wide = a[..., rows, :].double(), b.double()
     expected = wide[0] @ wide[1]
-    summed = torch.finfo(kind if problem.dtype.itemsize > 2 else torch.float32)
+    summed = torch.finfo(getattr(torch, problem.dtype.accumulator.name))
     sums = wide[0].abs() @ wide[1].abs() * (max(problem.k, 16) * summed.eps)
     limit = sums + problem.dtype.roundoff * (expected.abs() + sums) + problem.dtype.tiny
     return float(((found[..., rows, :].double() - expected).abs() / limit).max().item())

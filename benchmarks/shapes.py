@@ -25,6 +25,7 @@ from typing import Any
 from lab.compiler import compile_sources
 from lab.enqueue import enqueuer
 from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, packed
+from lab.tensors import random_operands
 from matmill.arch import get
 from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
@@ -162,12 +163,8 @@ class Measurement:
         self.torch, self.gpu, self.clock, self.task = torch, gpu, clock, task
         kind, batch = getattr(torch, task.dtype.name), (task.batch,) if task.batch > 1 else ()
 
-        def matrix(rows: int, columns: int, order: str) -> Any:
-            if order == "n":
-                return torch.randn(*batch, rows, columns, device="cuda", dtype=kind)
-            return torch.randn(*batch, columns, rows, device="cuda", dtype=kind).transpose(-1, -2)
-
-        self.a, self.b = matrix(task.m, task.k, task.layouts[0]), matrix(task.k, task.n, task.layouts[1])
+        sizes = (task.m, task.n, task.k)
+        self.a, self.b = random_operands(sizes, task.dtype.name, task.layouts, batch=task.batch)
         self.d = torch.empty(*batch, task.m, task.n, device="cuda", dtype=kind)
         self.theirs = torch.empty_like(self.d)
         torch.matmul(self.a, self.b, out=self.theirs)

@@ -23,6 +23,25 @@ def needs_torch() -> None:
         )
 
 
+def random_operands(
+    sizes: tuple[int, int, int], dtype: str, layouts: str, *, batch: int = 1, device: str = DEVICE
+) -> tuple[Any, Any]:
+    """Matrices m x k and k x n of normal numbers, or batches of them, as torch's tensors.
+
+    ``layouts`` are those of A and B: n for rows, t for columns that are contiguous.
+    """
+    torch: Any = importlib.import_module("torch")
+    several = (batch,) if batch > 1 else ()
+
+    def matrix(rows: int, columns: int, order: str) -> Any:
+        shape = (rows, columns) if order == "n" else (columns, rows)
+        made = torch.randn(*several, *shape, device=device, dtype=getattr(torch, dtype))
+        return made if order == "n" else made.transpose(-1, -2)
+
+    m, n, k = sizes
+    return matrix(m, k, layouts[0]), matrix(k, n, layouts[1])
+
+
 class Tensors:
     """torch, a generator that gives the same numbers for the same seed, and the result's tensor ``out``.
 

@@ -20,9 +20,9 @@ MOST_COPIES = 2**16 - 1
 
 
 def magic(divisor: int) -> int:
-    """What ``Divisor`` multiplies by, in 32 bits; 0 for 1.
+    """What ``Divisor`` multiplies numbers below 2**16 by, in 32 bits; 0 for 1.
 
-    >>> all(n * magic(d) >> 32 == n // d for d in (2, 3, 17, 100, 65535) for n in (0, 1, 99, 100, 65535))
+    >>> all(n * magic(d) >> 32 == n // d for d in (2, 17, 100, 65535, 65536, 10**6) for n in (0, 1, 99, 100, 65535))
     True
     """
     return 0 if divisor == 1 else ceil_div(2**32, divisor)

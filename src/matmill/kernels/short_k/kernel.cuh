@@ -10,8 +10,8 @@
 // The first barrier publishes the stage; it also proves that all threads have left the other stage and the shared D. With
 // one stage the next copies are issued after the second barrier. KEEP_B: all work tiles have the same B, which is copied
 // once. A_SHIFTED, B_SHIFTED, D_SHIFTED: a work tile's run of memory may start off 16 bytes, as those of odd products do;
-// it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be stored in vectors: as one run, where it is contiguous
-// in memory, or row by row.
+// it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be
+// stored in vectors: as one run, where it is contiguous in memory, or row by row.
 #include "matmill/gemm/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/short_k/copy.cuh"

@@ -9,7 +9,7 @@
 
 namespace matmill {
 
-// n / by for n and by below 2^16, where magic is ceil(2^32 / by), or 0 for by = 1.
+// n / by for n below 2^16, where magic is ceil(2^32 / by), or 0 for by = 1.
 struct Divisor {
   int by;
   unsigned magic;
