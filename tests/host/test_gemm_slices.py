@@ -28,7 +28,7 @@ def test_few_tiles_and_a_long_k_occupy_all_multiprocessors(size: tuple[int, int,
     rounds = ceil_div(blocks, H200.sms)
     assert blocks / (rounds * H200.sms) > 0.8
     whole = min(cost.predict(problem, c, H200) for c in space(problem, H200) if c["SPLIT_K"] == 1)
-    assert cost.predict(problem, kernel.config, H200) < 0.95 * whole
+    assert cost.predict(problem, kernel.config, H200) < 0.98 * whole
     # The FMAs of whole tiles, at the data sheet's rate, take a third of the time between the launches, or more.
     fmas = tiles(problem, kernel.config) * kernel.config["BM"] * kernel.config["BN"] * problem.k
     found = cost.explain(problem, kernel.config, H200)
@@ -44,7 +44,7 @@ def test_no_slice_is_empty(size: tuple[int, int, int]) -> None:
 
 def test_partial_sums_are_stored_and_read() -> None:
     problem = Gemm(256, 256, 8192, dtype=F32)
-    few, many = (c for c in space(problem, H200) if (c["BM"], c["BN"]) == (128, 128) and c["SPLIT_K"] > 1)
+    few, *_, many = (c for c in space(problem, H200) if (c["BM"], c["BN"]) == (128, 128) and c["SPLIT_K"] > 1)
     more = cost.explain(problem, many, H200).second - cost.explain(problem, few, H200).second
     nbytes = (many["SPLIT_K"] - few["SPLIT_K"]) * problem.m * problem.n * F32.itemsize
-    assert more == pytest.approx(2 * nbytes / (32 * H200.sms * H200.boost_hz))
+    assert more == pytest.approx(2 * nbytes / (10 * H200.sms * H200.boost_hz))

@@ -66,6 +66,9 @@ class Constants:
     l2_bytes: float = 47.9
     #: Cycles per cache line that a load looks up: the least that the fit allows, so lookups hardly show.
     line_cycles: float = 0.25
+    #: Cycles of the load units per copy of a warp whose threads move 4 or 8 bytes of 16-bit elements; with 16 bytes, L2
+    #: takes about as long. Fitted by itself to ``benchmarks/results/shapes_h200.json``.
+    narrow_cycles: float = 11.0
     #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
     latency_cycles: float = 2060.0
     #: Cycles per k-tile and block that the block itself does not hide: the barrier and the loop.
@@ -96,8 +99,8 @@ class Demand:
 
     Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``beside_wgmma`` where only
     other instructions reach that rate) and of shared memory (``shared``), bytes read from L2, cache lines looked up
-    (``lines``), and what is issued: ``matrix`` instructions, ``copies``, ``elements`` that go through registers, all by
-    ``warps``. An SM has ``ahead`` copies in flight.
+    (``lines``), and what is issued: ``matrix`` instructions, ``copies`` (``narrow`` ones are of 4 and 8 bytes),
+    ``elements`` that go through registers, all by ``warps``. An SM has ``ahead`` copies in flight.
 
     Of the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
     ``pieces`` of 8 and as ``partial_sums`` of split-K, ``stored_bytes``.
@@ -113,6 +116,7 @@ class Demand:
     lines: float
     matrix: float
     copies: float
+    narrow: float
     elements: float
     warps: float
     ahead: float
@@ -209,7 +213,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
         multiply=asked.multiply + asked.beside_wgmma / c.mma_share,
         shared=asked.shared,
         l2=asked.l2_bytes / c.l2_bytes,
-        lines=c.line_cycles * asked.lines,
+        lines=c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
         issue=slots / _SCHEDULERS,
         latency=c.latency_cycles / asked.ahead,
     )
@@ -252,6 +256,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     wide = {name: bm if name == "A" else bn for name in "AB"}
     vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
     held = [name for name in "AB" if config[f"{name}_VEC"] == 1 and not double]
+    copied = {name: count for name, count in vectors.items() if name not in held}
+    narrow = [name for name in copied if config[f"{name}_VEC"] < _VECTOR and not double]
     # Tiles that go through registers are loaded one at a time, however many stages there are.
     ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
 
@@ -265,7 +271,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         l2_bytes=_asked(problem, config),
         lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),
         matrix=reads + multiplies,
-        copies=float(sum(vectors[name] for name in "AB" if name not in held)),
+        copies=float(sum(copied.values())),
+        narrow=float(sum(copied[name] for name in narrow)),
         elements=float(sum(vectors[name] for name in held)),
         warps=float(warps),
         ahead=float(ahead * resident),

@@ -8,10 +8,12 @@ from matmill.problem import Gemm
 from matmill.tiling.split_k import needs_epilogue
 
 #: Seconds that a second launch right after the first adds, and of each step in which its threads add STEP_SLICES
-#: slices. Safe estimates, not fitted yet: k is split where that gains more than their possible error.
-SECOND, SECOND_STEP, STEP_SLICES = 2.5e-6, 0.3e-6, 64
-#: Bytes that L2 delivers to each SM per clock: an estimate, as in the inner kernel's model.
-L2_BYTES = 32.0
+#: slices.
+SECOND, SECOND_STEP, STEP_SLICES = 3.0e-6, 0.3e-6, 64
+#: Bytes of partial sums that an SM stores or loads per clock. This and SECOND were fitted by hand to the 107 split
+#: configurations of the kernels gemm and thin in ``benchmarks/results/shapes_h200.json`` and ``thin_h200.json``: L2
+#: alone would be four times as fast, but all blocks store at once, after their last FMA.
+BYTES = 10.0
 
 
 def second(problem: Gemm, slices: int, arch: Arch) -> float:
@@ -23,4 +25,4 @@ def second(problem: Gemm, slices: int, arch: Arch) -> float:
     if slices == 1 and not needs_epilogue(problem):
         return 0.0
     moved = 2 * slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (L2_BYTES * arch.sms * arch.boost_hz)
+    return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (BYTES * arch.sms * arch.boost_hz)

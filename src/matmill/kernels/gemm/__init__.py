@@ -19,9 +19,9 @@ from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_p
 
 #: The fewest k-steps of a split-K slice: the first two fill the pipeline.
 _LEAST_STEPS = 4
-#: The most slices considered where those of one wave leave SMs idle, and how near they come to the best of these: each
-#: slice more means more partial sums.
-_MOST_EVEN, _ALIKE = 8, 1.1
+#: Slices that even out the work of the SMs: up to how many tiles for each SM they are considered, the most of them, and
+#: what each of them must leave of the time with fewer slices, since it means more partial sums.
+_FEW_TILES, _MOST_EVEN, _WORTH = 2, 8, 0.95
 #: Where k is long, tiles of 128 x 128 need more rows or columns than this to be well filled; smaller tiles, which copy
 #: two operands along k element by element, take a third longer than the inner kernel.
 _NARROWEST = 96
@@ -42,7 +42,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 
 def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
-    """Numbers of slices worth considering: one, those that fill a wave, and those that leave the least SMs idle.
+    """Numbers of slices worth considering: one, those that fill a wave, and those that leave fewer SMs idle than fewer.
 
     Where tiles are more than half of the SMs, one wave has no room for two slices of each, but two waves may have room
     for three: 80 tiles take 132 SMs as long as one tile, and 240 thirds of them two thirds of that. Slices that would
@@ -51,15 +51,17 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
     >>> from matmill.arch import get
     >>> from matmill.tiling.simt import TILES
     >>> _slices(80, 512, TILES[4][2], get("h200")), _slices(2, 1024, TILES[4][0], get("h200"))
-    ([1, 3], [1, 64])
+    ([1, 3, 8], [1, 64])
     """
     most = steps // _LEAST_STEPS
     found = splits(blocks, most, config["BLOCKS_PER_SM"], arch)
-    if most and arch.sms // _MOST_EVEN < blocks < arch.sms:
-        shares = {
-            slices: ceil_div(blocks * slices, arch.sms) / slices for slices in range(1, min(_MOST_EVEN, most) + 1)
-        }
-        found.append(next(slices for slices, share in shares.items() if share <= _ALIKE * min(shares.values())))
+    if arch.sms // _MOST_EVEN < blocks < _FEW_TILES * arch.sms:
+        least = float(ceil_div(blocks, arch.sms))
+        for slices in range(2, min(_MOST_EVEN, most) + 1):
+            share = ceil_div(blocks * slices, arch.sms) / slices
+            if share <= _WORTH * least:
+                found.append(slices)
+                least = share
     return sorted({ceil_div(steps, ceil_div(steps, slices)) if slices > 1 else 1 for slices in found})
 
 
