@@ -1,6 +1,6 @@
 """Check and time inner, gram and sharded products on several ranks: NCCL on as many GPUs, or gloo on the CPU.
 
-    PYTHONPATH=src python benchmarks/ranks.py --ranks 2 --out benchmarks/results/distributed_h200x2.json
+    PYTHONPATH=src python benchmarks/ranks.py --ranks 2 --out benchmarks/results/ranks_h100x2.json
 
 First the cases of ``tests/distributed`` run on all ranks, a rank that ends in mid-run among them. Then the tasks of
 ``lab/ranks.py`` are timed: weak scaling of inner and gram, strong scaling beside torch.mm and all_reduce and
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds that the cases may take, and what imports and compiling may take beyond --seconds.
 _CASES, _PATIENCE = 150, 60
-_TASK_SECONDS = 1.0
+_TASK_SECONDS = 2.0
 
 
 def main() -> int:

@@ -69,7 +69,7 @@ def scalars_and_c(ranks: Ranks) -> None:
 
 
 def grams(ranks: Ranks) -> None:
-    """Symmetric to the bit, of uneven and empty shards, above and below the sizes whose index is kept."""
+    """Symmetric to the bit, of uneven and empty shards, packed and sent whole."""
     for dtype in ALL:
         large = ((10, 515, None),) if dtype == "float32" else ()
         for k, n, empty in ((700, 9, None), (333, 65, ranks.world - 1), (1, 4, None), *large):
