@@ -26,13 +26,14 @@ import matmill
 from lab.compiler import compile_sources
 from lab.gemm.shapes import packed
 from lab.tensors import random_operands
-from matmill.arch import get
+from matmill.arch import Arch
 from matmill.bench.environment import describe
 from matmill.choose import choose
 from matmill.dtypes import ALL
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands
 from matmill.launch import Pointer
+from matmill.runtime.gpu import GPU
 
 _FLUSH, _ROUNDS, _ROWS = 512 << 20, 9, 16
 _SQUARES = (1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
@@ -62,14 +63,14 @@ class Task:
     layouts: str = "nn"
     precision: str = "default"
 
-    def sources(self) -> Iterator[Source]:
-        """The translation units of the chosen kernel's launches."""
+    def sources(self, arch: Arch) -> Iterator[Source]:
+        """The translation units of the launches of the kernel chosen for ``arch``."""
         problem = packed(self.m, self.n, self.k, ALL[self.dtype], layouts=self.layouts)
         problem = replace(problem, precision=self.precision)
         pointers = (Pointer(name, 256) for name in ("A", "B", "C", "D", "workspace", "counter"))
         a, b, c, d, workspace, counter = pointers
         operands = GemmOperands(a, b, c, d, workspace=workspace, counter=counter)
-        for program, _ in choose(problem, get("h200")).kernel.steps(problem, operands):
+        for program, _ in choose(problem, arch).kernel.steps(problem, operands):
             yield generate(program, problem.dtype)
 
 
@@ -135,7 +136,8 @@ def main() -> None:
     arguments = parser.parse_args()
     begin = time.monotonic()
     todo = list(tasks())[: arguments.most]
-    count = compile_sources((one for task in todo for one in task.sources()), get("h200").target)
+    arch = GPU.get(0).arch
+    count = compile_sources((one for task in todo for one in task.sources(arch)), arch.target)
     print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     flush = torch.empty(_FLUSH, dtype=torch.int8, device="cuda")
     rows: list[dict[str, Any]] = []

@@ -57,11 +57,11 @@ class Picture:
         self.drawer(self.records(folder), self.path(folder), self.source(folder))
 
 
-_RATES = "Rates of the rungs and of libraries over the size, on an H200"
+_RATES = "Rates of the rungs and of libraries over the size, on an"
 #: The pictures of every ladder's page.
 PICTURES: dict[str, tuple[Picture, ...]] = {
     "sgemm": (
-        Picture("sgemm_h200", _RATES, "sgemm_h200_*.json", _sweep),
+        Picture("sgemm_h200", f"{_RATES} H200", "sgemm_h200_*.json", _sweep),
         Picture(
             "sgemm_emulated",
             "Wavefronts of shared memory, and bytes used over bytes moved by loads, of every rung",
@@ -69,7 +69,7 @@ PICTURES: dict[str, tuple[Picture, ...]] = {
         ),
     ),
     "hgemm": tuple(
-        Picture(f"hgemm_h200_{dtype}", f"{_RATES}, {dtype}", f"hgemm_h200_*_{dtype}.json", _sweep)
+        Picture(f"hgemm_h100_{dtype}", f"{_RATES} H100, {dtype}", f"hgemm_h100_*_{dtype}.json", _sweep)
         for dtype in ("float16", "bfloat16")
     ),
     "memory": (Picture("memory_h200", "Where the time of every rung goes, on an H200", "memory_h200_8192.json"),),

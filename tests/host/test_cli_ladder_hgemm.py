@@ -324,7 +324,7 @@ def test_the_page_has_rates_of_every_size_and_type() -> None:
     assert "| float32-sums | " in page
     assert " * |" in next(line for line in page.splitlines() if line.startswith("| float32-sums |"))
     assert page.index(f"| {NARROW} |") > page.index("| float32-sums |")
-    assert "](../benchmarks/results/hgemm_h200_float16.png)" in page
+    assert "](../benchmarks/results/hgemm_h100_float16.png)" in page
     assert "*Measured* at 8192 float16: " in page
     assert "of the h200's tensor-core peak" in page
     assert "ot measured yet" not in page
