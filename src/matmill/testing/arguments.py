@@ -10,9 +10,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.arrays import inspect
+from matmill.arrays import host_array
 from matmill.cxx.signature import Parameter
-from matmill.dtypes import ELEMENTWISE
 from matmill.emulator import Memory
 from matmill.emulator.frontend.syntax import Variable
 from matmill.errors import ArgumentError
@@ -71,7 +70,7 @@ class Binder:
             return _checked(name, value, variable, parameter)
         if isinstance(value, bool | int | float):
             return _number(name, value, variable, parameter)
-        array = _array(name, value)
+        array = host_array(name, value)
         _check_pointer(name, array, variable, parameter)
         return self.pointer(name, array)
 
@@ -99,7 +98,7 @@ class Binder:
                 wanted="a NumPy scalar, since the PTX does not say a member's type",
                 fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
             )
-        return self.pointer(name, _array(name, value))
+        return self.pointer(name, host_array(name, value))
 
 
 def _unwritten(array: NDArray[Any]) -> bool:
@@ -107,22 +106,6 @@ def _unwritten(array: NDArray[Any]) -> bool:
     if array.dtype.kind == "f":
         return bool(np.isnan(array).all())
     return bool((np.ascontiguousarray(array).view(np.uint8) == 0xFF).all())
-
-
-def _array(name: str, value: object) -> NDArray[Any]:
-    """Host memory of any library as a NumPy array that has the same memory."""
-    if isinstance(value, np.ndarray):
-        return value
-    operand = inspect(value, name, dtypes=ELEMENTWISE)
-    if operand.device[0] != "cpu":
-        raise ArgumentError(
-            argument=name,
-            got="an array on a GPU",
-            wanted="one in the host's memory, on which the emulator works",
-            fix="Copy it first, for example with .cpu() or .get().",
-        )
-    owner: NDArray[Any] = operand.owner
-    return owner
 
 
 def _number(name: str, value: float, variable: Variable, parameter: Parameter | None) -> np.generic:
