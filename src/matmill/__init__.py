@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matmill.choose import Choice, choose
+    from matmill.emulator.memory.textures import Surface, Texture
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
@@ -25,6 +26,8 @@ __all__ = [
     "Choice",
     "Gemm",
     "MatmillError",
+    "Surface",
+    "Texture",
     "__version__",
     "choose",
     "emulate",
@@ -40,6 +43,8 @@ _HOMES = {
     "Choice": "matmill.choose",
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
+    "Surface": "matmill.emulator.memory.textures",
+    "Texture": "matmill.emulator.memory.textures",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",

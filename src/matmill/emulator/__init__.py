@@ -28,9 +28,25 @@ from matmill.emulator import families
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
+from matmill.emulator.memory.handles import attach
+from matmill.emulator.memory.textures import Surface, Texture
 from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
 
 # Families are there for their instructions, which they enter into the table as they are imported.
-__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]
+__all__ = [
+    "Counters",
+    "Hazard",
+    "KernelFault",
+    "LineCounts",
+    "Memory",
+    "Module",
+    "Report",
+    "Surface",
+    "Texture",
+    "attach",
+    "families",
+    "parse",
+    "run",
+]

@@ -1,0 +1,149 @@
+"""Surfaces: suld, sust, suq.
+
+PTX ISA, "Surface Instructions": unformatted accesses, whose x coordinate counts bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.views import Ints, ViewAccess
+from matmill.emulator.families.textures import coordinates_of, handle_of, query
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
+from matmill.emulator.memory.handles import View
+from matmill.emulator.memory.textures import Surface
+from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, register_kind, scalars
+
+_COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}
+_CACHES = ("ca", "cg", "cs", "cv", "wb", "wt")
+
+
+@instructions("suld", "sust")
+def access_surface(i: Instruction) -> Action:
+    """``suld.b`` and ``sust.b`` of 1, 2 or 4 elements."""
+    m = Modifiers(i, *_CACHES)
+    if m.flag("p"):
+        raise i.unsupported("a formatted access, which no compiler makes of CUDA C++")
+    m.need("b")
+    geometry = m.need(*_COORDINATES)
+    vector = int(m.pick(("v2", "v4"))[1:] or 1)
+    element = TYPE_BYTES[m.type("b8", "b16", "b32", "b64")]
+    beyond = m.pick(("trap", "clamp", "zero"), "trap")
+    m.done()
+    loads = i.name == "suld"
+    values, source = i.operands if loads else i.operands[::-1]
+    address = handle_of(i, source)
+    rows, layered = coordinates_of(i, address, geometry, _COORDINATES[geometry])
+    data = scalars(values)
+    if len(data) != vector:
+        raise i.unsupported("its vector")
+    word = f"u{element}"
+    sources = [Value(address.base, "u8")]
+    sources += [Value(o, "u4" if layered and not n else "i4") for n, o in enumerate(rows)]
+
+    def bind(site: Site) -> Call:
+        access = ViewAccess(site, i, Surface, geometry, "read" if loads else "write")
+        return SurfaceAccess(access, len(rows), element, vector, beyond)
+
+    if loads:
+        results = tuple(Value(o, register_kind(o, word)) for o in data)
+        return Action(i, tuple(sources), results, bind=bind, tally="memory")
+    stored = (Value(o, word) for o in data)
+    return Action(i, (*sources, *stored), bind=bind, tally="memory", masks_itself=True)
+
+
+@instructions("suq")
+def query_surface(i: Instruction) -> Action:
+    """``suq``: extents and the like."""
+    return query(i, Surface)
+
+
+class SurfaceAccess:
+    """A load or a store bound to a site: ``beyond`` is what happens outside, "trap", "clamp" or "zero"."""
+
+    def __init__(self, access: ViewAccess, coordinates: int, element: int, vector: int, beyond: str) -> None:
+        self.access = access
+        self.coordinates = coordinates
+        self.element = element
+        self.width = element * vector
+        self.beyond = beyond
+
+    def __call__(self, handles: Row, *rows: Row) -> None:
+        """Load into the rows of the results, or store the rows of the values."""
+        lanes = self.access.lanes.count
+        places = [np.broadcast_to(r, lanes).astype(np.int64) for r in rows[: self.coordinates]]
+        data = rows[self.coordinates :]
+        for view, chosen in self.access.views(handles):
+            offset, inside = self._located(view, places, chosen)
+            if self.access.kind == "read":
+                self._load(view, offset, (chosen, inside), data)
+            else:
+                self._store(view, offset, inside, data)
+
+    def _located(self, view: View, places: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
+        """Offsets in the view's allocation, valid for all lanes, and which lanes access memory."""
+        surface = view.image
+        assert isinstance(surface, Surface)  # noqa: S101 — views() has checked it
+        x, *outer = places[1:] + places[:1] if surface.layered else places
+        self._check_alignment(view, x, chosen)
+        layers, stride = surface.layers
+        extents = (*surface.extents[1:], *([layers] if surface.layered else []))
+        strides = (*surface.strides[1:], *([stride] if surface.layered else []))
+        most = [surface.row_bytes - self.width, *(extent - 1 for extent in extents)]
+        inside = chosen.copy()
+        offset = np.full(len(x), view.first)
+        for place, last, step in zip((x, *outer), most, (1, *strides), strict=True):
+            inside &= (place >= 0) & (place <= last)
+            offset += np.clip(place, 0, max(last, 0)) * step
+        if not inside.all():
+            if self.beyond == "trap":
+                self._check_inside(view, places, chosen & ~inside)
+            elif self.beyond == "clamp" and most[0] >= 0:
+                inside = chosen
+        return offset, inside
+
+    def _check_alignment(self, view: View, x: Ints, chosen: Mask) -> None:
+        wrong = chosen & (x % self.width != 0)
+        if wrong.any():
+            lane = self.access.first(wrong)
+            did = f"{self._doing} {view} at x = {x[lane]} B, which is no multiple of {self.width}"
+            raise self.access.fault("misaligned", lane, did)
+
+    def _check_inside(self, view: View, places: list[Ints], outside: Mask) -> None:
+        if not outside.any():
+            return
+        surface, lane = view.image, self.access.first(outside)
+        names = ("layer", "x", "y") if surface.layered else ("x", "y", "z")
+        place = {name: int(row[lane]) for name, row in zip(names, places, strict=False)}
+        where = ", ".join(f"{name} = {at}{' B' if name == 'x' else ''}" for name, at in place.items())
+        extents = " x ".join([f"{surface.extents[0] * surface.texel_bytes} B", *map(str, surface.extents[1:])])
+        layers = f", {surface.layers[0]} layers" if surface.layered else ""
+        did = f"{self._doing} {view} at {where}, outside its {extents}{layers}"
+        raise self.access.fault("out-of-bounds", lane, did)
+
+    @property
+    def _doing(self) -> str:
+        return f"{'reads' if self.access.kind == 'read' else 'writes'} {self.width} bytes of"
+
+    def _load(self, view: View, offset: Ints, lanes: tuple[Mask, Mask], outs: tuple[Row, ...]) -> None:
+        chosen, inside = lanes
+        self.access.check(view, offset, self.width, inside)
+        contents = np.zeros((len(offset), self.width), np.uint8)
+        contents[inside] = view.allocation.data[offset[inside][:, None] + np.arange(self.width)]
+        for n, out in enumerate(outs):
+            np.copyto(out, contents.view(f"u{self.element}")[:, n], where=chosen, casting="unsafe")
+
+    def _store(self, view: View, offset: Ints, inside: Mask, values: tuple[Row, ...]) -> None:
+        if not inside.any():
+            return
+        if not view.allocation.writable:
+            lane = self.access.first(inside)
+            did = f"{self._doing} {view}, which is read-only"
+            raise self.access.fault("read-only", lane, did)
+        self.access.check(view, offset, self.width, inside, values)
+        self.access.machine.progress += 1
+        contents = np.stack([np.broadcast_to(v, len(offset)) for v in values], axis=1)
+        contents = np.ascontiguousarray(contents).view(np.uint8)
+        view.allocation.data[offset[inside][:, None] + np.arange(self.width)] = contents[inside]
