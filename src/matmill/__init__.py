@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matmill.choose import Choice, choose
-    from matmill.emulator.memory.textures import Surface, Texture
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
     from matmill.testing.call import emulate
+    from matmill.textures import Surface, Texture
 
 __version__ = "0.1.0"
 
@@ -43,8 +43,8 @@ _HOMES = {
     "Choice": "matmill.choose",
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
-    "Surface": "matmill.emulator.memory.textures",
-    "Texture": "matmill.emulator.memory.textures",
+    "Surface": "matmill.textures",
+    "Texture": "matmill.textures",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",

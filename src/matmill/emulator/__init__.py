@@ -28,8 +28,6 @@ from matmill.emulator import families
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import Memory
-from matmill.emulator.memory.handles import attach
-from matmill.emulator.memory.textures import Surface, Texture
 from matmill.emulator.report.counters import Counters, LineCounts
 from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
@@ -43,9 +41,6 @@ __all__ = [
     "Memory",
     "Module",
     "Report",
-    "Surface",
-    "Texture",
-    "attach",
     "families",
     "parse",
     "run",

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from matmill.arrays import host_array
 from matmill.cxx.signature import Parameter
-from matmill.emulator import Memory, Surface, Texture, attach
+from matmill.emulator import Memory
 from matmill.emulator.frontend.syntax import Variable
 from matmill.errors import ArgumentError
 from matmill.launch import Argument, Pointer, Struct, TensorMap
 from matmill.testing.handles import HANDLES, with_handles
+from matmill.textures import Surface, Texture
 
 # Element types by their names in C++; of others (structs, template parameters) nothing is known.
 _ELEMENTS: dict[str, tuple[str, ...]] = {
@@ -66,7 +67,7 @@ class Binder:
         """The handle of a texture or surface."""
         if image not in self.images:
             pointer = self.pointer(name, image.array, stored=isinstance(image, Surface))
-            self.images[image] = attach(self.memory, name, image, pointer)
+            self.images[image] = self.memory.attach(name, image, pointer)
         return self.images[image]
 
     def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import Surface, Texture
 from matmill.errors import ArgumentError
 from matmill.launch import Pointer
+from matmill.textures import Surface, Texture
 
 #: What a parameter takes whose type in C++ says that it is a handle.
 HANDLES: dict[str, type[Texture | Surface]] = {
@@ -20,7 +20,7 @@ HANDLES: dict[str, type[Texture | Surface]] = {
 
 
 def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture | Surface], Pointer]) -> NDArray[Any]:
-    """A copy of an array of textures and surfaces, or of records with such members, that has handles in their places.
+    """A copy of an array of textures and surfaces, or of records with such members, that has handles in their place.
 
     Raises :class:`~matmill.errors.ArgumentError` for another object.
     """
@@ -41,7 +41,7 @@ def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture 
 def replaced(
     name: str, array: NDArray[Any], dtype: np.dtype[Any], function: Callable[[str, object], object]
 ) -> NDArray[Any]:
-    """A copy of ``array`` as ``dtype`` with ``function(its place, it)`` instead of each object."""
+    """A copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
     found = np.zeros(array.shape, dtype)
     for key in array.dtype.names or ():
         part = array[key]

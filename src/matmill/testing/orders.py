@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator import Hazard, Surface, Texture
+from matmill.emulator import Hazard
 from matmill.testing.call import emulate
 from matmill.testing.handles import objects, replaced
 from matmill.testing.report import LaunchReport, locations_of
 from matmill.testing.suppressions import Suppression, apply, read
+from matmill.textures import Surface, Texture
 
 #: Instructions that finish at another time than they are issued; without them late copies change nothing.
 _ASYNCHRONOUS = ("cp.async", "wgmma", "cp.reduce.async")

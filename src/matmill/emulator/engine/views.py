@@ -1,6 +1,6 @@
 """Accesses through textures and surfaces: handles resolved, memory checked, counted and told to the race detector.
 
-CUDA C++ programming guide, "Texture and Surface Memory". What lies behind a texture or a surface is global memory.
+CUDA C++ programming guide, "Texture and Surface Memory". The memory of a texture or a surface is global memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.initialised import ones
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Instruction
-from matmill.emulator.memory.address_space import Allocation
+from matmill.emulator.memory.address_space import Allocation, View
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.memory.handles import View
-from matmill.emulator.memory.textures import GEOMETRIES, Surface, Texture
 from matmill.emulator.races.detector import Stores
 from matmill.emulator.report.hazards import KernelFault, fault
+from matmill.textures import GEOMETRIES, Surface, Texture
 
 Ints = NDArray[np.int64]
 _VERBS = {"read": "reads", "write": "writes"}

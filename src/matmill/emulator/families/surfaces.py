@@ -12,9 +12,9 @@ from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.views import Ints, ViewAccess
 from matmill.emulator.families.textures import coordinates_of, handle_of, query
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
-from matmill.emulator.memory.handles import View
-from matmill.emulator.memory.textures import Surface
+from matmill.emulator.memory.address_space import View
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, register_kind, scalars
+from matmill.textures import Surface
 
 _COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}
 _CACHES = ("ca", "cg", "cs", "cv", "wb", "wt")
@@ -73,20 +73,20 @@ class SurfaceAccess:
     def __call__(self, handles: Row, *rows: Row) -> None:
         """Load into the rows of the results, or store the rows of the values."""
         lanes = self.access.lanes.count
-        places = [np.broadcast_to(r, lanes).astype(np.int64) for r in rows[: self.coordinates]]
+        positions = [np.broadcast_to(r, lanes).astype(np.int64) for r in rows[: self.coordinates]]
         data = rows[self.coordinates :]
         for view, chosen in self.access.views(handles):
-            offset, inside = self._located(view, places, chosen)
+            offset, inside = self._located(view, positions, chosen)
             if self.access.kind == "read":
                 self._load(view, offset, (chosen, inside), data)
             else:
                 self._store(view, offset, inside, data)
 
-    def _located(self, view: View, places: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
+    def _located(self, view: View, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
         """Offsets in the view's allocation, valid for all lanes, and which lanes access memory."""
         surface = view.image
         assert isinstance(surface, Surface)  # noqa: S101 — views() has checked it
-        x, *outer = places[1:] + places[:1] if surface.layered else places
+        x, *outer = positions[1:] + positions[:1] if surface.layered else positions
         self._check_alignment(view, x, chosen)
         layers, stride = surface.layers
         extents = (*surface.extents[1:], *([layers] if surface.layered else []))
@@ -94,12 +94,12 @@ class SurfaceAccess:
         most = [surface.row_bytes - self.width, *(extent - 1 for extent in extents)]
         inside = chosen.copy()
         offset = np.full(len(x), view.first)
-        for place, last, step in zip((x, *outer), most, (1, *strides), strict=True):
-            inside &= (place >= 0) & (place <= last)
-            offset += np.clip(place, 0, max(last, 0)) * step
+        for position, last, step in zip((x, *outer), most, (1, *strides), strict=True):
+            inside &= (position >= 0) & (position <= last)
+            offset += np.clip(position, 0, max(last, 0)) * step
         if not inside.all():
             if self.beyond == "trap":
-                self._check_inside(view, places, chosen & ~inside)
+                self._check_inside(view, positions, chosen & ~inside)
             elif self.beyond == "clamp" and most[0] >= 0:
                 inside = chosen
         return offset, inside
@@ -111,13 +111,13 @@ class SurfaceAccess:
             did = f"{self._doing} {view} at x = {x[lane]} B, which is no multiple of {self.width}"
             raise self.access.fault("misaligned", lane, did)
 
-    def _check_inside(self, view: View, places: list[Ints], outside: Mask) -> None:
+    def _check_inside(self, view: View, positions: list[Ints], outside: Mask) -> None:
         if not outside.any():
             return
         surface, lane = view.image, self.access.first(outside)
         names = ("layer", "x", "y") if surface.layered else ("x", "y", "z")
-        place = {name: int(row[lane]) for name, row in zip(names, places, strict=False)}
-        where = ", ".join(f"{name} = {at}{' B' if name == 'x' else ''}" for name, at in place.items())
+        position = {name: int(row[lane]) for name, row in zip(names, positions, strict=False)}
+        where = ", ".join(f"{name} = {at}{' B' if name == 'x' else ''}" for name, at in position.items())
         extents = " x ".join([f"{surface.extents[0] * surface.texel_bytes} B", *map(str, surface.extents[1:])])
         layers = f", {surface.layers[0]} layers" if surface.layered else ""
         did = f"{self._doing} {view} at {where}, outside its {extents}{layers}"

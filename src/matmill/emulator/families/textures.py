@@ -13,10 +13,10 @@ from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.site import Site
 from matmill.emulator.engine.views import ViewAccess
 from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Pair, Symbol
-from matmill.emulator.memory.handles import View
+from matmill.emulator.memory.address_space import View
 from matmill.emulator.memory.texels import Tap, converted, element, gathered, taps, undefined
-from matmill.emulator.memory.textures import GEOMETRIES, Image, Surface, Texture
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, scalars
+from matmill.textures import GEOMETRIES, Image, Surface, Texture
 
 #: Floats of the coordinates by geometry; the vectors of 3-D textures and layers are padded to four elements.
 _COORDINATES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 3, "acube": 3}
@@ -147,8 +147,8 @@ class Fetch:
     def _report_coordinate(self, view: View, coordinates: list[Row], wrong: Mask) -> None:
         if wrong.any():
             lane = self.access.first(wrong)
-            place = ", ".join(f"{row[lane]:g}" for row in coordinates)
-            self.access.report("texture-coordinate", lane, f"fetches from {view} at ({place})")
+            position = ", ".join(f"{row[lane]:g}" for row in coordinates)
+            self.access.report("texture-coordinate", lane, f"fetches from {view} at ({position})")
 
     def _check_type(self, view: View, texture: Texture, kind: str, chosen: Mask) -> None:
         if texture.floats != (kind == "f"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from matmill.emulator.frontend.names import element_at
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Pointer
-
-if TYPE_CHECKING:
-    from matmill.emulator.memory.handles import View
+from matmill.textures import Surface, Texture
 
 # cudaMalloc promises 256; allocators return multiples of 512.
 ALIGNMENT = 512
@@ -28,6 +26,8 @@ FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 52
 LOCAL_WINDOW = 1 << 53
 PARAM_WINDOW = 1 << 54
+# Handles of textures and surfaces are below all buffers: nothing is there for a kernel that takes one for an address.
+FIRST_HANDLE = 1 << 35
 # sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
 SHARED_BASE = 1024
 # An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
@@ -98,6 +98,19 @@ class Allocation:
         return tuple(each for each in (self.written, self.stored) if each is not None)
 
 
+@dataclass(frozen=True)
+class View:
+    """A texture or surface of a launch: ``first`` is the offset in its allocation of the texel at 0, 0, 0."""
+
+    name: str
+    image: Texture | Surface
+    allocation: Allocation
+    first: int
+
+    def __str__(self) -> str:
+        return f"the {type(self.image).__name__.lower()} {self.name}"
+
+
 class Memory:
     """Arrays bound to virtual addresses, in the order of binding.
 
@@ -147,6 +160,24 @@ class Memory:
         if by_element and array.flags.c_contiguous and array.size:
             allocation.itemsize, allocation.shape = array.itemsize, array.shape or (1,)
         return Pointer(name, allocation.start + first)
+
+    def attach(self, name: str, image: Texture | Surface, pointer: Pointer | None = None) -> Pointer:
+        """Give a texture or surface a handle, which is the address of the pointer that a launch takes for it.
+
+        ``pointer`` is where its array is bound already. Without it the array is bound here; kernels may store to a
+        surface, if its array is writable.
+
+        >>> memory = Memory()
+        >>> memory.attach("image", Texture(np.zeros((4, 4), np.float32)))
+        Pointer(name='image', address=34359738368)
+        """
+        if pointer is None:
+            stored = isinstance(image, Surface) and image.array.flags.writeable
+            pointer = self.bind(name, image.array, access="rw" if stored else "r", by_element=True)
+        allocation = self.holding(pointer)
+        handle = FIRST_HANDLE + len(self.views)
+        self.views[handle] = View(name, image, allocation, pointer.address - allocation.start)
+        return Pointer(name, handle)
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Give flat bytes the next free address."""

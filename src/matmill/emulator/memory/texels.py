@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
-from matmill.emulator.memory.textures import Texture
+from matmill.textures import Texture
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -58,7 +58,7 @@ def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
 
 def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> Iterator[Tap]:
     """The texels that a fetch reads, at defined coordinates along x, y and z: one, or those that are filtered."""
-    coordinates, layer = _placed(texture, coordinates, layer)
+    coordinates, layer = _on_face(texture, coordinates, layer)
     if texture.filter == "point":
         yield _tap(texture, [_point(*axis) for axis in _axes(texture, coordinates)], layer)
         return
@@ -113,12 +113,12 @@ def _tap(texture: Texture, steps: Sequence[_Step], layer: Row | None, weight: Fl
     return Tap(offset, weight, inside)
 
 
-def _within(place: Floats, extent: int, mode: str) -> Floats:
+def _within(position: Floats, extent: int, mode: str) -> Floats:
     """Coordinates in texels, brought nearer where those far outside are all alike."""
     if mode == "mirror":
-        place = np.mod(place, 2 * extent)
-        return np.where(place >= extent, 2 * extent - place, place)
-    return place if mode == "wrap" else np.clip(place, -1, extent + 1)
+        position = np.mod(position, 2 * extent)
+        return np.where(position >= extent, 2 * extent - position, position)
+    return position if mode == "wrap" else np.clip(position, -1, extent + 1)
 
 
 def _step(index: Floats, extent: int, mode: str) -> _Step:
@@ -128,19 +128,19 @@ def _step(index: Floats, extent: int, mode: str) -> _Step:
     return _Step(np.clip(index, 0, extent - 1), inside)
 
 
-def _point(place: Floats, extent: int, mode: str) -> _Step:
-    return _step(np.floor(_within(place, extent, mode)), extent, mode)
+def _point(position: Floats, extent: int, mode: str) -> _Step:
+    return _step(np.floor(_within(position, extent, mode)), extent, mode)
 
 
-def _linear(place: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
-    """The two texels around a place, and the share of the second."""
-    centre = _within(place, extent, mode) - 0.5
+def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
+    """The two texels around a position, and the share of the second."""
+    centre = _within(position, extent, mode) - 0.5
     first = np.floor(centre)
     fraction = np.floor((centre - first) * _FRACTION + 0.5) / _FRACTION
     return (_step(first, extent, mode), _step(first + 1, extent, mode)), fraction
 
 
-def _placed(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> tuple[Sequence[Floats], Row | None]:
+def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> tuple[Sequence[Floats], Row | None]:
     """Of a direction into a cubemap the coordinates on its face, and the face as a layer."""
     if not texture.cubemap:
         return coordinates, layer

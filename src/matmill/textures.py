@@ -110,7 +110,7 @@ class Texture(Image):
     ``(depth, height, width)``; with ``layered`` the first axis are the layers, with ``cubemap`` the six faces (of each
     layer). ``channels`` of 2 or 4 are an axis behind them.
 
-    ``address`` is what lies outside: "clamp", "border", "wrap" or "mirror", for all axes or one for each of x, y and z.
+    ``address`` says what is outside: "clamp", "border", "wrap" or "mirror", for all axes or one for each of x, y and z.
     As in CUDA "wrap" and "mirror" need ``normalized`` coordinates, from 0 to 1, and are "clamp" without. ``border`` is
     the value outside with "border", a number or one for each channel. ``filter`` is "point" or "linear". ``read`` is
     "element", or "normalized" for integers of 8 and 16 bits as floats in [0, 1] or [-1, 1].
