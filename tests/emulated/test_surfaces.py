@@ -202,7 +202,7 @@ def test_accesses_outside_end_the_run() -> None:
     assert "error: misaligned" in message
     assert "writes 4 bytes of the surface out at x = 2 B, which is no multiple of 4" in message
     (message,) = told("put_layer", 2, Surface(np.zeros((2, 3, 5), np.float32), layered=True), 2)
-    assert "at layer = 2, x = 0 B, y = 0, outside its 20 B x 3, 2 layers" in message
+    assert "at x = 0 B, y = 0, layer = 2, outside its 20 B x 3, 2 layers" in message
     out.flags.writeable = False
     (message,) = told("put", 5, Surface(out), 4, 0)
     assert "error: read-only" in message

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import matmill
 from matmill import Texture
-from matmill.errors import ArgumentError, EmulationError, MatmillError
+from matmill.errors import ArgumentError, CompileError, EmulationError, MatmillError
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 
@@ -391,6 +391,12 @@ def test_rays_through_a_volume() -> None:
 
 
 # Mistakes
+
+
+def test_references_are_said_to_be_removed() -> None:
+    source = "texture<float, 2> t; __global__ void k(float* o) { *o = tex2D(t, 1.0f, 2.0f); }"
+    with pytest.raises(CompileError, match="CUDA 12 has removed texture references"):
+        matmill.emulate(source, "k", 1, 1, None)
 
 
 def told_of(texture: object, c: NDArray[np.float32] | None = None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,17 +23,18 @@ from matmill.emulator.report.hazards import KernelFault, fault
 from matmill.textures import GEOMETRIES, Surface, Texture
 
 Ints = NDArray[np.int64]
+Kind = TypeVar("Kind", bound=Texture | Surface)
 _VERBS = {"read": "reads", "write": "writes"}
 
 
-class ViewAccess:
+class ViewAccess(Generic[Kind]):
     """An instruction on textures or surfaces, bound to the lanes of a site.
 
     ``image`` is what its handles must be of, ``geometry`` their kind in PTX (any, if empty), ``kind`` "read" or
     "write".
     """
 
-    def __init__(self, site: Site, i: Instruction, image: type[Texture | Surface], geometry: str, kind: str) -> None:
+    def __init__(self, site: Site, i: Instruction, image: type[Kind], geometry: str, kind: str) -> None:
         self.machine = site.machine
         self.lanes = site.lanes
         self.i = i
@@ -43,7 +45,7 @@ class ViewAccess:
         self._participants = site.participants()
         self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
 
-    def views(self, handles: Row) -> Iterator[tuple[View, Mask]]:
+    def views(self, handles: Row) -> Iterator[tuple[View, Kind, Mask]]:
         """What the handles name, and the lanes (bool[lanes]) that take part with each; counts the request.
 
         Raises ``KernelFault`` for a handle of nothing, or of another kind.
@@ -55,9 +57,10 @@ class ViewAccess:
         handles = np.broadcast_to(handles, self.lanes.count)
         for handle in np.unique(handles[active]).tolist():
             chosen = active & (handles == handle)
-            yield self._view(handle, chosen), chosen
+            view, image = self._view(handle, chosen)
+            yield view, image, chosen
 
-    def _view(self, handle: int, chosen: Mask) -> View:
+    def _view(self, handle: int, chosen: Mask) -> tuple[View, Kind]:
         wanted = f"{GEOMETRIES.get(self.geometry, '')} {self.image.__name__.lower()}".strip()
         view = self.machine.space.views.get(handle)
         if view is None:
@@ -69,7 +72,7 @@ class ViewAccess:
         if self.geometry not in {"", view.image.geometry}:
             shape = GEOMETRIES[view.image.geometry]
             raise self.fault("texture", self.first(chosen), f"uses {view}, which is {shape}, as a {wanted}")
-        return view
+        return view, view.image
 
     def first(self, chosen: Mask) -> int:
         """The first of some lanes."""
@@ -109,9 +112,12 @@ class ViewAccess:
                 marks[step][(offset[chosen] + start) // step] = ones(step)
         if self.machine.detector is None or not memory.writable:
             return
-        stored = np.stack([np.broadcast_to(v, self.lanes.count) for v in values], axis=1) if values else None
+        stored = in_bytes(values, self.lanes.count) if values else None
         for start in range(0, width, step):
-            part = partial(self._contents, memory, offset + start, step, start, stored)
+            stores = None
+            if stored is not None:
+                contents = partial(_contents, memory, offset + start, stored[:, start : start + step])
+                stores = Stores(self.lanes.warp_ids, contents)
             self.machine.detector.access(
                 "global",
                 warp=self.lanes.warp_ids,
@@ -120,7 +126,7 @@ class ViewAccess:
                 width=step,
                 kind=self.kind,
                 where=self.where,
-                stores=Stores(self.lanes.warp_ids, part) if stored is not None else None,
+                stores=stores,
             )
 
     def _check_dependency(self, view: View, offset: Ints, width: int, chosen: Mask) -> None:
@@ -153,11 +159,16 @@ class ViewAccess:
     def _describe(self, view: View, offset: int) -> str:
         return self.machine.space.describe(view.allocation.start + offset)
 
-    def _contents(
-        self, memory: Allocation, offset: Ints, step: int, start: int, stored: NDArray[np.generic] | None
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Of the lanes' bytes from ``start`` on what they store, and what is there before: uint8[warps, 32, step]."""
-        assert stored is not None  # noqa: S101 — asked of stores alone
-        new = np.ascontiguousarray(stored).view(np.uint8)[:, start : start + step]
-        there = memory.data[offset[:, None] + np.arange(step)]
-        return new.reshape(-1, LANES, step), there.reshape(-1, LANES, step)
+
+def in_bytes(values: tuple[Row, ...], lanes: int) -> NDArray[np.uint8]:
+    """What each lane stores: uint8[lanes, bytes]."""
+    return np.stack([np.broadcast_to(value, lanes) for value in values], axis=1).view(np.uint8)
+
+
+def _contents(
+    memory: Allocation, offset: Ints, stored: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """What lanes store at offsets of an allocation, and what is there before: uint8[warps, 32, width] each."""
+    shape = (-1, LANES, stored.shape[1])
+    there = memory.data[offset[:, None] + np.arange(stored.shape[1])]
+    return stored.reshape(shape), there.reshape(shape)

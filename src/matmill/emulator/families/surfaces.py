@@ -1,4 +1,4 @@
-"""Surfaces: suld, sust, suq.
+"""Surfaces: suld, sust.
 
 PTX ISA, "Surface Instructions": unformatted accesses, whose x coordinate counts bytes.
 """
@@ -9,8 +9,8 @@ import numpy as np
 
 from matmill.emulator.arith.row import Mask, Row
 from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.views import Ints, ViewAccess
-from matmill.emulator.families.textures import coordinates_of, handle_of, query
+from matmill.emulator.engine.views import Ints, ViewAccess, in_bytes
+from matmill.emulator.families.addresses import coordinates_of, handle_of
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.memory.address_space import View
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions, register_kind, scalars
@@ -35,13 +35,12 @@ def access_surface(i: Instruction) -> Action:
     loads = i.name == "suld"
     values, source = i.operands if loads else i.operands[::-1]
     address = handle_of(i, source)
-    rows, layered = coordinates_of(i, address, geometry, _COORDINATES[geometry])
+    layer, *rows = coordinates_of(i, address, geometry, _COORDINATES[geometry])
     data = scalars(values)
     if len(data) != vector:
         raise i.unsupported("its vector")
     word = f"u{element}"
-    sources = [Value(address.base, "u8")]
-    sources += [Value(o, "u4" if layered and not n else "i4") for n, o in enumerate(rows)]
+    sources = (Value(address.base, "u8"), Value(layer, "u4"), *(Value(row, "i4") for row in rows))
 
     def bind(site: Site) -> Call:
         access = ViewAccess(site, i, Surface, geometry, "read" if loads else "write")
@@ -49,60 +48,47 @@ def access_surface(i: Instruction) -> Action:
 
     if loads:
         results = tuple(Value(o, register_kind(o, word)) for o in data)
-        return Action(i, tuple(sources), results, bind=bind, tally="memory")
+        return Action(i, sources, results, bind=bind, tally="memory")
     stored = (Value(o, word) for o in data)
     return Action(i, (*sources, *stored), bind=bind, tally="memory", masks_itself=True)
-
-
-@instructions("suq")
-def query_surface(i: Instruction) -> Action:
-    """``suq``: extents and the like."""
-    return query(i, Surface)
 
 
 class SurfaceAccess:
     """A load or a store bound to a site: ``beyond`` is what happens outside, "trap", "clamp" or "zero"."""
 
-    def __init__(self, access: ViewAccess, coordinates: int, element: int, vector: int, beyond: str) -> None:
+    def __init__(self, access: ViewAccess[Surface], coordinates: int, element: int, vector: int, beyond: str) -> None:
         self.access = access
         self.coordinates = coordinates
         self.element = element
         self.width = element * vector
         self.beyond = beyond
 
-    def __call__(self, handles: Row, *rows: Row) -> None:
+    def __call__(self, handles: Row, layer: Row, *rows: Row) -> None:
         """Load into the rows of the results, or store the rows of the values."""
         lanes = self.access.lanes.count
-        positions = [np.broadcast_to(r, lanes).astype(np.int64) for r in rows[: self.coordinates]]
+        given = (*rows[: self.coordinates], layer)
+        positions = [np.broadcast_to(row, lanes).astype(np.int64) for row in given]
         data = rows[self.coordinates :]
-        for view, chosen in self.access.views(handles):
-            offset, inside = self._located(view, positions, chosen)
+        for view, surface, chosen in self.access.views(handles):
+            offset, inside = self._located(view, surface, positions, chosen)
             if self.access.kind == "read":
                 self._load(view, offset, (chosen, inside), data)
             else:
                 self._store(view, offset, inside, data)
 
-    def _located(self, view: View, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
-        """Offsets in the view's allocation, valid for all lanes, and which lanes access memory."""
-        surface = view.image
-        assert isinstance(surface, Surface)  # noqa: S101 — views() has checked it
-        x, *outer = positions[1:] + positions[:1] if surface.layered else positions
-        self._check_alignment(view, x, chosen)
+    def _located(self, view: View, surface: Surface, positions: list[Ints], chosen: Mask) -> tuple[Ints, Mask]:
+        """Offsets in the view's allocation and which lanes access memory, at x, y, z and the layer."""
+        self._check_alignment(view, positions[0], chosen)
         layers, stride = surface.layers
-        extents = (*surface.extents[1:], *([layers] if surface.layered else []))
-        strides = (*surface.strides[1:], *([stride] if surface.layered else []))
-        most = [surface.row_bytes - self.width, *(extent - 1 for extent in extents)]
-        inside = chosen.copy()
-        offset = np.full(len(x), view.first)
-        for position, last, step in zip((x, *outer), most, (1, *strides), strict=True):
+        most = (surface.row_bytes - self.width, *(extent - 1 for extent in (*surface.extents[1:], layers)))
+        inside, offset = chosen.copy(), np.full(len(chosen), view.first)
+        for position, last, step in zip(positions, most, (1, *surface.strides[1:], stride), strict=True):
             inside &= (position >= 0) & (position <= last)
             offset += np.clip(position, 0, max(last, 0)) * step
-        if not inside.all():
-            if self.beyond == "trap":
-                self._check_inside(view, positions, chosen & ~inside)
-            elif self.beyond == "clamp" and most[0] >= 0:
-                inside = chosen
-        return offset, inside
+        if self.beyond == "trap":
+            self._check_inside(view, surface, positions, chosen & ~inside)
+        # An access that is wider than a row is nowhere inside.
+        return offset, chosen if self.beyond == "clamp" and most[0] >= 0 else inside
 
     def _check_alignment(self, view: View, x: Ints, chosen: Mask) -> None:
         wrong = chosen & (x % self.width != 0)
@@ -111,17 +97,17 @@ class SurfaceAccess:
             did = f"{self._doing} {view} at x = {x[lane]} B, which is no multiple of {self.width}"
             raise self.access.fault("misaligned", lane, did)
 
-    def _check_inside(self, view: View, positions: list[Ints], outside: Mask) -> None:
+    def _check_inside(self, view: View, surface: Surface, positions: list[Ints], outside: Mask) -> None:
         if not outside.any():
             return
-        surface, lane = view.image, self.access.first(outside)
-        names = ("layer", "x", "y") if surface.layered else ("x", "y", "z")
-        position = {name: int(row[lane]) for name, row in zip(names, positions, strict=False)}
-        where = ", ".join(f"{name} = {at}{' B' if name == 'x' else ''}" for name, at in position.items())
-        extents = " x ".join([f"{surface.extents[0] * surface.texel_bytes} B", *map(str, surface.extents[1:])])
+        lane = self.access.first(outside)
+        x, *rest = (int(row[lane]) for row in positions)
+        names = ("y", "z")[: len(rest) - 1]
+        at = ", ".join([f"x = {x} B", *(f"{name} = {n}" for name, n in zip(names, rest, strict=False))])
+        at += f", layer = {rest[-1]}" if surface.layered else ""
+        extents = " x ".join([f"{surface.row_bytes} B", *map(str, surface.extents[1:])])
         layers = f", {surface.layers[0]} layers" if surface.layered else ""
-        did = f"{self._doing} {view} at {where}, outside its {extents}{layers}"
-        raise self.access.fault("out-of-bounds", lane, did)
+        raise self.access.fault("out-of-bounds", lane, f"{self._doing} {view} at {at}, outside its {extents}{layers}")
 
     @property
     def _doing(self) -> str:
@@ -144,6 +130,5 @@ class SurfaceAccess:
             raise self.access.fault("read-only", lane, did)
         self.access.check(view, offset, self.width, inside, values)
         self.access.machine.progress += 1
-        contents = np.stack([np.broadcast_to(v, len(offset)) for v in values], axis=1)
-        contents = np.ascontiguousarray(contents).view(np.uint8)
+        contents = in_bytes(values, len(offset))
         view.allocation.data[offset[inside][:, None] + np.arange(self.width)] = contents[inside]

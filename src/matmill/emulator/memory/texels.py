@@ -56,7 +56,7 @@ def undefined(texture: Texture, coordinates: Sequence[Floats]) -> Mask:
     return found
 
 
-def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> Iterator[Tap]:
+def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:
     """The texels that a fetch reads, at defined coordinates along x, y and z: one, or those that are filtered."""
     coordinates, layer = _on_face(texture, coordinates, layer)
     if texture.filter == "point":
@@ -71,7 +71,7 @@ def taps(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> 
         yield _tap(texture, steps, layer, weight)
 
 
-def gathered(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> Iterator[Tap]:
+def gathered(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> Iterator[Tap]:
     """The four texels that linear filtering in two dimensions reads, in the order of ``tld4``."""
     (x, _), (y, _) = (_linear(*axis) for axis in _axes(texture, coordinates))
     for right, below in _GATHERED:
@@ -101,15 +101,14 @@ def _axes(texture: Texture, coordinates: Sequence[Floats]) -> Iterator[tuple[Flo
         yield (row * extent if texture.normalized else row), extent, mode
 
 
-def _tap(texture: Texture, steps: Sequence[_Step], layer: Row | None, weight: Floats | None = None) -> Tap:
+def _tap(texture: Texture, steps: Sequence[_Step], layer: Row, weight: Floats | None = None) -> Tap:
     offset = np.zeros(len(steps[0].index), np.int64)
     inside: Mask | None = None
     for step, stride in zip(steps, texture.strides, strict=True):
         offset += step.index.astype(np.int64) * stride
         inside = step.inside if inside is None else inside if step.inside is None else inside & step.inside
     layers, stride = texture.layers
-    if layer is not None:
-        offset += np.minimum(layer, layers - 1).astype(np.int64) * stride
+    offset += np.minimum(layer, layers - 1).astype(np.int64) * stride
     return Tap(offset, weight, inside)
 
 
@@ -140,7 +139,7 @@ def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Ste
     return (_step(first, extent, mode), _step(first + 1, extent, mode)), fraction
 
 
-def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row | None) -> tuple[Sequence[Floats], Row | None]:
+def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> tuple[Sequence[Floats], Row]:
     """Of a direction into a cubemap the coordinates on its face, and the face as a layer."""
     if not texture.cubemap:
         return coordinates, layer
@@ -153,7 +152,5 @@ def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row | None)
     sign = np.where(major < 0, -1.0, 1.0)
     s = np.choose(axis, (-z * sign, x, x * sign))
     t = np.choose(axis, (-y, z * sign, -y))
-    face = 2 * axis + (major < 0)
-    if layer is not None:
-        face = face + 6 * np.minimum(layer, texture.layers[0] // 6 - 1)
+    face = 2 * axis + (major < 0) + 6 * np.minimum(layer, texture.layers[0] // 6 - 1).astype(np.int64)
     return ((s / size + 1) / 2, (t / size + 1) / 2), face
