@@ -234,6 +234,14 @@ def test_a_surface_that_nobody_wrote() -> None:
     assert matmill.emulate(NAMED, "one_place", 1, 32, Surface(surface), initcheck=True).ok
 
 
+def test_a_dependent_launch_waits_before_it_reads() -> None:
+    surface = Surface(np.zeros((1, 32), np.float32))
+    report = matmill.emulate(NAMED, "neighbours", 1, 32, surface, pdl=True)
+    told_ = [str(each) for each in report.hazards if each.kind == "dependent-launch"]
+    assert "reads 4 bytes at s[0][1] before griddepcontrol.wait" in told_[0]
+    assert "writes 4 bytes at s[0][0] before griddepcontrol.wait" in told_[1]
+
+
 def test_what_no_surface_is() -> None:
     with pytest.raises(ArgumentError, match="rows without gaps"):
         Surface(np.zeros((4, 6), np.float32)[:, ::2])
