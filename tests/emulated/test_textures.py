@@ -147,9 +147,8 @@ def along(x: float, extent: int, mode: str, *, normalized: bool, linear: bool) -
         mode = "clamp"
     if not linear:
         return [(one(math.floor(x), extent, mode), 1.0)]
-    first = math.floor(x - 0.5)
-    share = math.floor((x - 0.5 - first) * 256 + 0.5) / 256
-    return [(one(first, extent, mode), 1 - share), (one(first + 1, extent, mode), share)]
+    first, share = divmod(round((x - 0.5) * 256), 256)  # to nearest, ties to even
+    return [(one(first, extent, mode), 1 - share / 256), (one(first + 1, extent, mode), share / 256)]
 
 
 def fetched(values: NDArray[Any], at: Sequence[float], texture: Texture) -> Any:
@@ -286,9 +285,10 @@ def test_a_gather_gives_the_four_texels_of_linear_filtering() -> None:
     rng = np.random.default_rng(next(SEEDS))
     values = rng.random((5, 7, 2), np.float32)
     c, out = places((7, 5), next(SEEDS)), np.zeros((N, 4), np.float32)
+    c[:8, 0] = np.array([2.5, 2.4990, 2.4979, 3.4981, 3.4979, 1.5019, 1.5021, 0.49805], np.float32)
     launched("gather", Texture(values, channels=2, address="border", border=(0, 9)), out, c, N).raise_if()
     padded = np.pad(values[..., 1], 40, constant_values=9)
-    x, y = (np.floor(c[:, k] - 0.5).astype(int) + 40 for k in (0, 1))
+    x, y = ((np.rint((c[:, k].astype(float) - 0.5) * 256) // 256).astype(int) + 40 for k in (0, 1))
     wanted = [padded[y + 1, x], padded[y + 1, x + 1], padded[y, x + 1], padded[y, x]]
     assert (out == np.stack(wanted, axis=1)).all()
 

@@ -133,10 +133,9 @@ def _point(position: Floats, extent: int, mode: str) -> _Step:
 
 def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
     """The two texels around a position, and the share of the second."""
-    centre = _within(position, extent, mode) - 0.5
-    first = np.floor(centre)
-    fraction = np.floor((centre - first) * _FRACTION + 0.5) / _FRACTION
-    return (_step(first, extent, mode), _step(first + 1, extent, mode)), fraction
+    fixed = np.rint((_within(position, extent, mode) - 0.5) * _FRACTION) / _FRACTION
+    first = np.floor(fixed)
+    return (_step(first, extent, mode), _step(first + 1, extent, mode)), fixed - first
 
 
 def _on_face(texture: Texture, coordinates: Sequence[Floats], layer: Row) -> tuple[Sequence[Floats], Row]:
