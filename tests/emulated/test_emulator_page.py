@@ -14,7 +14,7 @@ from matmill.emulator.engine import stuck
 from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
-from matmill.launch import Argument, Launch, TensorMap
+from matmill.launch import Launch, TensorMap
 from matmill.textures import Texture
 from support.hopper_defects import DEFECTS
 
@@ -129,11 +129,8 @@ def found(kind: str) -> list[str]:
     pointer = memory.bind("x", x, access=access, initialised=initialised)
     block = (128 if kind in WARPGROUP else 64, 1, 1)
     blocks = (2 if kind == "cluster" else 1, 1, 1)
-    args: tuple[Argument, ...] = (
-        pointer,
-        TensorMap(pointer, "float32", sizes=(8, 8), strides=(32,), box=(8, 8), swizzle=32),
-    )
-    args = *args, memory.attach("image", Texture(x), pointer)
+    tensor = TensorMap(pointer, "float32", sizes=(8, 8), strides=(32,), box=(8, 8), swizzle=32)
+    args = pointer, tensor, memory.attach("image", Texture(x), pointer)
     launch = Launch("demo", "k", blocks, block, args, 256, pdl=kind == "dependent-launch", cluster=blocks)
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)

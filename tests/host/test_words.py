@@ -101,6 +101,7 @@ RETIRED = (
             "src/matmill/emulator/memory/texels.py",
             "src/matmill/emulator/families/textures.py",
             "tests/emulated/test_textures.py",
+            "tests/emulated/test_texture_mistakes.py",
             "docs/emulator-textures.md",
         ),
     ),

@@ -33,15 +33,4 @@ from matmill.emulator.report.hazards import Hazard, KernelFault, Report
 from matmill.emulator.run import run
 
 # Families are there for their instructions, which they enter into the table as they are imported.
-__all__ = [
-    "Counters",
-    "Hazard",
-    "KernelFault",
-    "LineCounts",
-    "Memory",
-    "Module",
-    "Report",
-    "families",
-    "parse",
-    "run",
-]
+__all__ = ["Counters", "Hazard", "KernelFault", "LineCounts", "Memory", "Module", "Report", "families", "parse", "run"]

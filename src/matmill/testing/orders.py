@@ -108,13 +108,13 @@ def _copies(args: Iterable[object]) -> list[object]:
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
-    """The arrays that a launch may have changed, those behind surfaces among them."""
+    """All arrays, those behind textures and surfaces among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from _arrays(value)
         elif isinstance(value, np.ndarray | np.void) and value.dtype.hasobject:
             yield from _arrays(objects(np.asarray(value)))
-        elif isinstance(value, Surface):
+        elif isinstance(value, Texture | Surface):
             yield value.array
         elif isinstance(value, np.ndarray):
             yield value

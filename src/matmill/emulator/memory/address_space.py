@@ -187,8 +187,8 @@ class Memory:
         return allocation
 
     def holding(self, pointer: Pointer) -> Allocation:
-        """The allocation that a pointer of this memory is into."""
-        return next(each for each in self.allocations if each.start <= pointer.address < each.end)
+        """The allocation that a pointer of this memory is into, be it empty."""
+        return next(each for each in self.allocations if each.start <= pointer.address <= each.end)
 
 
 class AddressSpace:
