@@ -38,6 +38,9 @@ class Image:
     layered: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if isinstance(self.array, list | tuple):
+            fix = "Call numpy.asarray. Several levels of a mipmap are not emulated."
+            raise self._refused("array", f"a {type(self.array).__name__}", "one array", fix)
         array = host_array(self._label, self.array)
         object.__setattr__(self, "array", array)
         if array.dtype not in _ELEMENTS:

@@ -47,6 +47,10 @@ def test_what_a_launch_stores_is_seen_and_reported() -> None:
     racing = matmill.emulate(NAMED, "racing", 1, 64, Texture(x), x, out)
     assert "race" in {each.kind for each in racing.hazards}
     assert matmill.emulate(NAMED, "racing", 1, 64, Texture(x.copy()), x, out).ok
+    # A view is another buffer: its values are seen, and nothing is reported.
+    x[:] = np.arange(64)
+    assert matmill.emulate(NAMED, "stored", 1, 64, Texture(x[::-1]), x, out).ok
+    assert (out == 2 * np.arange(64)).all()
 
 
 def test_references_are_said_to_be_removed() -> None:
@@ -134,6 +138,11 @@ def test_a_parameter_takes_what_its_type_says() -> None:
 def test_what_no_texture_is(shape: tuple[int, ...], dtype: str, options: dict[str, Any], told: str) -> None:
     with pytest.raises(MatmillError, match=re.escape(told)):
         Texture(np.zeros(shape, dtype), **options)
+
+
+def test_mipmaps_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="Several levels of a mipmap are not emulated"):
+        Texture([np.zeros((4, 4), np.float32), np.zeros((2, 2), np.float32)])
 
 
 @pytest.mark.parametrize(
