@@ -55,7 +55,9 @@ class Image:
         if self.channels > 1 and (array.shape[-1:] != (self.channels,) or array.strides[-1] != array.itemsize):
             got = f"shape {array.shape}, strides {array.strides}"
             raise self._refused("channels", got, f"{self.channels} contiguous elements in the last axis", "Copy it.")
-        if not array.size or any(stride % self.texel_bytes for stride in self._outer(array.strides)):
+        if not array.size:
+            raise self._refused("array", f"shape {array.shape}", "at least one texel", "Pass None for no texture.")
+        if any(stride % self.texel_bytes for stride in self._outer(array.strides)):
             got = f"shape {array.shape}, strides {array.strides}"
             wanted = f"texels that are multiples of their {self.texel_bytes} bytes apart"
             raise self._refused("array", got, wanted, "Pass a copy of it.")

@@ -122,7 +122,7 @@ def test_a_parameter_takes_what_its_type_says() -> None:
         ((4, 3), "f4", {"channels": 2}, "2 contiguous elements in the last axis"),
         ((4, 4, 4, 4), "f4", {}, "1 to 3 axes"),
         ((4,), "f4", {"layered": True}, "2 or 3 axes, the first of them the layers"),
-        ((4, 0), "f4", {}, "shape"),
+        ((4, 0), "f4", {}, "at least one texel"),
         ((4, 4), "f4", {"address": "repeat"}, "Texture.address"),
         ((4, 4), "f4", {"address": ("clamp",)}, "one mode, or 2"),
         ((4, 4), "f4", {"filter": "cubic"}, "Texture.filter"),
