@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
     from matmill.testing.call import emulate
+    from matmill.textures import Surface, Texture
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,8 @@ __all__ = [
     "Choice",
     "Gemm",
     "MatmillError",
+    "Surface",
+    "Texture",
     "__version__",
     "choose",
     "emulate",
@@ -40,6 +43,8 @@ _HOMES = {
     "Choice": "matmill.choose",
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
+    "Surface": "matmill.textures",
+    "Texture": "matmill.textures",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",

@@ -15,10 +15,11 @@ from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.launch import Launch, TensorMap
+from matmill.textures import Texture
 from support.hopper_defects import DEFECTS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / name for name in ("emulator.md", "emulator-hopper.md")]
+PAGES = [DOCS / name for name in ("emulator.md", "emulator-hopper.md", "emulator-textures.md")]
 DYNAMIC = "extern __shared__ __align__(128) float s[]; "
 PRODUCT = DYNAMIC + (
     'float d[4]; FILL asm volatile("FENCE wgmma.mma_async.sync'
@@ -54,7 +55,7 @@ def load(row: int = 0, tensor_map: str = "&map") -> str:
 COMPARED = {"order"}
 WAIT = "wgmma.wait_group.sync.aligned 0;"
 #: The body of a kernel of 64 or 128 threads, by hazard kind. It has ``float* x`` (64 elements, read-only where the kind
-#: says so), and a tensor map of x as 8 x 8 elements, whose box is the whole of it.
+#: says so), a tensor map of x as 8 x 8 elements, whose box is the whole of it, and a texture of x.
 BODIES = {
     "out-of-bounds": "x[t + 1] = 0;",
     "misaligned": "*(float2*)(x + t) = make_float2(0, 0);",
@@ -106,11 +107,15 @@ BODIES = {
     ),
     "box-outside": DYNAMIC + load(row=8),
     "swizzle": product(wait=WAIT, fill=load()),
+    "texture": "x[t] = tex2D<float>(image, t, 0);",
+    "texture-type": "if (tex1D<int>(image, t) == 5) x[t] = 0;",
+    "texture-coordinate": "if (tex1D<float>(image, t == 5 ? __int_as_float(0x7fffffff) : 0.5f) == 5) x[t] = 0;",
+    "texture-written": "x[t] = 2; __syncthreads(); if (tex1Dfetch<float>(image, t) == 5) x[t] = 0;",
     "register-pool": 'asm volatile("setmaxnreg.inc.sync.aligned.u32 64; setmaxnreg.inc.sync.aligned.u32 40;");',
 }
 WARPGROUP = {"matrix-descriptor", "register-in-flight", "missing-wgmma-fence", "unwaited", "register-pool", "swizzle"}
-SOURCE = """struct alignas(64) Map { char bytes[128]; };
-extern "C" __global__ void k(float* x, const __grid_constant__ Map map) { const int t = threadIdx.x;
+SOURCE = """struct alignas(64) Map { char bytes[128]; }; extern "C" __global__ void
+k(float* x, const __grid_constant__ Map map, cudaTextureObject_t image) { const int t = threadIdx.x;
 BODY
 }
 """
@@ -124,7 +129,8 @@ def found(kind: str) -> list[str]:
     pointer = memory.bind("x", x, access=access, initialised=initialised)
     block = (128 if kind in WARPGROUP else 64, 1, 1)
     blocks = (2 if kind == "cluster" else 1, 1, 1)
-    args = pointer, TensorMap(pointer, "float32", sizes=(8, 8), strides=(32,), box=(8, 8), swizzle=32)
+    tensor = TensorMap(pointer, "float32", sizes=(8, 8), strides=(32,), box=(8, 8), swizzle=32)
+    args = pointer, tensor, memory.attach("image", Texture(x), pointer)
     launch = Launch("demo", "k", blocks, block, args, 256, pdl=kind == "dependent-launch", cluster=blocks)
     try:
         report = run(compile_ptx(Source("demo", "k", text), "sm_90a"), launch, memory, late_copies=True)

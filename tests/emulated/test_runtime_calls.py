@@ -148,9 +148,9 @@ def test_heap_functions_and_bits() -> None:
 
 
 def test_what_is_not_emulated_is_refused() -> None:
-    source = "__global__ void k(cudaTextureObject_t t, float* x) { *x = tex2D<float>(t, 1.f, 2.f); }"
-    with pytest.raises(EmulationError, match="textures and surfaces are not emulated"):
-        matmill.emulate(source, "k", 1, 1, 0, None)
+    source = 'extern "C" __global__ void k() { asm("sured.b.add.1d.u32.trap [%0, {%1}], %1;" :: "l"(1ll), "r"(0)); }'
+    with pytest.raises(EmulationError, match="reductions in surfaces are not emulated"):
+        matmill.emulate(source, "k", 1, 1)
 
 
 NAMES = """#include <cuda_fp16.h>

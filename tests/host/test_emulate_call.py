@@ -120,6 +120,12 @@ def test_hazards_are_reported_raised_and_suppressed(file: Path, tmp_path: Path) 
             matmill.emulate(file, "race", 1, 64, x, suppressions=accepted if text else tmp_path / "gone")
 
 
+def test_an_empty_array_may_be_given_twice() -> None:
+    source = "__global__ void k(int* x, int* y, int n) { for (int i = 0; i < n; ++i) x[i] = y[i]; }"
+    empty = np.zeros(0, np.int32)
+    assert matmill.emulate(source, "k", 1, 1, empty, empty, 0).ok
+
+
 def test_strict_counts_notes_and_faults_end_a_launch() -> None:
     same = "__global__ void k(int* x) { *x = 1; if (threadIdx.x > 40) x[threadIdx.x] = 2; }"
     x = np.zeros(64, np.int32)

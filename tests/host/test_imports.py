@@ -21,7 +21,7 @@ MODULES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path
 LAYERS = (
     ("errors", "dtypes", "settings", "driver", "reference"),
     ("arch", "arch_facts", "arch_sheet", "arrays", "problem", "config"),
-    ("launch", "tensor_map", "parameters", "kernel", "lowering", "tiling", "cost"),
+    ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering", "tiling", "cost"),
     ("kernels", "ladder", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
@@ -142,7 +142,7 @@ def test_kernel_folders_never_import_one_another(path: Path) -> None:
 def test_the_emulator_knows_no_kernel(path: Path) -> None:
     if _own(MODULES[path]) == "emulator":
         parts = {_part(name) for name in _imports(path) if name.startswith("matmill.")}
-        assert parts <= {"emulator", "errors", "launch", "tensor_map", "dtypes"}, parts
+        assert parts <= {"emulator", "errors", "launch", "tensor_map", "textures", "dtypes"}, parts
 
 
 def test_headers_never_include_kernels() -> None:

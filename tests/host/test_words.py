@@ -94,8 +94,16 @@ RETIRED = (
         "border",
         r"(?<![a-z])borders?(?![a-z])",
         "remainder",
-        # A property of CSS.
-        without=("src/matmill/page/",),
+        # A property of CSS, and an address mode of textures.
+        without=(
+            "src/matmill/page/",
+            "src/matmill/textures.py",
+            "src/matmill/emulator/memory/texels.py",
+            "src/matmill/emulator/families/textures.py",
+            "tests/emulated/test_textures.py",
+            "tests/emulated/test_texture_mistakes.py",
+            "docs/emulator-textures.md",
+        ),
     ),
     Retired("beyond", r"\bbeyond(?=[(<]| = |\))", "remainder", under=DEVICE),
     Retired(

@@ -6,6 +6,7 @@ function is needed its module is loaded already.
 
 from __future__ import annotations
 
+from matmill.arrays.host import host_array
 from matmill.arrays.operand import Operand, inspect
 from matmill.arrays.overlap import mirrors, overlaps, self_overlap
 from matmill.arrays.results import ALLOCATE, Result, check_results, from_host, makes_results, will_write
@@ -18,6 +19,7 @@ __all__ = [
     "check_results",
     "current_stream",
     "from_host",
+    "host_array",
     "inspect",
     "makes_results",
     "mirrors",

@@ -20,6 +20,7 @@ from matmill.jit.nvrtc import Answer, Request, targets
 
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
+_REFERENCE = re.compile(r"error: (texture|surface) is not a template")
 _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
 
@@ -242,10 +243,17 @@ def _refused(gathered: Gathered, log: str, target: str) -> CompileError | Argume
         )
     install = _INSTALL + (" nvidia-curand has curand_kernel.h." if any("curand" in m for m in gathered.missing) else "")
     missing = f" These headers were not found: {', '.join(gathered.missing)}; name their folder. {install}"
+    reference = _REFERENCE.search(log)
+    removed = (
+        f"CUDA 12 has removed {reference[1]} references ({reference[1]}<...>): pass a "
+        f"cuda{reference[1].capitalize()}Object_t to the kernel. "
+        if reference is not None
+        else ""
+    )
     return CompileError(
         argument=gathered.files[0][0],
         got=f"device code that does not compile for {target}",
         wanted="CUDA C++ that NVRTC accepts",
-        fix=f"The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}".rstrip(),
+        fix=f"{removed}The compiler says:\n{log.strip()}\n{missing if gathered.missing else ''}".rstrip(),
         log=log,
     )

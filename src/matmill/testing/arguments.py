@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.arrays import inspect
+from matmill.arrays import host_array
 from matmill.cxx.signature import Parameter
-from matmill.dtypes import ELEMENTWISE
 from matmill.emulator import Memory
 from matmill.emulator.frontend.syntax import Variable
 from matmill.errors import ArgumentError
 from matmill.launch import Argument, Pointer, Struct, TensorMap
+from matmill.testing.handles import HANDLES, with_handles
+from matmill.textures import Surface, Texture
 
 # Element types by their names in C++; of others (structs, template parameters) nothing is known.
 _ELEMENTS: dict[str, tuple[str, ...]] = {
@@ -39,31 +40,46 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
 
 
 class Binder:
-    """Binds the arrays of one launch; an array that is given twice has one address."""
+    """Binds the arrays of one launch; an array that is given twice has one address, as have textures and surfaces."""
 
     def __init__(self, memory: Memory, *, initcheck: bool = False) -> None:
         self.memory = memory
         self.initcheck = initcheck
         self.bound: dict[tuple[Any, ...], Pointer] = {}
-        self.arrays: list[tuple[str, NDArray[Any]]] = []
+        self.images: dict[Texture | Surface, Pointer] = {}
 
-    def pointer(self, name: str, array: NDArray[Any]) -> Pointer:
-        """The address of an array: read-only arrays may be read alone."""
+    def pointer(self, name: str, array: NDArray[Any], *, stored: bool = True) -> Pointer:
+        """The address of an array, to which kernels may store if it is not read-only and is to be ``stored`` to."""
+        if array.dtype.hasobject:
+            array, stored = with_handles(name, array, self.handle), False
         key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        stored = stored and array.flags.writeable
         if key not in self.bound:
-            access = "rw" if array.flags.writeable else "r"
             initialised = not (self.initcheck and array.flags.writeable and _unwritten(array))
-            self.bound[key] = self.memory.bind(name, array, access=access, initialised=initialised, by_element=True)
-            self.arrays.append((name, array))
+            self.bound[key] = self.memory.bind(
+                name, array, access="rw" if stored else "r", initialised=initialised, by_element=True
+            )
+        elif stored:
+            self.memory.holding(self.bound[key]).writable = True
         return self.bound[key]
+
+    def handle(self, name: str, image: Texture | Surface) -> Pointer:
+        """The handle of a texture or surface."""
+        if image not in self.images:
+            pointer = self.pointer(name, image.array, stored=isinstance(image, Surface))
+            self.images[image] = self.memory.attach(name, image, pointer)
+        return self.images[image]
 
     def argument(self, index: int, value: object, variable: Variable, parameter: Parameter | None) -> Argument:
         """One value as the launch takes it."""
         name = parameter.name if parameter is not None and parameter.name else f"argument {index}"
-        if isinstance(value, Pointer | Struct | TensorMap):
+        if isinstance(value, Struct | TensorMap):
             return value
-        if value is None:
-            return Pointer(name, 0)
+        if isinstance(value, Texture | Surface):
+            _check_image(name, value, variable, parameter)
+        address = self._address(name, value)
+        if address is not None:
+            return address
         struct = self._struct(name, value)
         if struct is not None:
             return struct
@@ -71,9 +87,17 @@ class Binder:
             return _checked(name, value, variable, parameter)
         if isinstance(value, bool | int | float):
             return _number(name, value, variable, parameter)
-        array = _array(name, value)
+        array = host_array(name, value)
         _check_pointer(name, array, variable, parameter)
         return self.pointer(name, array)
+
+    def _address(self, name: str, value: object) -> Pointer | None:
+        """The pointer that a value is without an array: itself, null, or a handle."""
+        if isinstance(value, Texture | Surface):
+            return self.handle(name, value)
+        if value is None:
+            return Pointer(name, 0)
+        return value if isinstance(value, Pointer) else None
 
     def _struct(self, name: str, value: object) -> Struct | None:
         """A struct by value, where the value is one."""
@@ -82,16 +106,17 @@ class Binder:
         if isinstance(value, ctypes.Structure | ctypes.Array):
             return Struct(bytes(value), ctypes.alignment(value))
         if isinstance(value, np.void) or (isinstance(value, np.ndarray) and not value.ndim and value.dtype.fields):
-            return Struct(value.tobytes(), max(value.dtype.alignment, 1))
+            alignment = max(value.dtype.alignment, 1)
+            held = with_handles(name, np.asarray(value), self.handle) if value.dtype.hasobject else value
+            return Struct(held.tobytes(), alignment)
         return None
 
     def _member(self, name: str, value: object) -> Pointer | np.generic:
         if isinstance(value, np.generic):
             return value
-        if isinstance(value, Pointer):
-            return value
-        if value is None:
-            return Pointer(name, 0)
+        address = self._address(name, value)
+        if address is not None:
+            return address
         if isinstance(value, bool | int | float):
             raise ArgumentError(
                 argument=name,
@@ -99,7 +124,19 @@ class Binder:
                 wanted="a NumPy scalar, since the PTX does not say a member's type",
                 fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
             )
-        return self.pointer(name, _array(name, value))
+        return self.pointer(name, host_array(name, value))
+
+
+def _check_image(name: str, image: Texture | Surface, variable: Variable, parameter: Parameter | None) -> None:
+    """A texture or surface must be for a handle of its kind, where the parameter's type says so."""
+    kind = HANDLES.get(parameter.type) if parameter is not None else None
+    if variable.size != 8 or variable.element[:1] == "f" or (kind is not None and not isinstance(image, kind)):
+        raise ArgumentError(
+            argument=name,
+            got=f"a {type(image).__name__}",
+            wanted=f"a value for {_described(variable, parameter)}",
+            fix=f"Pass a {kind.__name__}." if kind is not None else "Check the order of the arguments.",
+        )
 
 
 def _unwritten(array: NDArray[Any]) -> bool:
@@ -107,22 +144,6 @@ def _unwritten(array: NDArray[Any]) -> bool:
     if array.dtype.kind == "f":
         return bool(np.isnan(array).all())
     return bool((np.ascontiguousarray(array).view(np.uint8) == 0xFF).all())
-
-
-def _array(name: str, value: object) -> NDArray[Any]:
-    """Host memory of any library as a NumPy array that has the same memory."""
-    if isinstance(value, np.ndarray):
-        return value
-    operand = inspect(value, name, dtypes=ELEMENTWISE)
-    if operand.device[0] != "cpu":
-        raise ArgumentError(
-            argument=name,
-            got="an array on a GPU",
-            wanted="one in the host's memory, on which the emulator works",
-            fix="Copy it first, for example with .cpu() or .get().",
-        )
-    owner: NDArray[Any] = operand.owner
-    return owner
 
 
 def _number(name: str, value: float, variable: Variable, parameter: Parameter | None) -> np.generic:
@@ -173,6 +194,14 @@ def _mixed(value: np.generic, variable: Variable) -> bool:
 
 
 def _check_pointer(name: str, array: NDArray[Any], variable: Variable, parameter: Parameter | None) -> None:
+    image = HANDLES.get(parameter.type) if parameter is not None else None
+    if image is not None:
+        raise ArgumentError(
+            argument=name,
+            got=f"an array of {array.dtype}",
+            wanted=f"a {image.__name__} for {_described(variable, parameter)}",
+            fix=f"Pass matmill.{image.__name__}({name}), which says how kernels see the array.",
+        )
     if variable.size != 8 or variable.element in {"f64", "b8"}:
         raise ArgumentError(
             argument=name,
@@ -182,7 +211,7 @@ def _check_pointer(name: str, array: NDArray[Any], variable: Variable, parameter
         )
     wanted = _ELEMENTS.get(parameter.pointee) if parameter is not None else None
     kinds = {np.dtype(each) for each in wanted or ()}
-    if wanted is not None and array.dtype not in kinds:
+    if wanted is not None and array.dtype not in kinds and not array.dtype.hasobject:
         shown = str(np.dtype(wanted[0]))
         raise ArgumentError(
             argument=name,

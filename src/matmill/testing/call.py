@@ -42,7 +42,8 @@ def emulate(
     ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
     works in place and which it may only read where they are read-only; Python numbers, which become the parameter's
     type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes structures for structs
-    by value. An element type that is not the parameter's is refused.
+    by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in tuples, and in arrays
+    and records of objects. An element type that is not the parameter's is refused.
 
     ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too.
     ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from matmill.emulator import Hazard
 from matmill.testing.call import emulate
+from matmill.testing.handles import objects, replaced
 from matmill.testing.report import LaunchReport, locations_of
 from matmill.testing.suppressions import Suppression, apply, read
+from matmill.textures import Surface, Texture
 
 #: Instructions that finish at another time than they are issued; without them late copies change nothing.
 _ASYNCHRONOUS = ("cp.async", "wgmma", "cp.reduce.async")
@@ -46,14 +48,14 @@ class Emulate:
         schedules, late = asked.pop("schedules"), asked.pop("late_copies")
         accepted = _suppressions(asked.pop("suppressions"), self.folder)
         source = self._found(source)
-        before = [_copied(each) for each in args]
+        before = _copies(args)
         report = emulate(source, entry, grid, block, *args, **asked)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
         # What has ended early, or is broken anyway, gives no results to compare.
         for order in orders if report.finished else ():
-            again = [_copied(each) for each in before]
+            again = _copies(before)
             other = emulate(source, entry, grid, block, *again, **asked, **order)
             known = {(h.kind, locations_of(h)) for h in report.hazards}
             hazards = [*report.hazards, *(h for h in other.hazards if (h.kind, locations_of(h)) not in known)]
@@ -82,19 +84,38 @@ def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
     return tuple(given)
 
 
-def _copied(value: object) -> object:
-    """An argument whose memory is its own; what is no array is taken as it is."""
-    if isinstance(value, tuple):
-        return tuple(_copied(each) for each in value)
-    if isinstance(value, np.ndarray) and value.flags.writeable:
-        return value.copy(order="K")
-    return value
+def _copies(args: Iterable[object]) -> list[object]:
+    """Arguments whose memory is their own; what is no array is taken as it is, and what is there twice stays one."""
+    made: dict[int, object] = {}
+
+    def copied(value: object) -> object:
+        if id(value) not in made:
+            made[id(value)] = copy(value)
+        return made[id(value)]
+
+    def copy(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(copied(each) for each in value)
+        if isinstance(value, Texture | Surface):
+            return replace(value, array=copied(value.array))
+        if isinstance(value, np.ndarray | np.void) and value.dtype.hasobject:
+            return replaced("", np.asarray(value), value.dtype, lambda _, each: copied(each))
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            return value.copy(order="K")
+        return value
+
+    return [copied(each) for each in args]
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
+    """All arrays, those behind textures and surfaces among them."""
     for value in values:
         if isinstance(value, tuple):
             yield from _arrays(value)
+        elif isinstance(value, np.ndarray | np.void) and value.dtype.hasobject:
+            yield from _arrays(objects(np.asarray(value)))
+        elif isinstance(value, Texture | Surface):
+            yield value.array
         elif isinstance(value, np.ndarray):
             yield value
 

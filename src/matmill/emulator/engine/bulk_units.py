@@ -258,6 +258,6 @@ class BulkUnit:
 
 def mark_global(memory: Allocation, ranges: tuple[Ints, Ints]) -> None:
     """Ranges of global memory have been stored to."""
-    if memory.written is not None:
+    for marks in memory.marks:
         for start, end in zip(*(x.tolist() for x in ranges), strict=True):
-            memory.written[1][start - memory.start : end - memory.start] = 1
+            marks[1][start - memory.start : end - memory.start] = 1

@@ -60,12 +60,12 @@ def ones(element: int) -> Row:
 
 def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector: int) -> None:
     """Mark bytes as stored to; done once while the addresses stay the same."""
-    if piece.region.written is None:
+    if not piece.region.marks:
         return
     key = ("marked", access.addresses.low + access.offset, access.width)
     if len(access.pieces) == 1 and key in access.addresses.memo:
         return
     access.addresses.memo[key] = True
-    written = piece.region.written[access.element]
-    for i in range(vector):
-        written[(piece.start >> access.shift) + i :][index] = ones(access.element)
+    for marks in piece.region.marks:
+        for i in range(vector):
+            marks[access.element][(piece.start >> access.shift) + i :][index] = ones(access.element)

@@ -155,7 +155,6 @@ class Machine:
                 allocation.end,
                 allocation.words,
                 allocation=allocation,
-                written=allocation.written,
             )
         return self._regions[key]
 

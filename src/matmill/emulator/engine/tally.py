@@ -34,6 +34,9 @@ _NAMES = {
         "shared_store_requests", "shared_store_wavefronts", "shared_store_wavefronts_ideal", "shared_store_bytes",
     ),
     ("shared", "wgmma"): (None, None, None, "wgmma_shared_bytes"),
+    ("texture", "read"): ("texture_requests",),
+    ("surface", "read"): ("surface_load_requests",),
+    ("surface", "write"): ("surface_store_requests",),
     ("shared", "mbarrier wait"): ("mbarrier_waits", None, None, None),
     ("shared", "mbarrier arrival"): ("mbarrier_arrivals", None, None, None),
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction, Operand, Register
-from matmill.emulator.program.table import Modifiers, registers
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol
+from matmill.emulator.program.table import Modifiers, registers, scalars
 
 SPACES = (
     "global",
@@ -36,6 +36,26 @@ def address_of(i: Instruction, operand: Operand) -> Address:
     if isinstance(operand.base, Register) and TYPE_BYTES[operand.base.type] not in {4, 8}:
         raise i.unsupported("an address of neither 32 nor 64 bits")
     return operand
+
+
+def handle_of(i: Instruction, operand: Operand) -> Address:
+    """The operand ``[handle, {coordinates}]`` of an instruction on textures or surfaces."""
+    if not isinstance(operand, Address) or operand.offset:
+        raise i.unsupported("its operand")
+    if isinstance(operand.base, Symbol):
+        raise i.unsupported("a texture or surface reference: CUDA 12 knows objects alone")
+    return operand
+
+
+def coordinates_of(i: Instruction, address: Address, geometry: str, count: int) -> list[Operand]:
+    """The layer, 0 where the geometry ("2d", "a2d") has none, and the ``count`` coordinates behind it."""
+    if len(address.extra) != 1:
+        raise i.unsupported("a sampler of its own")
+    rows, layers = scalars(address.extra[0]), int(geometry.startswith("a"))
+    # Three elements are padded to four.
+    if len(rows) - count - layers not in ((0, 1) if count + layers == 3 else (0,)):
+        raise i.unsupported("the number of its coordinates")
+    return [*(rows[:layers] or [Immediate(0, "int")]), *rows[layers : layers + count]]
 
 
 def base_registers(*addresses: Address) -> tuple[Register, ...]:

@@ -111,8 +111,8 @@ class Atomic:
                 out[who] = old
         if changed:
             access.machine.progress += 1
-        if piece.region.written is not None:
-            piece.region.written[access.element][index] = ones(access.element)
+        for marks in piece.region.marks:
+            marks[access.element][index] = ones(access.element)
 
     def _result(self, old: Row, b: Row, c: Row | None) -> Row:
         if self.lane_kind == "bf16":

@@ -5,17 +5,10 @@ from __future__ import annotations
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, instructions
 
-_TEXTURES = "textures and surfaces are not emulated"
 _REASONS = {
     "tcgen05": "the tensor memory of sm_100 is not emulated",
     "multimem": "multicast memory is not emulated",
-    "tex": _TEXTURES,
-    "tld4": _TEXTURES,
-    "txq": _TEXTURES,
-    "suld": _TEXTURES,
-    "sust": _TEXTURES,
-    "sured": _TEXTURES,
-    "suq": _TEXTURES,
+    "sured": "reductions in surfaces are not emulated",
     "alloca": "memory on the stack whose size only the run tells",
     "stacksave": "memory on the stack whose size only the run tells",
     "stackrestore": "memory on the stack whose size only the run tells",

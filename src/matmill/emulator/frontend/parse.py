@@ -46,6 +46,8 @@ _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
 _LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
 # Paths of CUDA's own headers, in wheels and in toolkits.
 _TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
+# What NVRTC has of CUDA's headers in itself, where nobody can look a line up.
+_BUILTIN = "__nv_nvrtc_builtin_header.h"
 # Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
 _LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _MAX_NESTING = 64
@@ -125,7 +127,7 @@ class _Parser(Cursor):
             raise syntax_error(line, ".file", ".file with a number and a name")
         path = parts[1].text.strip('"').replace("\\\\", "/")
         self.files[parts[0].text] = path.rsplit("/", 1)[-1]
-        if _TOOLKIT.search(path):
+        if _TOOLKIT.search(path) or path == _BUILTIN:
             self.toolkit.add(parts[0].text)
 
     def _section(self) -> None:
@@ -163,7 +165,8 @@ class _Parser(Cursor):
         number, _, line = own
         where = f"{self.files[number]}:{line}" if number in self.files else s.where
         inner, _, inner_line = chain[0]
-        within = f"{self.files[inner]}:{inner_line}" if own is not chain[0] and inner in self.files else ""
+        named = own is not chain[0] and self.files.get(inner, _BUILTIN) != _BUILTIN
+        within = f"{self.files[inner]}:{inner_line}" if named else ""
         return replace(s, where=where, within=within)
 
     def _declaration(self, first: Token) -> Function | None:

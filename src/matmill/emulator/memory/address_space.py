@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from matmill.emulator.frontend.names import element_at
 from matmill.errors import ArgumentError, DTypeError, ReadOnlyError
 from matmill.launch import Pointer
+from matmill.textures import Surface, Texture
 
 # cudaMalloc promises 256; allocators return multiples of 512.
 ALIGNMENT = 512
@@ -24,6 +26,8 @@ FIRST_ADDRESS = 1 << 36
 SHARED_WINDOW = 1 << 52
 LOCAL_WINDOW = 1 << 53
 PARAM_WINDOW = 1 << 54
+# Handles of textures and surfaces are below all buffers: nothing is there for a kernel that takes one for an address.
+FIRST_HANDLE = 1 << 35
 # sm_90 keeps the first KiB of shared memory for itself; starting there also catches a null shared pointer.
 SHARED_BASE = 1024
 # An address of shared::cluster that mapa made: this bit, the block's rank in its cluster, the offset in its window. A
@@ -66,6 +70,7 @@ class Allocation:
     """A span of virtual addresses backed by host bytes.
 
     ``written`` holds a byte per byte: 1 once it was stored to. It is None where the bytes had values from the start.
+    ``stored`` does the same for the stores of one launch, where that matters.
     """
 
     def __init__(self, name: str, start: int, data: NDArray[np.uint8], access: str, *, initialised: bool) -> None:
@@ -77,6 +82,7 @@ class Allocation:
         self.data = data
         self.words = words(data)
         self.written = None if initialised else words(np.zeros(len(data), np.uint8))
+        self.stored: Words | None = None
         # Bytes of an element and extents, where addresses are to be named by elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
@@ -85,6 +91,24 @@ class Allocation:
     def end(self) -> int:
         """The first address after it."""
         return self.start + self.size
+
+    @property
+    def marks(self) -> tuple[Words, ...]:
+        """Where stores are marked."""
+        return tuple(each for each in (self.written, self.stored) if each is not None)
+
+
+@dataclass(frozen=True)
+class View:
+    """A texture or surface of a launch: ``first`` is the offset in its allocation of the texel at 0, 0, 0."""
+
+    name: str
+    image: Texture | Surface
+    allocation: Allocation
+    first: int
+
+    def __str__(self) -> str:
+        return f"the {type(self.image).__name__.lower()} {self.name}"
 
 
 class Memory:
@@ -98,6 +122,8 @@ class Memory:
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
         self.next_address = FIRST_ADDRESS
+        # Textures and surfaces by handle.
+        self.views: dict[int, View] = {}
 
     def bind(
         self,
@@ -135,6 +161,24 @@ class Memory:
             allocation.itemsize, allocation.shape = array.itemsize, array.shape or (1,)
         return Pointer(name, allocation.start + first)
 
+    def attach(self, name: str, image: Texture | Surface, pointer: Pointer | None = None) -> Pointer:
+        """Give a texture or surface a handle, which is the address of the pointer that a launch takes for it.
+
+        ``pointer`` is where its array is bound already. Without it the array is bound here; kernels may store to a
+        surface, if its array is writable.
+
+        >>> memory = Memory()
+        >>> memory.attach("image", Texture(np.zeros((4, 4), np.float32)))
+        Pointer(name='image', address=34359738368)
+        """
+        if pointer is None:
+            stored = isinstance(image, Surface) and image.array.flags.writeable
+            pointer = self.bind(name, image.array, access="rw" if stored else "r", by_element=True)
+        allocation = self.holding(pointer)
+        handle = FIRST_HANDLE + len(self.views)
+        self.views[handle] = View(name, image, allocation, pointer.address - allocation.start)
+        return Pointer(name, handle)
+
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
         """Give flat bytes the next free address."""
         allocation = Allocation(name, self.next_address, data, access, initialised=initialised)
@@ -142,14 +186,24 @@ class Memory:
         self.allocations.append(allocation)
         return allocation
 
+    def holding(self, pointer: Pointer) -> Allocation:
+        """The allocation that a pointer of this memory is into, be it empty."""
+        return next(each for each in self.allocations if each.start <= pointer.address <= each.end)
+
 
 class AddressSpace:
-    """The global allocations of one launch: those of a :class:`Memory` and the module's variables."""
+    """The global allocations of one launch: those of a :class:`Memory` and the module's variables.
 
-    def __init__(self, memory: Memory) -> None:
+    With ``note_stores`` what the launch stores to memory behind textures and surfaces is remembered.
+    """
+
+    def __init__(self, memory: Memory, *, note_stores: bool = False) -> None:
         self._memory = Memory()
         self._memory.allocations = list(memory.allocations)
         self._memory.next_address = memory.next_address
+        self.views = memory.views
+        for view in self.views.values():
+            view.allocation.stored = words(np.zeros(view.allocation.size, np.uint8)) if note_stores else None
         self._index()
 
     def _index(self) -> None:
@@ -172,8 +226,8 @@ class AddressSpace:
 
     def describe(self, address: int) -> str:
         """What is at ``address``, for messages: "A + 40 B", "12 B behind the end of A (64 B)" or "no buffer"."""
-        if address < 8 * ALIGNMENT:
-            return "the null pointer"
+        if address < 8 * ALIGNMENT or address in self.views:
+            return str(self.views.get(address, "the null pointer"))
         at = bisect.bisect_right(self.starts, address) - 1
         if at >= 0:
             near = self.allocations[at]

@@ -12,6 +12,7 @@ class Region:
 
     ``start`` and ``end`` are offsets in the region's own space. The bytes of lane ``i`` begin at
     ``Lanes.base(kind)[i]``. ``written`` holds a byte per byte, 1 once it was stored to; None where all have values.
+    ``marks`` is all that stores are marked in.
     """
 
     def __init__(
@@ -31,5 +32,8 @@ class Region:
         self.data = words[1].view(np.uint8)
         self.allocation = allocation
         self.written = written
+        self.marks: tuple[Words, ...] = () if written is None else (written,)
         # A kernel's parameters are constants (PTX ISA, "Kernel Function Parameters").
-        self.writable = kind != "param" if allocation is None else allocation.writable
+        self.writable = kind != "param"
+        if allocation is not None:
+            self.written, self.marks, self.writable = allocation.written, allocation.marks, allocation.writable

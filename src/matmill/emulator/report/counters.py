@@ -36,6 +36,9 @@ class LineCounts:
 
     ``mbarrier_waits`` counts the warps that execute a ``test_wait`` or a ``try_wait``; one that ends at its time limit
     and is tried again counts once. ``mbarrier_arrivals`` are threads.
+
+    ``texture_requests``, ``surface_load_requests`` and ``surface_store_requests`` are warps that execute ``tex`` or
+    ``tld4``, ``suld`` and ``sust``. How many sectors they take depends on layouts that no document gives.
     """
 
     instructions: int = 0
@@ -72,6 +75,9 @@ class LineCounts:
     wgmma_shared_bytes: int = 0
     mbarrier_waits: int = 0
     mbarrier_arrivals: int = 0
+    texture_requests: int = 0
+    surface_load_requests: int = 0
+    surface_store_requests: int = 0
 
     @property
     def bank_conflicts(self) -> int:

@@ -47,6 +47,11 @@ SEVERITIES: dict[str, Severity] = {
     "unwaited": "warning",
     "register-pool": "error",
     "cluster": "error",
+    "texture": "error",
+    "texture-type": "error",
+    "texture-written": "error",
+    # Hardware gives some texel; which one no document says.
+    "texture-coordinate": "warning",
 }
 KINDS = tuple(SEVERITIES)
 # Per kind and instruction pair one hazard is kept, and of all of them this many: a broken kernel finds thousands.
@@ -125,6 +130,7 @@ _WANTED = {
     "assert": ("an assertion that holds", "Look at what the assertion is about."),
     "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
     "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
+    "texture": ("a handle of the kind that the kernel uses", "Look at the order of the arguments and their shapes."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
     "warpgroup": ("four warps that execute it together", "Let them all take one way with equal operands."),
     "matrix-descriptor": ("a descriptor as sm_90 has them", "Align the tile to 8 rows of its swizzle."),

@@ -1,0 +1,32 @@
+"""Host memory of any library as a NumPy array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.arrays.operand import inspect
+from matmill.dtypes import ELEMENTWISE
+from matmill.errors import ArgumentError
+
+
+def host_array(name: str, value: object) -> NDArray[Any]:
+    """An array of any library in host memory as a NumPy array that has the same memory.
+
+    Raises :class:`~matmill.errors.ArgumentError` naming the argument ``name`` for one on a GPU, and what
+    :func:`~matmill.arrays.operand.inspect` raises for what is no array.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    operand = inspect(value, name, dtypes=ELEMENTWISE)
+    if operand.device[0] != "cpu":
+        raise ArgumentError(
+            argument=name,
+            got="an array on a GPU",
+            wanted="one in the host's memory, on which the emulator works",
+            fix="Copy it first, for example with .cpu() or .get().",
+        )
+    owner: NDArray[Any] = operand.owner
+    return owner

@@ -1,0 +1,49 @@
+"""What textures and surfaces are: txq, suq.
+
+PTX ISA, "txq" and "suq".
+"""
+
+from __future__ import annotations
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.views import ViewAccess
+from matmill.emulator.families.addresses import handle_of
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
+from matmill.textures import Surface, Texture
+
+# Levels and samples are those of textures that have several: 0 here.
+_ATTRIBUTES = ("width", "height", "depth", "array_size", "num_mipmap_levels", "num_samples", "normalized_coords")
+
+
+@instructions("txq", "suq")
+def query(i: Instruction) -> Action:
+    """``txq`` and ``suq`` of extents and the like; channels and modes have the numbers of no language that is known."""
+    m = Modifiers(i, "b32", "level")
+    name = m.need(*_ATTRIBUTES)
+    m.done()
+    d, source, *_ = i.operands
+    address = handle_of(i, source)
+
+    def bind(site: Site) -> Call:
+        access: ViewAccess[Texture] | ViewAccess[Surface]
+        access = (
+            ViewAccess(site, i, Texture, "", "query") if i.name == "txq" else ViewAccess(site, i, Surface, "", "query")
+        )
+
+        def call(handles: Row, out: Row) -> None:
+            for _, image, chosen in access.views(handles):
+                out[chosen] = _attribute(image, name)
+
+        return call
+
+    return Action(i, (Value(address.base, "u8"),), (Value(d, "u4"),), bind=bind, tally="memory")
+
+
+def _attribute(image: Texture | Surface, name: str) -> int:
+    width, height, depth = (*image.extents, 0, 0)[:3]
+    known = {"width": width, "height": height, "depth": depth, "array_size": image.layers[0] if image.layered else 0}
+    if name == "normalized_coords":
+        return int(isinstance(image, Texture) and image.normalized)
+    return known.get(name, 0)

@@ -1,0 +1,75 @@
+"""Textures and surfaces in arrays and records: kernels have their handles there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.errors import ArgumentError
+from matmill.launch import Pointer
+from matmill.textures import Surface, Texture
+
+#: What a parameter takes whose type in C++ says that it is a handle.
+HANDLES: dict[str, type[Texture | Surface]] = {
+    **dict.fromkeys(("cudaTextureObject_t", "CUtexObject"), Texture),
+    **dict.fromkeys(("cudaSurfaceObject_t", "CUsurfObject"), Surface),
+}
+
+
+def with_handles(name: str, array: NDArray[Any], handle: Callable[[str, Texture | Surface], Pointer]) -> NDArray[Any]:
+    """A copy of an array of textures and surfaces, or of records with such members, that has handles in their place.
+
+    Raises :class:`~matmill.errors.ArgumentError` for another object.
+    """
+
+    def address(where: str, value: object) -> int:
+        if not isinstance(value, Texture | Surface):
+            raise ArgumentError(
+                argument=where,
+                got=f"a {type(value).__name__} in an array of objects",
+                wanted="a Texture or a Surface",
+                fix="Give the array the element type that the kernel has.",
+            )
+        return handle(where, value).address
+
+    return replaced(name, array, _with_numbers(array.dtype), address)
+
+
+def replaced(
+    name: str, array: NDArray[Any], dtype: np.dtype[Any], function: Callable[[str, object], object]
+) -> NDArray[Any]:
+    """A copy of ``array`` as ``dtype`` with ``function(its name, it)`` instead of each object."""
+    found = np.zeros(array.shape, dtype)
+    for key in array.dtype.names or ():
+        part = array[key]
+        inner = part.dtype.hasobject
+        found[key] = replaced(f"{name}.{key}", part, dtype[key].base, function) if inner else part
+    if array.dtype.names is None:
+        for index in np.ndindex(array.shape):
+            found[index] = function(f"{name}{''.join(f'[{n}]' for n in index)}", array[index])
+    return found
+
+
+def objects(array: NDArray[Any]) -> Iterator[object]:
+    """The objects of an array, those of its members one after another."""
+    if array.dtype.names is None:
+        yield from array.flat
+    for key in array.dtype.names or ():
+        if array.dtype[key].hasobject:
+            yield from objects(array[key])
+
+
+def _with_numbers(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """An element type with a handle in the place of each object, which has 8 bytes too."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_with_numbers(base), shape))
+    if dtype.fields is None:
+        return np.dtype(np.uint64) if dtype.hasobject else dtype
+    members = [(key, _with_numbers(dtype.fields[key][0]), dtype.fields[key][1]) for key in dtype.fields]
+    names, formats, offsets = zip(*members, strict=True)
+    layout = {"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize}
+    return np.dtype(layout, align=dtype.isalignedstruct)  # type: ignore[call-overload,no-any-return] # a plain dict
