@@ -74,6 +74,10 @@ BODIES = {
     "step-limit": 'for (unsigned i = 1; i; i += 2) asm volatile("" : "+r"(i));',
     "trap": "if (t == 5) __trap();",
     "assert": "assert(t != 5);",
+    "call-target": "x[t] = ((float (*)(float))x)(t);",
+    "stack-overflow": (
+        "struct S { static __device__ float f(float v) { return v * f(v + 1); } }; if (t == 5) x[t] = S::f(t);"
+    ),
     "partial-warp": (
         'unsigned d = t; if (t < 40) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(d)); x[t] = d;'
     ),

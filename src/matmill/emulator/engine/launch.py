@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.dependent_launch import GridWaits
 from matmill.emulator.engine.map_changes import MapChanges
+from matmill.emulator.frontend.calls import code_addresses
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.program.translate import Program
@@ -136,7 +137,7 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
 
 
 def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
-    """Addresses for the module's global and constant variables, filled with their initial values."""
+    """Addresses for the module's global and constant variables, filled with their initial values, and its functions."""
     symbols: dict[Variable, int] = {}
     contents: list[tuple[Variable, NDArray[np.uint8]]] = []
     functions = (*module.entries.values(), *module.functions.values())
@@ -147,6 +148,7 @@ def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, in
             access = "rw" if variable.space == "global" else "r"
             symbols[variable] = space.allocate(variable.spelled, data, access).start
             contents.append((variable, data))
+    symbols |= {module.code[name]: address for name, address in code_addresses(module).items()}
     for variable, data in contents:
         for offset, target, addend in variable.relocations:
             address = symbols[target] + addend

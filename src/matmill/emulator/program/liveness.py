@@ -1,4 +1,4 @@
-"""Live ranges: where each register's value is still used.
+"""Live ranges: where each register's value is still used, and which registers a call must keep.
 
 They are bit sets over program positions, two bits per instruction: it reads, then writes.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matmill.emulator.frontend.syntax import Register
-from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
+from matmill.emulator.program.basic_blocks import Block, CallSite, operands_of_end, results_of, uses_of
 from matmill.emulator.program.table import registers
 
 
 def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
     """For each register the set of positions at which it must keep its row, as bits."""
-    live_in, live_out = live_sets(blocks)
+    live_in, live_out = live_sets(blocks, [block.end.successors() for block in blocks])
     ranges: dict[Register, int] = {}
     position = 0
     for block in blocks:
@@ -22,8 +22,50 @@ def live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
     return ranges
 
 
-def live_sets(blocks: Sequence[Block]) -> tuple[list[set[Register]], list[set[Register]]]:
-    """The registers whose values are still used, before each block and after it."""
+def keep_registers(blocks: Sequence[Block], stack: Register) -> None:
+    """Find the registers that each call must keep: its function uses them afterwards, and calls inside it change them.
+
+    So only recursive functions have any. The one that holds where the ``stack`` is comes back as it was.
+    """
+    live_in, _ = live_sets(blocks, [_in_function(block) for block in blocks])
+    inside: dict[int, set[Register]] = {}
+    for block in blocks:
+        site = block.end.detail
+        if isinstance(site, CallSite):
+            for first in block.end.table:
+                if first not in inside:
+                    inside[first] = _written_from(blocks, first)
+            changed = set().union(*(inside[first] for first in block.end.table)) - {stack}
+            site.kept = tuple(sorted(live_in[block.end.next] & changed, key=lambda r: (r.type, r.name)))
+
+
+def _in_function(block: Block) -> list[int]:
+    """The blocks of the same function that may come next."""
+    end = block.end
+    if end.kind in {"call", "return"}:
+        return [end.next] if end.next >= 0 else []
+    return end.successors()
+
+
+def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
+    """The registers that a call of the function at a block may write, those of its own calls included."""
+    found: set[Register] = set()
+    seen = {first}
+    waiting = [first]
+    while waiting:
+        block = blocks[waiting.pop()]
+        found.update(r for action in block.actions for r in results_of(action))
+        found.update(_end_results(block))
+        following = [*_in_function(block), *(block.end.table if block.end.kind == "call" else ())]
+        waiting += [n for n in following if n not in seen]
+        seen.update(following)
+    return found
+
+
+def live_sets(
+    blocks: Sequence[Block], successors: Sequence[Sequence[int]]
+) -> tuple[list[set[Register]], list[set[Register]]]:
+    """The registers whose values are still used before each block and after it, if ``successors`` may come next."""
     live_in: list[set[Register]] = [set() for _ in blocks]
     upward, killed = [], []
     for block in blocks:
@@ -43,7 +85,7 @@ def live_sets(blocks: Sequence[Block]) -> tuple[list[set[Register]], list[set[Re
         for block in reversed(blocks):
             n = block.number
             out: set[Register] = set()
-            for successor in block.end.successors():
+            for successor in successors[n]:
                 out |= live_in[successor]
             new = upward[n] | (out - killed[n])
             if new != live_in[n] or out != live_out[n]:

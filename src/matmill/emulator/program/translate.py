@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.frontend.frames import Stack
 from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.names import element_at
 from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
@@ -15,6 +16,7 @@ from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
+from matmill.emulator.program.liveness import keep_registers
 from matmill.emulator.program.ordering import access_ordering, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
@@ -33,7 +35,8 @@ class Program:
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
-    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's.
+    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``stack`` is that of
+    calls that are not inlined.
     """
 
     entry: Function
@@ -58,6 +61,7 @@ class Program:
     misuses: list[Finding]
     has_async_units: bool
     shapes: dict[str, tuple[int, tuple[int, ...]]]
+    stack: Stack
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -130,6 +134,8 @@ def translate(module: Module, name: str) -> Program:
 def _translate(module: Module, entry: Function) -> Program:
     flat = flatten(module, entry)
     blocks = blocks_of(flat)
+    if any(block.end.kind == "call" for block in blocks):
+        keep_registers(blocks, flat.stack.register)
     batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
     instructions = _instructions(blocks)
     shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
@@ -169,6 +175,7 @@ def _translate(module: Module, entry: Function) -> Program:
         misuses=find_misuses(blocks),
         has_async_units=any(_is_asynchronous(i) for i in instructions),
         shapes=module.shapes,
+        stack=flat.stack,
     )
 
 

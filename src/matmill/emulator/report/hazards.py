@@ -30,6 +30,8 @@ SEVERITIES: dict[str, Severity] = {
     "order": "warning",
     "trap": "error",
     "assert": "error",
+    "call-target": "error",
+    "stack-overflow": "error",
     "partial-warp": "error",
     "shuffle": "error",
     # Whether the value is used is not followed; a kernel that never uses it is right.
@@ -123,6 +125,8 @@ _WANTED = {
     "step-limit": ("a kernel that ends", "Check the loop conditions, or give the kernel a smaller problem."),
     "trap": ("no trap", "Read the assertion that the kernel made."),
     "assert": ("an assertion that holds", "Look at what the assertion is about."),
+    "call-target": ("a function of these arguments", "Look at where the pointer, or the object's class, comes from."),
+    "stack-overflow": ("calls that end", "Check what ends the recursion, or write it as a loop."),
     "tensor-map": ("128 bytes that describe a tensor", "Encode the map anew, or look at what has changed it."),
     "bulk-copy": ("a copy that TMA takes", "Change the copy, or the shape and alignment of what it copies."),
     "partial-warp": ("whole warps", "Move it out of the branch, or let all lanes of a warp take the same way."),
