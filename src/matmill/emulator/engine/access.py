@@ -413,6 +413,8 @@ class Access:
         if same and self._repeated is not None and self._repeated.again():
             return
         self._watched, self._repeated = addresses.epoch, None
+        if self.ordering is None and self._is_reserved():
+            return
         for piece in self.pieces:
             kind = piece.region.kind
             if detector is None or kind not in {"global", "shared"}:
@@ -450,6 +452,11 @@ class Access:
                 width=self.width,
                 where=self.where,
             )
+
+    def _is_reserved(self) -> bool:
+        """Whether it is of shared memory that the system has for itself: what CUDA's headers do there is theirs."""
+        reserved, piece = self.machine.program.reserved_shared, self.pieces[0]
+        return piece.region.kind == "shared" and piece.start + self.addresses.span + self.width <= reserved
 
     @property
     def _repeatable(self) -> bool:

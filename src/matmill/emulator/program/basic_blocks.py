@@ -24,7 +24,7 @@ from matmill.emulator.program.expand import expanded
 from matmill.emulator.program.special_registers import CLOCKS, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
 
-_SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
+_SPECIAL_KINDS = {"p", "u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
 
 @dataclass

@@ -20,6 +20,7 @@ from matmill.emulator.program.liveness import keep_registers
 from matmill.emulator.program.ordering import access_ordering, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.special_registers import reserved_bytes
 from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
 from matmill.errors import ArgumentError
@@ -33,6 +34,7 @@ class Program:
 
     ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
+    Before the shared variables are ``reserved_shared`` bytes of the system, none where no code asks for them.
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
     registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``stack`` is that of
@@ -46,6 +48,7 @@ class Program:
     layout: Layout
     offsets: dict[Variable, int]
     arrays: dict[Instruction, Variable]
+    reserved_shared: int
     static_shared: int
     dynamic_start: int
     local_bytes: int
@@ -65,7 +68,7 @@ class Program:
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
-        return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.static_shared
+        return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.reserved_shared + self.static_shared
 
     def bounds(self, variable: Variable, dynamic: int) -> tuple[int, int]:
         """Where a shared or local variable begins and ends in its state space."""
@@ -138,9 +141,11 @@ def _translate(module: Module, entry: Function) -> Program:
         keep_registers(blocks, flat.stack.register)
     batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
     instructions = _instructions(blocks)
-    shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
+    layout = lay_out(blocks, batches)
+    shared = list(dict.fromkeys(v for v in (*module.variables, *flat.variables) if v.space == "shared"))
     offsets: dict[Variable, int] = {}
-    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE)
+    reserved = reserved_bytes(layout.specials)
+    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE + reserved)
     # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
     align = max([16, *(v.align for v in shared if v.extern)])
     dynamic = -(-static // align) * align
@@ -153,11 +158,12 @@ def _translate(module: Module, entry: Function) -> Program:
         target=module.target,
         blocks=blocks,
         batches=batches,
-        layout=lay_out(blocks, batches),
+        layout=layout,
         offsets=offsets,
         # Behind the only array there is nothing: an access beyond it is outside its state space.
         arrays=arrays_of_accesses(blocks) if len(offsets) > 1 or local % 16 else {},
-        static_shared=static - SHARED_BASE,
+        reserved_shared=reserved,
+        static_shared=static - SHARED_BASE - reserved,
         dynamic_start=dynamic,
         local_bytes=-(-local // 16) * 16,
         parameters=parameters,
