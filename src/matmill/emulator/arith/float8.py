@@ -6,6 +6,8 @@ float16.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from matmill.emulator.arith.row import Row
@@ -35,3 +37,26 @@ def e5m2_to_f32(row: Row) -> Row:
     """E5M2 bit patterns (uint8) to float32."""
     values: Row = _E5M2[row]
     return values
+
+
+# Formats by their PTX names: bit patterns to float32.
+FORMATS: dict[str, Callable[[Row], Row]] = {"e4m3": e4m3_to_f32, "e5m2": e5m2_to_f32}
+
+
+def narrowed(row: Row, name: str, *, relu: bool = False) -> Row:
+    """Floats rounded to nearest even in the format ``name``, as bit patterns (uint8).
+
+    What is too large, infinity among it, becomes the largest number (.satfinite). NaN is 0x7f. With ``relu`` negative
+    numbers are +0.
+    """
+    largest = 0x7E if name == "e4m3" else 0x7B
+    numbers = FORMATS[name](_BITS[: largest + 1])
+    halfway = (numbers[:-1] + numbers[1:]) / 2
+    size = np.abs(row)
+    # The number of those halfway values that are below it; one that it meets goes to an even pattern.
+    found = np.searchsorted(halfway, size)
+    met = (found < largest) & (size == halfway[np.minimum(found, largest - 1)])
+    patterns = (found + (met & (found & 1 == 1))).astype(np.uint8)
+    negative = np.signbit(row)
+    patterns = np.where(negative & relu, 0, patterns | negative.astype(np.uint8) << 7)
+    return np.asarray(np.where(np.isnan(row), 0x7F, patterns), np.uint8)

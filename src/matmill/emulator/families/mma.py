@@ -1,4 +1,4 @@
-"""Matrix multiply-accumulate of a warp: mma.sync on f16, bf16, tf32, f64 and 8-bit integers.
+"""Matrix multiply-accumulate of a warp: mma.sync on floats of 8 to 64 bits and 8-bit integers.
 
 PTX ISA, "Warp-level matrix instructions: mma" and its sections on matrix fragments. All dense fragments follow one
 rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four bytes, or one),
@@ -11,9 +11,9 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
-Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Of tf32
-operands the lower 13 bits are ignored. float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers
-are exact and wrap, or are clamped with .satfinite.
+Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Those of
+8-bit floats are what Hopper's ``wgmma`` makes of them. Of tf32 operands the lower 13 bits are ignored. float64 is a
+chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap, or are clamped with .satfinite.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from math import prod
 import numpy as np
 
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
+from matmill.emulator.arith.float8 import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
@@ -66,6 +67,8 @@ _INPUTS = {
     "f64": _Input("f8", 1, "f8", lambda values: values),
     "s8": _Input("u4", 4, "i1", lambda values: values.astype(np.float64)),
     "u8": _Input("u4", 4, "u1", lambda values: values.astype(np.float64)),
+    "e4m3": _Input("u4", 4, "u1", e4m3_to_f32),
+    "e5m2": _Input("u4", 4, "u1", e5m2_to_f32),
 }
 _SUMS = {
     "f16": _Sum("u4", 2, "f2"), "f32": _Sum("f4", 1, "f4"), "f64": _Sum("f8", 1, "f8"), "s32": _Sum("i4", 1, "i4"),
@@ -73,13 +76,14 @@ _SUMS = {
 # What each shape takes: types of A and B, and of C and D.
 _FLOATS = {("f16", "f16"), ("f16", "f32"), ("bf16", "f32"), ("tf32", "f32"), ("f64", "f64")}
 _BYTES = {("s8", "s32"), ("u8", "s32")}
+_FLOATS8 = {(a, d) for a in ("e4m3", "e5m2") for d in ("f16", "f32")}
 _SHAPES = {
     (8, 8, 4): {("f64", "f64")},
     (16, 8, 4): {("tf32", "f32"), ("f64", "f64")},
     (16, 8, 8): _FLOATS,
-    (16, 8, 16): (_FLOATS - {("tf32", "f32")}) | _BYTES,
+    (16, 8, 16): (_FLOATS - {("tf32", "f32")}) | _BYTES | _FLOATS8,
     (8, 8, 16): _BYTES,
-    (16, 8, 32): _BYTES,
+    (16, 8, 32): _BYTES | _FLOATS8,
 }
 _TALLY = {"f64": "dmma", "s32": "imma"}
 
@@ -163,7 +167,7 @@ def _size(text: str) -> tuple[int, int, int]:
 
 
 def _go_together(a: str, b: str) -> bool:
-    return a == b or {a, b} == {"s8", "u8"}
+    return a == b or {a, b} in ({"s8", "u8"}, {"e4m3", "e5m2"})
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
@@ -250,12 +254,15 @@ class MultiplyAdd:
             for index in range(len(parts[2]))
         ]
 
-    def fragments(self, made: Callable[[Fragment], Prepared]) -> tuple[Prepared, Prepared]:
-        """A and B, each decoded once for all instructions that read it from the same registers."""
+    def fragments(self, made: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
+        """A and B, each decoded once for all instructions that read it from the same registers.
+
+        ``made`` gets a fragment and its type.
+        """
 
         def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
             def make(slot: int) -> Prepared:
-                return made(Fragment(self.site, f"mma {name} {slot}", _INPUTS[kind], operands, rows))
+                return made(Fragment(self.site, f"mma {name} {slot}", _INPUTS[kind], operands, rows), kind)
 
             return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
 
@@ -279,13 +286,18 @@ class MultiplyAdd:
 
 
 class TensorCores(MultiplyAdd):
-    """f16, bf16 and tf32."""
+    """f16, bf16, tf32 and 8-bit floats."""
 
     def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
-        self.core = core = TensorCore(rule_of(machine.program.target, form.a_type, form.d_type), machine.buffers)
-        self.a, self.b = self.fragments(lambda f: TensorFragment(f, core, repeated=f.bits.shape[1] > _N))
+        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        cores = {
+            kind: TensorCore(rule_of(machine.program.target, kind, form.d_type), machine.buffers)
+            for kind in (form.a_type, form.b_type)
+        }
+        self.core = cores[form.a_type]
+        self.a, self.b = self.fragments(lambda f, kind: TensorFragment(f, cores[kind], repeated=f.bits.shape[1] > _N))
 
     def add(self) -> None:
         """As the target's tensor cores add."""
@@ -297,7 +309,7 @@ class Integers(MultiplyAdd):
 
     def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
-        self.a, self.b = self.fragments(lambda f: f)
+        self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
         """Exact sums, which wrap or are clamped."""
@@ -312,7 +324,7 @@ class Doubles(MultiplyAdd):
 
     def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
-        self.a, self.b = self.fragments(lambda f: f)
+        self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
         """One FMA after another."""

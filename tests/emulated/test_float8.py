@@ -1,0 +1,236 @@
+"""Floats of 8 bits: conversions by PTX and by cuda_fp8.h, and mma.sync, beside ml_dtypes and exact arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import matmill
+from matmill.emulator import Memory, run
+from matmill.emulator.arith.tensor_core import rule_of
+from matmill.errors import EmulationError
+from matmill.jit.compile import compile_ptx
+from matmill.jit.source import Source
+from matmill.launch import Launch
+from support.tensor_core_rule import sum_of_products
+
+Array = NDArray[Any]
+E4M3, E5M2, BF16 = (np.dtype(t) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16))
+KINDS = {"e4m3": E4M3, "e5m2": E5M2}
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+PAIRS = "".join(
+    f'asm("cvt.rn.satfinite{relu}.{kind}x2.f32 %0, %1, %2;" : "=h"(b) : "f"(x[i + 1]), "f"(x[i]));out[{n} * n + i] = b;'
+    for n, (kind, relu) in enumerate((kind, relu) for kind in KINDS for relu in ("", ".relu"))
+)
+HALVES = "".join(
+    f'asm("cvt.rn.satfinite{relu}.{kind}x2.{half}x2 %0, %1;" : "=h"(b) : "r"({half}[i])); out[{n} * n + i] = b;'
+    for n, (half, kind, relu) in enumerate(
+        (half, kind, relu) for half in ("f16", "bf16") for kind in KINDS for relu in ("", ".relu")
+    )
+)
+BACK = "".join(
+    f'asm("cvt.rn{relu}.{half}x2.{kind}x2 %0, %1;" : "=r"(w) : "h"((unsigned short)(i | (255 - i) << 8)));'
+    f"out[{n} * 256 + i] = w;"
+    for n, (half, kind, relu) in enumerate(
+        (half, kind, relu) for half in ("f16", "bf16") for kind in KINDS for relu in ("", ".relu")
+    )
+)
+SOURCE = f"""
+extern "C" __global__ void pairs(const float* x, unsigned short* out, int n) {{
+  unsigned short b; for (int i = threadIdx.x; i < n; i += 256) {{ {PAIRS} }} }}
+extern "C" __global__ void halves(const unsigned* f16, const unsigned* bf16, unsigned short* out, int n) {{
+  unsigned short b; for (int i = threadIdx.x; i < n; i += 256) {{ {HALVES} }} }}
+extern "C" __global__ void back(unsigned* out) {{ unsigned w; const int i = threadIdx.x; {BACK} }}
+"""
+
+
+@pytest.fixture(scope="module")
+def ptx() -> str:
+    # In PTX alone also conversions from and to bfloat16, which GPUs after Hopper have.
+    return compile_ptx(Source("float8", "float8", SOURCE), "sm_90a")
+
+
+def launched(ptx: str, entry: str, *args: Array | np.generic) -> None:
+    memory = Memory()
+    given = tuple(memory.bind(f"x{n}", a, access="rw") if isinstance(a, np.ndarray) else a for n, a in enumerate(args))
+    assert run(ptx, Launch("float8", entry, (1, 1, 1), (256, 1, 1), given), memory).ok
+
+
+def narrow(x: Array, kind: str, relu: str) -> Array:
+    """What PTX makes of floats: bit patterns."""
+    with np.errstate(invalid="ignore"):
+        clipped = np.clip(x.astype(np.float64), 0.0 if relu else -np.inf, LARGEST[kind])
+    clipped = np.where((clipped == 0) & bool(relu), 0.0, np.maximum(clipped, -LARGEST[kind]))
+    return np.where(np.isnan(x), 0x7F, clipped.astype(KINDS[kind]).view(np.uint8)).astype(np.uint8)
+
+
+def values(rng: np.random.Generator) -> Array:
+    """float32 values: numbers of both formats, halfway between two, next to that, beyond, and special."""
+    numbers = np.concatenate([np.arange(256, dtype=np.uint8).view(k).astype(np.float32) for k in KINDS.values()])
+    numbers = np.sort(numbers[np.isfinite(numbers)])
+    halfway = (numbers[:-1] + numbers[1:]) / 2
+    near = [np.nextafter(halfway, np.float32(s * np.inf)) for s in (-1, 1)]
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 1e38, 464, 479.99, 61440, -61441], np.float32)
+    drawn = (rng.uniform(-1, 1, 999) * 2.0 ** rng.integers(-20, 18, 999)).astype(np.float32)
+    return np.concatenate([numbers, halfway, *near, odd, drawn]).astype(np.float32)
+
+
+def test_pairs_of_float32(ptx: str) -> None:
+    x = values(np.random.default_rng(0))
+    out = np.zeros((4, len(x) - 1), np.uint16)
+    launched(ptx, "pairs", x, out, np.int32(len(x) - 1))
+    for bits, (kind, relu) in zip(out, ((k, r) for k in KINDS for r in ("", ".relu")), strict=True):
+        expected = narrow(x, kind, relu)
+        assert (bits & 0xFF == expected[:-1]).all(), kind
+        assert (bits >> 8 == expected[1:]).all(), kind
+
+
+def test_halves(ptx: str) -> None:
+    every = np.arange(65536, dtype=np.uint16)
+    words = np.stack([every, every[::-1]], axis=1).copy().view(np.uint32)[:, 0][::7].copy()
+    out = np.zeros((8, len(words)), np.uint16)
+    launched(ptx, "halves", words, words, out, np.int32(len(words)))
+    forms = [(np.dtype(h), k, r) for h in (np.float16, BF16) for k in KINDS for r in ("", ".relu")]
+    for bits, (half, kind, relu) in zip(out, forms, strict=True):
+        with np.errstate(invalid="ignore"):
+            x = words.view(half).astype(np.float32)
+        assert (bits.view(np.uint8) == narrow(x, kind, relu)).all(), (half, kind, relu)
+
+
+def test_back_to_halves(ptx: str) -> None:
+    out = np.zeros((8, 256), np.uint32)
+    launched(ptx, "back", out)
+    patterns = np.stack([np.arange(256), 255 - np.arange(256)], axis=1).astype(np.uint8)
+    forms = [(np.dtype(h), k, r) for h in (np.float16, BF16) for k in KINDS for r in ("", ".relu")]
+    for bits, (half, kind, relu) in zip(out, forms, strict=True):
+        expected = patterns.view(KINDS[kind]).astype(np.float32)
+        if relu:
+            expected = np.where(expected <= 0, np.float32(0), expected)
+        found = bits.view(half).reshape(256, 2)
+        same = found.view(np.uint16) == expected.astype(half).view(np.uint16)
+        assert (same | np.isnan(expected)).all(), (half, kind, relu)
+        assert (found.view(np.uint16)[np.isnan(expected)] == 0x7FFF).all()
+
+
+HEADER = """#include <cuda_fp8.h>
+__global__ void classes(const float* x, const double* d, float* out, unsigned char* bytes) {
+  const int t = threadIdx.x, n = blockDim.x;
+  const __nv_fp8_e4m3 a(x[t]);
+  const __nv_fp8_e5m2 b(d[t]);
+  out[t] = float(a); out[n + t] = float(b) * 2; out[2 * n + t] = __half2float(__half(a));
+  const __nv_fp8x4_e4m3 v(make_float4(x[t], -x[t], x[t] * 2, 3));
+  const float4 w = float4(v);
+  out[3 * n + t] = w.x + w.y * 4 + w.z + w.w;
+  const __nv_fp8x2_e5m2 p(__floats2half2_rn(x[t], x[t] + 1));
+  const __half2 h = __half2(p);
+  out[4 * n + t] = __low2float(h) - __high2float(h);
+  bytes[t] = __nv_cvt_float_to_fp8(x[t], __NV_NOSAT, __NV_E4M3);
+  bytes[n + t] = __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw(__float2bfloat16(x[t])), __NV_SATFINITE, __NV_E5M2);
+  bytes[2 * n + t] = __nv_cvt_halfraw_to_fp8(__half_raw(__float2half(x[t])), __NV_SATFINITE, __NV_E4M3);
+  out[5 * n + t] = int(__nv_fp8_e4m3(t - 16)) + bool(a) + (short)b;
+}
+"""
+
+
+def test_classes_of_cuda_fp8() -> None:
+    pytest.importorskip("nvidia.cu13", reason="the headers of CUDA are not installed")
+    n = 64
+    x = np.random.default_rng(3).uniform(-300, 300, n).astype(np.float32)
+    out, bytes_ = np.zeros((6, n), np.float32), np.zeros((3, n), np.uint8)
+    matmill.emulate(HEADER, "classes", 1, n, x, x.astype(np.float64), out, bytes_).raise_if()
+    a, b = (x.astype(k).astype(np.float32) for k in KINDS.values())
+    doubled = np.clip(2 * x, -448, 448).astype(E4M3).astype(np.float32)
+    low, high = (
+        v.astype(np.float16).astype(E5M2).astype(np.float32) for v in (x, x.astype(np.float16) + np.float32(1))
+    )
+    assert (out[:4] == [a, 2 * b, a, a - 4 * a + doubled + 3]).all()
+    high = (x + np.float32(1)).astype(np.float16).astype(E5M2).astype(np.float32)
+    assert (out[4] == low - high).all()
+    wholes = (np.arange(n) - 16).astype(np.float32).astype(E4M3).astype(np.int32)
+    assert (out[5] == wholes + (a != 0) + b.astype(np.int32)).all()
+    assert (bytes_[0] == x.astype(E4M3).view(np.uint8)).all()
+    assert (bytes_[1] == narrow(x.astype(BF16).astype(np.float32), "e5m2", "")).all()
+    assert (bytes_[2] == narrow(x.astype(np.float16).astype(np.float32), "e4m3", "")).all()
+
+
+def mma(k: int, a: str, b: str, d: str) -> str:
+    """PTX that multiplies fragments stored lane by lane: A, B, C and D in one array of words."""
+    counts = (16 * k // 128, 8 * k // 128, 4 if d == "f32" else 2)
+    names = [f"{part}{n}" for part, count in zip("abc", counts, strict=True) for n in range(count)]
+    loads = "".join(f"ld.global.b32 {name}, [at + {128 * n}];" for n, name in enumerate(names))
+    lists = [
+        "{" + ", ".join(f"{part}{n}" for n in range(count)) + "}" for part, count in zip("abc", counts, strict=True)
+    ]
+    stores = "".join(f"st.global.b32 [at + {128 * (sum(counts) + n)}], c{n};" for n in range(counts[2]))
+    kind = "f32" if d == "f32" else "b32"
+    return f"""{{ .reg .b32 {", ".join(n for n in names if n[0] != "c")}; .reg .{kind} c0, c1, c2, c3; {loads}
+    mma.sync.aligned.m16n8k{k}.row.col.{d}.{a}.{b}.{d} {lists[2]}, {lists[0]}, {lists[1]}, {lists[2]}; {stores} }}"""
+
+
+def product(k: int, a: str, b: str, d: str, fragments: list[Array]) -> Array:
+    """What the emulator makes of fragments [32, elements] of A, B and C: D alike."""
+    stored = [np.ascontiguousarray(f).view(np.uint32).T for f in fragments]
+    words = np.concatenate([*stored, stored[2]]).astype(np.uint32)
+    text = f""".version 8.7 .target sm_90a .address_size 64 .entry k(.param .u64 x) {{
+    .reg .b64 at, more; .reg .u32 t; ld.param.u64 at, [x]; mov.u32 t, %tid.x; mul.wide.u32 more, t, 4;
+    add.u64 at, at, more; {mma(k, a, b, d)} ret; }}"""
+    memory, held = Memory(), np.ascontiguousarray(words)
+    launch = Launch("float8", "k", (1, 1, 1), (32, 1, 1), (memory.bind("x", held, access="rw"),))
+    assert run(text, launch, memory).counters.hmma == 1
+    count = stored[2].shape[0]
+    return np.ascontiguousarray(held[-count:].T).view(np.float32 if d == "f32" else np.float16)
+
+
+FORMS = [
+    (32, "e4m3", "e4m3", "f32"), (32, "e5m2", "e4m3", "f32"), (16, "e4m3", "e5m2", "f32"), (32, "e5m2", "e5m2", "f16"),
+    (16, "e4m3", "e4m3", "f16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("k", "a", "b", "d"), FORMS)
+def test_mma(k: int, a: str, b: str, d: str) -> None:
+    rng = np.random.default_rng(k)
+    sums = np.dtype(np.float32 if d == "f32" else np.float16)
+    whole = [
+        rng.uniform(-2, 2, shape).astype(t) for shape, t in (((16, k), KINDS[a]), ((k, 8), KINDS[b]), ((16, 8), sums))
+    ]
+    lane = np.arange(32)
+    g, t = lane // 4, lane % 4
+    rows = [(r % 2 * 8 + g, r // 2 * 16 + 4 * t) for r in range(16 * k // 128)]
+    left = np.stack([whole[0][row, column + e] for row, column in rows for e in range(4)], axis=1)
+    right = np.stack([whole[1][r * 16 + 4 * t + e, g] for r in range(8 * k // 128) for e in range(4)], axis=1)
+    spots = [(8 * r + g, 2 * t + e) for r in range(2) for e in range(2)]
+    start = np.stack([whole[2][row, column] for row, column in spots], axis=1)
+    found = product(k, a, b, d, [left, right, start])
+    rules = [rule_of("sm_90a", kind, d) for kind in (a, b)]
+    near = whole[0].astype(np.float64) @ whole[1].astype(np.float64) + whole[2]
+    for n, (row, column) in enumerate(spots):
+        np.testing.assert_allclose(found[:, n], near[row, column], rtol=2e-3, atol=2e-3)
+        if a != b:
+            continue
+        expected = [
+            sum_of_products(
+                [float(v) for v in whole[0][i]], [float(v) for v in whole[1][:, j]], float(whole[2][i, j]), rules[0]
+            )
+            for i, j in zip(row.tolist(), column.tolist(), strict=True)
+        ]
+        assert (found[:, n] == np.array(expected, sums)).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cvt.rn.e4m3x2.f32 h, f, f;", "cvt.rz.satfinite.e4m3x2.f32 h, f, f;", "cvt.rn.satfinite.f16x2.e4m3x2 r, h;",
+        "cvt.rn.satfinite.e4m3x2.f64 h, f, f;", "cvt.rn.f32.e4m3x2 f, h;", "cvt.rn.satfinite.e4m3x2.e5m2x2 h, h;",
+        "mma.sync.aligned.m16n8k8.row.col.f32.e4m3.e4m3.f32 {f, f, f, f}, {r, r}, {r}, {f, f, f, f};",
+    ],
+)  # fmt: skip
+def test_forms_that_ptx_does_not_have(line: str) -> None:
+    text = f""".version 8.7 .target sm_90a .address_size 64 .entry k() {{ .reg .b16 h; .reg .b32 r; .reg .f32 f;
+    {line} ret; }}"""
+    with pytest.raises(EmulationError):
+        run(text, Launch("float8", "k", (1, 1, 1), (32, 1, 1), ()), Memory())
