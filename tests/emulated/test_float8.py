@@ -16,6 +16,7 @@ from matmill.errors import EmulationError
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.launch import Launch
+from support.mma_fragments import product
 from support.tensor_core_rule import sum_of_products
 
 Array = NDArray[Any]
@@ -157,34 +158,6 @@ def test_classes_of_cuda_fp8() -> None:
     assert (bytes_[2] == narrow(x.astype(np.float16).astype(np.float32), "e4m3", "")).all()
 
 
-def mma(k: int, a: str, b: str, d: str) -> str:
-    """PTX that multiplies fragments stored lane by lane: A, B, C and D in one array of words."""
-    counts = (16 * k // 128, 8 * k // 128, 4 if d == "f32" else 2)
-    names = [f"{part}{n}" for part, count in zip("abc", counts, strict=True) for n in range(count)]
-    loads = "".join(f"ld.global.b32 {name}, [at + {128 * n}];" for n, name in enumerate(names))
-    lists = [
-        "{" + ", ".join(f"{part}{n}" for n in range(count)) + "}" for part, count in zip("abc", counts, strict=True)
-    ]
-    stores = "".join(f"st.global.b32 [at + {128 * (sum(counts) + n)}], c{n};" for n in range(counts[2]))
-    kind = "f32" if d == "f32" else "b32"
-    return f"""{{ .reg .b32 {", ".join(n for n in names if n[0] != "c")}; .reg .{kind} c0, c1, c2, c3; {loads}
-    mma.sync.aligned.m16n8k{k}.row.col.{d}.{a}.{b}.{d} {lists[2]}, {lists[0]}, {lists[1]}, {lists[2]}; {stores} }}"""
-
-
-def product(k: int, a: str, b: str, d: str, fragments: list[Array]) -> Array:
-    """What the emulator makes of fragments [32, elements] of A, B and C: D alike."""
-    stored = [np.ascontiguousarray(f).view(np.uint32).T for f in fragments]
-    words = np.concatenate([*stored, stored[2]]).astype(np.uint32)
-    text = f""".version 8.7 .target sm_90a .address_size 64 .entry k(.param .u64 x) {{
-    .reg .b64 at, more; .reg .u32 t; ld.param.u64 at, [x]; mov.u32 t, %tid.x; mul.wide.u32 more, t, 4;
-    add.u64 at, at, more; {mma(k, a, b, d)} ret; }}"""
-    memory, held = Memory(), np.ascontiguousarray(words)
-    launch = Launch("float8", "k", (1, 1, 1), (32, 1, 1), (memory.bind("x", held, access="rw"),))
-    assert run(text, launch, memory).counters.hmma == 1
-    count = stored[2].shape[0]
-    return np.ascontiguousarray(held[-count:].T).view(np.float32 if d == "f32" else np.float16)
-
-
 FORMS = [
     (32, "e4m3", "e4m3", "f32"), (32, "e5m2", "e4m3", "f32"), (16, "e4m3", "e5m2", "f32"), (32, "e5m2", "e5m2", "f16"),
     (16, "e4m3", "e4m3", "f16"),
@@ -195,30 +168,15 @@ FORMS = [
 def test_mma(k: int, a: str, b: str, d: str) -> None:
     rng = np.random.default_rng(k)
     sums = np.dtype(np.float32 if d == "f32" else np.float16)
-    whole = [
-        rng.uniform(-2, 2, shape).astype(t) for shape, t in (((16, k), KINDS[a]), ((k, 8), KINDS[b]), ((16, 8), sums))
-    ]
-    lane = np.arange(32)
-    g, t = lane // 4, lane % 4
-    rows = [(r % 2 * 8 + g, r // 2 * 16 + 4 * t) for r in range(16 * k // 128)]
-    left = np.stack([whole[0][row, column + e] for row, column in rows for e in range(4)], axis=1)
-    right = np.stack([whole[1][r * 16 + 4 * t + e, g] for r in range(8 * k // 128) for e in range(4)], axis=1)
-    spots = [(8 * r + g, 2 * t + e) for r in range(2) for e in range(2)]
-    start = np.stack([whole[2][row, column] for row, column in spots], axis=1)
-    found = product(k, a, b, d, [left, right, start])
-    rules = [rule_of("sm_90a", kind, d) for kind in (a, b)]
-    near = whole[0].astype(np.float64) @ whole[1].astype(np.float64) + whole[2]
-    for n, (row, column) in enumerate(spots):
-        np.testing.assert_allclose(found[:, n], near[row, column], rtol=2e-3, atol=2e-3)
-        if a != b:
-            continue
-        expected = [
-            sum_of_products(
-                [float(v) for v in whole[0][i]], [float(v) for v in whole[1][:, j]], float(whole[2][i, j]), rules[0]
-            )
-            for i, j in zip(row.tolist(), column.tolist(), strict=True)
-        ]
-        assert (found[:, n] == np.array(expected, sums)).all()
+    shapes = ((16, k), KINDS[a]), ((k, 8), KINDS[b]), ((16, 8), sums)
+    x, y, c = (rng.uniform(-2, 2, shape).astype(dtype) for shape, dtype in shapes)
+    found = product((a, b, d), x.view(np.uint8), y.view(np.uint8), c)
+    np.testing.assert_allclose(found, x.astype(np.float64) @ y.astype(np.float64) + c, rtol=2e-3, atol=2e-3)
+    if a == b:
+        rule, rows, columns = rule_of("sm_90a", a, d), x.astype(np.float64).tolist(), y.T.astype(np.float64).tolist()
+        exact = [[sum_of_products(row, column, float(c[i, j]), rule) for j, column in enumerate(columns)]
+                 for i, row in enumerate(rows)]  # fmt: skip
+        assert (found == np.array(exact, sums)).all()
 
 
 @pytest.mark.parametrize(
