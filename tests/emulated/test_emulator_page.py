@@ -61,6 +61,8 @@ BODIES = {
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
     "uninitialised-global": "x[t] += 1;",
+    "use-after-free": "volatile float* p = (float*)malloc(16); p[1] = t; free((void*)p); x[t] = p[1];",
+    "invalid-free": "free(x + t + 1);",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
     "same-value": "x[0] = 1;",
     "divergent-barrier": 'if (t % 2) __syncthreads(); else asm volatile("bar.sync 0;" ::: "memory");',

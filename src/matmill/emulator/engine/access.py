@@ -200,6 +200,8 @@ class Access:
             self.epoch = addresses.epoch
         if self.machine.mbarriers.live:
             self._check_mbarriers()
+        if self.machine.heap.used:
+            self._check_heap()
         if self.kind != "read" and self.machine.swizzles.used:
             self._forget_swizzles()
         for total, now in zip(self.traffic, self.counts, strict=True):
@@ -311,6 +313,21 @@ class Access:
             if piece.region.kind == "shared":
                 index = piece.index if piece.mask is None else piece.index[piece.mask]
                 self.machine.swizzles.overwrite(piece.start + (index << self.shift))
+
+    def _check_heap(self) -> None:
+        """Report the first lane that accesses memory after free; raise for what malloc did not return."""
+        machine, heap = self.machine, self.machine.heap
+        for piece in self.pieces:
+            first = (piece.start >> self.shift) + piece.index
+            lane = heap.first_wrong(piece.region.allocation, self.element, first, self.width, piece.mask)
+            if lane is None:
+                continue
+            address = int(self.addresses.absolute(self.offset).reshape(-1)[lane])
+            if not heap.was_freed(address, self.width):
+                raise self.fault("out-of-bounds", lane, address)
+            did = f"{self.addresses.lanes.thread_name(lane)} {self._did(address)}"
+            message = f"{machine.launch.kernel}: {did}, in {self.instruction.text!r}"
+            machine.hazards.add("use-after-free", self.where, message, self.instruction)
 
     def _check_mbarriers(self) -> None:
         """Report an ordinary access to the 64 bits of a live mbarrier."""

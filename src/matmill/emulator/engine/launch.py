@@ -13,6 +13,7 @@ from matmill.emulator.engine.map_changes import MapChanges
 from matmill.emulator.frontend.calls import code_addresses
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
+from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
@@ -46,14 +47,16 @@ class Printed:
 class LaunchContext:
     """One launch made ready to run: what its batches of thread blocks share.
 
-    ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the kernel's parameters
-    (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies`` as for ``run``.
+    ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
+    kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``
+    as for ``run``.
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """
 
     program: Program
     launch: Launch
     space: AddressSpace
+    heap: Heap
     symbols: dict[Variable, int]
     parameters: NDArray[np.uint8]
     detector: RaceDetector | None

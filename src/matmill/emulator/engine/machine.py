@@ -67,6 +67,7 @@ class Machine:
         self.program = program
         self.launch = launch
         self.space = context.space
+        self.heap = context.heap
         self.symbols = context.symbols
         self.parameters = context.parameters
         self.detector = context.detector

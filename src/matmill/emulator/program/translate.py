@@ -172,7 +172,7 @@ def _translate(module: Module, entry: Function) -> Program:
         instruction_counts=[_count(b) for b in blocks],
         instructions=instructions,
         numbers={i: n for n, i in enumerate(instructions)},
-        has_atomics=any(i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None for i in instructions),
+        has_atomics=any(_may_depend_on_order(i) for i in instructions),
         has_partial_barriers=any(
             isinstance(b.end.detail, Barrier) and (b.end.detail.threads is not None or b.end.detail.mode == "arrive")
             for b in blocks
@@ -183,6 +183,11 @@ def _translate(module: Module, entry: Function) -> Program:
         shapes=module.shapes,
         stack=flat.stack,
     )
+
+
+def _may_depend_on_order(i: Instruction) -> bool:
+    """Whether what an instruction does may depend on the order of blocks: strong accesses, and malloc."""
+    return i.name == "malloc" or (i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None)
 
 
 def _is_asynchronous(i: Instruction) -> bool:

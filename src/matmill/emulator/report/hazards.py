@@ -18,6 +18,8 @@ SEVERITIES: dict[str, Severity] = {
     "read-only": "error",
     "uninitialised-shared": "error",
     "uninitialised-global": "error",
+    "use-after-free": "error",
+    "invalid-free": "error",
     "race": "error",
     "same-value": "note",
     "deadlock": "error",
