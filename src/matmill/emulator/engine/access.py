@@ -180,6 +180,8 @@ class Access:
         self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
         self.ordering = access_ordering(instruction)
+        # Bytes at the start of shared memory of which plain accesses are not searched for races.
+        self._reserved = machine.program.reserved_shared if self.ordering is None else 0
         self.epoch = -1
         self._watched = -1
         self._repeated: RepeatedRead | None = None
@@ -430,7 +432,7 @@ class Access:
         if same and self._repeated is not None and self._repeated.again():
             return
         self._watched, self._repeated = addresses.epoch, None
-        if self.ordering is None and self._is_reserved():
+        if self._reserved and self._is_reserved():
             return
         for piece in self.pieces:
             kind = piece.region.kind
@@ -472,8 +474,8 @@ class Access:
 
     def _is_reserved(self) -> bool:
         """Whether it is of shared memory that the system has for itself: what CUDA's headers do there is theirs."""
-        reserved, piece = self.machine.program.reserved_shared, self.pieces[0]
-        return piece.region.kind == "shared" and piece.start + self.addresses.span + self.width <= reserved
+        piece, end = self.pieces[0], self.pieces[0].start + self.addresses.span + self.width
+        return piece.region.kind == "shared" and end <= self._reserved
 
     @property
     def _repeatable(self) -> bool:

@@ -22,6 +22,7 @@ from matmill.emulator.families import (
     special_functions,
     tensormap,
     unsupported,
+    video,
     warp_exchange,
     wgmma,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "special_functions",
     "tensormap",
     "unsupported",
+    "video",
     "warp_exchange",
     "wgmma",
 ]

@@ -23,6 +23,7 @@ from matmill.emulator.frontend.syntax import (
 from matmill.emulator.program.expand import expanded
 from matmill.emulator.program.special_registers import CLOCKS, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
+from matmill.emulator.program.wide_registers import WideRegisters
 
 _SPECIAL_KINDS = {"p", "u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
@@ -138,6 +139,7 @@ class _Builder:
         self.blocks: list[Block] = [Block(0)]
         self.labels: dict[str, int] = {}
         self.fixups: list[tuple[Terminator, list[str], Instruction]] = []
+        self.wide = WideRegisters()
         self.calls: list[tuple[Terminator, list[str]]] = []
         self.returns: list[tuple[Terminator, str]] = []
 
@@ -170,7 +172,8 @@ class _Builder:
             self._call_or_return(s)
         else:
             for each in expanded(s):
-                self._action(each)
+                for one in self.wide.split(each):
+                    self._action(one)
 
     def _branch(self, s: Instruction) -> None:
         target = s.operands[0] if len(s.operands) == 1 else None

@@ -1,4 +1,6 @@
-"""Instructions that are written as several others: wmma as loads, mma.sync and stores; cache policies dropped.
+"""Instructions that are written as several others: wmma as loads, mma.sync and stores, atomics of vectors as scalars.
+
+Cache policies are dropped.
 
 PTX ISA, "Warp-level matrix instructions: wmma". PTX leaves open which lane holds which element of a fragment, and
 programs may only load, multiply, store and change all elements alike. Here fragments have the layout of mma.sync, whose
@@ -25,6 +27,7 @@ from matmill.emulator.frontend.syntax import (
 )
 
 _HINTED = {"ld", "st", "atom", "red", "cp"}
+_VECTORS = {"v2", "v4", "v8"}
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 _BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "s32": 32,
@@ -38,10 +41,27 @@ def expanded(s: Instruction) -> list[Instruction]:
             return list(_Wmma(s).instructions())
         except (IndexError, KeyError, ValueError) as problem:
             raise s.unsupported("operands or modifiers that do not fit it") from problem
+    if s.name in {"atom", "red"} and not _VECTORS.isdisjoint(s.modifiers):
+        return _one_by_one(s)
     if s.name in _HINTED and "L2::cache_hint" in s.modifiers and "bulk" not in s.modifiers:
         modifiers = tuple(m for m in s.modifiers if m != "L2::cache_hint")
         return [replace(s, modifiers=modifiers, operands=s.operands[:-1])]
     return [s]
+
+
+def _one_by_one(s: Instruction) -> list[Instruction]:
+    """An atomic of a vector, each element of which is updated by itself."""
+    modifiers = tuple(m for m in s.modifiers if m not in _VECTORS)
+    at = next(n for n, o in enumerate(s.operands) if isinstance(o, Address))
+    address, size = s.operands[at], next(TYPE_BYTES[m] for m in modifiers if m in TYPE_BYTES)
+    vectors = [o.items if isinstance(o, Vector) else (o,) for o in s.operands if o is not address]
+    if not isinstance(address, Address) or len({len(v) for v in vectors}) != 1:
+        raise s.unsupported("its vectors")
+    found = []
+    for n, scalars in enumerate(zip(*vectors, strict=True)):
+        element = replace(address, offset=address.offset + n * size)
+        found.append(replace(s, modifiers=modifiers, operands=(*scalars[:at], element, *scalars[at:])))
+    return found
 
 
 @dataclass
