@@ -41,6 +41,11 @@ def e5m2_to_f32(row: Row) -> Row:
 
 # Formats by their PTX names: bit patterns to float32.
 FORMATS: dict[str, Callable[[Row], Row]] = {"e4m3": e4m3_to_f32, "e5m2": e5m2_to_f32}
+# The values halfway between one positive number of a format and the next.
+_HALFWAY = {
+    name: (values(_BITS[:largest]) + values(_BITS[1 : largest + 1])) / 2
+    for (name, values), largest in zip(FORMATS.items(), (0x7E, 0x7B), strict=True)
+}
 
 
 def narrowed(row: Row, name: str, *, relu: bool = False) -> Row:
@@ -49,13 +54,10 @@ def narrowed(row: Row, name: str, *, relu: bool = False) -> Row:
     What is too large, infinity among it, becomes the largest number (.satfinite). NaN is 0x7f. With ``relu`` negative
     numbers are +0.
     """
-    largest = 0x7E if name == "e4m3" else 0x7B
-    numbers = FORMATS[name](_BITS[: largest + 1])
-    halfway = (numbers[:-1] + numbers[1:]) / 2
-    size = np.abs(row)
+    halfway, size = _HALFWAY[name], np.abs(row)
     # The number of those halfway values that are below it; one that it meets goes to an even pattern.
     found = np.searchsorted(halfway, size)
-    met = (found < largest) & (size == halfway[np.minimum(found, largest - 1)])
+    met = (found < len(halfway)) & (size == halfway[np.minimum(found, len(halfway) - 1)])
     patterns = (found + (met & (found & 1 == 1))).astype(np.uint8)
     negative = np.signbit(row)
     patterns = np.where(negative & relu, 0, patterns | negative.astype(np.uint8) << 7)

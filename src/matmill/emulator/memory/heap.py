@@ -1,7 +1,7 @@
 """The heap of malloc and free in device code, for one launch.
 
 Memory that was freed is not given out again, so that any later use of it is one that nobody may make. Behind each piece
-there is as much empty space and more, so that an index that runs past it hits no other.
+there is empty space: 256 bytes and as many as the piece has, at most 1 MiB. An index that runs past it hits no other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matmill.emulator.arith.row import Mask
 from matmill.emulator.memory.address_space import AddressSpace, Allocation, Words, words
 
 _ALIGNMENT = 16
-_GAP = 256
+_GAP, _WIDEST = 256, 1 << 20
 _ARENA = 1 << 20
 _LARGEST = 1 << 30
 # What a byte of the heap is, if it is in a piece: of one that somebody has, or of one that was freed.
@@ -49,7 +49,7 @@ class Heap:
         """The address of ``size`` new bytes, which nothing was stored to; 0 where there are no or too many."""
         if not 0 < size < _LARGEST:
             return 0
-        taken = -(-(2 * size + _GAP) // _ALIGNMENT) * _ALIGNMENT
+        taken = -(-(size + min(size, _WIDEST) + _GAP) // _ALIGNMENT) * _ALIGNMENT
         if self._next + taken > self._end:
             self._grow(taken)
         piece = Piece(self._next, size, owner)
