@@ -12,15 +12,13 @@ import numpy as np
 
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
-from matmill.emulator.arith.float8 import FORMATS, narrowed
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tf32 import to_tf32
+from matmill.emulator.families.convert_small import SMALL, convert_small
 from matmill.emulator.frontend.syntax import Instruction, Register
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
 _INTEGRAL: dict[str, Callable[[Row], Row]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
-_FLOATS8 = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
-_NAN16 = np.uint16(0x7FFF)
 _FLOAT_TYPES = ("f16", "bf16", "f32", "f64")
 _RANGES = {"f2": np.float16, "f4": np.float32, "f8": np.float64}
 
@@ -37,8 +35,8 @@ def convert(i: Instruction) -> Action:
     m.done()
     if to in {"f16x2", "bf16x2"} and source == "f32":
         return _pack_halves(i, to, rounding, relu=relu, satfinite=satfinite)
-    if {to, source} & _FLOATS8.keys():
-        return _floats8(i, to, source, rounding, relu=relu, satfinite=satfinite)
+    if {to, source} & SMALL:
+        return convert_small(i, to, source, rounding, relu=relu, satfinite=satfinite)
     if to == "tf32" and source == "f32":
         return _to_tf32(i, rounding, relu=relu, satfinite=satfinite)
     if rounding == "rna" or to not in KIND_OF_TYPE or source not in KIND_OF_TYPE or "x2" in to + source:
@@ -210,45 +208,6 @@ def _pack_halves(i: Instruction, to: str, rounding: str, *, relu: bool, satfinit
 
     d, a, b = i.operands
     return computed(i, call, [(a, "f4"), (b, "f4")], [(d, KIND_OF_TYPE[to])], tally="convert")
-
-
-def _floats8(i: Instruction, to: str, source: str, rounding: str, *, relu: bool, satfinite: bool) -> Action:
-    """Two floats of 8 bits made of two of f32 (the first is the upper one), f16 or bf16; or those two made of them."""
-    narrow, wide = (to, source) if to in _FLOATS8 else (source, to)
-    narrow = _FLOATS8.get(narrow, "")
-    narrows = to in _FLOATS8
-    if wide not in {"f16x2", "bf16x2", *(("f32",) if narrows else ())} or rounding != "rn" or satfinite != narrows:
-        raise i.unsupported("these types")
-    d, *sources = i.operands
-    if wide == "f32":
-        a, b = sources
-
-        def from_pair(a: Row, b: Row, out: Row) -> None:
-            upper, lower = (narrowed(x, narrow, relu=relu).astype(np.uint16) for x in (a, b))
-            out[...] = upper << 8 | lower
-
-        return computed(i, from_pair, [(a, "f4"), (b, "f4")], [(d, "u2")], tally="convert")
-    (a,) = sources
-    halves = KIND_OF_TYPE[wide]
-
-    def from_halves(a: Row, out: Row) -> None:
-        values = bf16_to_f32(a) if wide == "bf16x2" else a.astype(np.float32)
-        out[...] = narrowed(values, narrow, relu=relu).view(np.uint16)
-
-    def to_halves(a: Row, out: Row) -> None:
-        values = FORMATS[narrow](np.ascontiguousarray(a).view(np.uint8))
-        if relu:
-            values = exact.not_negative(values)
-        if wide == "bf16x2":
-            out[...] = f32_to_bf16(values)
-        else:
-            bits = values.astype(np.float16)
-            bits.view(np.uint16)[np.isnan(values)] = _NAN16
-            out[...] = bits
-
-    if narrows:
-        return computed(i, from_halves, [(a, halves)], [(d, "u2")], tally="convert")
-    return computed(i, to_halves, [(a, "u2")], [(d, halves)], tally="convert")
 
 
 def _to_tf32(i: Instruction, rounding: str, *, relu: bool, satfinite: bool) -> Action:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
-from matmill.emulator.arith.float8 import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.row import Row
+from matmill.emulator.arith.small_floats import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.memory.banks import LANES
 
 #: Columns of B, of all shapes.

@@ -11,8 +11,8 @@ from matmill.errors import EmulationError
 
 # Bytes of each PTX fundamental type; predicates have none, since no memory holds them.
 TYPE_BYTES = {
-    **dict.fromkeys(("b8", "u8", "s8", "e4m3", "e5m2"), 1),
-    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2"), 2),
+    **dict.fromkeys(("b8", "u8", "s8", "e4m3", "e5m2", "e2m1x2"), 1),
+    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "ue8m0x2"), 2),
     **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2", "tf32"), 4),
     **dict.fromkeys(("b64", "u64", "s64", "f64"), 8),
     "b128": 16,

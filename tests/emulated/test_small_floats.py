@@ -1,4 +1,4 @@
-"""Floats of 8 bits: conversions by PTX and by cuda_fp8.h, and mma.sync, beside ml_dtypes and exact arithmetic."""
+"""Floats of 8 bits and fewer: conversions, cuda_fp8.h and mma.sync, beside ml_dtypes and exact arithmetic."""
 
 from __future__ import annotations
 
@@ -115,6 +115,69 @@ def test_back_to_halves(ptx: str) -> None:
         same = found.view(np.uint16) == expected.astype(half).view(np.uint16)
         assert (same | np.isnan(expected)).all(), (half, kind, relu)
         assert (found.view(np.uint16)[np.isnan(expected)] == 0x7FFF).all()
+
+
+SMALLER = {"e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn, "e2m1": ml_dtypes.float4_e2m1fn}
+SMALLER_PTX = """.version 9.0 .target sm_100a .address_size 64
+  .entry k(.param .u64 x, .param .u64 out, .param .u64 back) {
+  .reg .b64 from, to, again; .reg .b32 t, w; .reg .f32 lo, hi; .reg .b16 h; .reg .b8 q;
+  ld.param.u64 from, [x]; ld.param.u64 to, [out]; ld.param.u64 again, [back]; mov.u32 t, %tid.x;
+  mad.wide.u32 from, t, 8, from; mad.wide.u32 to, t, 2, to; mad.wide.u32 again, t, 4, again;
+  ld.global.v2.f32 {lo, hi}, [from]; BODY st.global.b16 [to], h; st.global.b32 [again], w; ret; }
+"""
+
+
+def smaller(body: str, x: Array, half: np.dtype[Any]) -> tuple[Array, Array]:
+    """The pairs that ``body`` makes of pairs of x, as bit patterns, and what it makes of them again."""
+    memory, out, back = Memory(), np.zeros(len(x), np.uint16), np.zeros((len(x), 2), half)
+    arrays = (("x", x), ("out", out), ("back", back.view(np.uint16)))
+    args = tuple(memory.bind(name, array, access="rw") for name, array in arrays)
+    assert run(SMALLER_PTX.replace("BODY", body), Launch("float8", "k", (1, 1, 1), (len(x), 1, 1), args), memory).ok
+    return out, back
+
+
+@pytest.mark.parametrize(("kind", "mode", "relu"), [("e2m3", "rn", ""), ("e3m2", "rn", ".relu"), ("e2m1", "rn", ""),
+                                                    ("e2m1", "rz", ".relu"), ("e3m2", "rz", "")])  # fmt: skip
+def test_floats_of_six_and_four_bits(kind: str, mode: str, relu: str) -> None:
+    dtype = np.dtype(SMALLER[kind])
+    count = 16 if kind == "e2m1" else 64
+    numbers = np.arange(count, dtype=np.uint8).view(dtype).astype(np.float32)
+    largest = float(numbers.max())
+    halfway = (numbers[: count // 2 - 1] + numbers[1 : count // 2]) / 2
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-9, -1e-9, 99, -99, 1.01, -0.4], np.float32)
+    flat = np.concatenate([numbers, halfway, -halfway, np.nextafter(halfway, np.float32(0)), odd])
+    x = np.resize(flat, (len(flat) // 2, 2))
+    pair = "mov.b16 h, {q, 0};" if kind == "e2m1" else ""
+    to = "q" if kind == "e2m1" else "h"
+    out, back = smaller(
+        f"cvt.{mode}.satfinite{relu}.{kind}x2.f32 {to}, hi, lo; {pair} cvt.rn.f16x2.{kind}x2 w, {to};",
+        x,
+        np.dtype(np.float16),
+    )
+    clipped = np.where(np.isnan(x), largest, np.clip(x, 0 if relu else -largest, largest))
+    if mode == "rz":
+        below = numbers[: count // 2]
+        clipped = np.copysign(below[np.searchsorted(below, np.abs(clipped), side="right") - 1], clipped)
+    clipped = np.where((clipped == 0) & bool(relu), 0.0, clipped)
+    expected = clipped.astype(np.float32).astype(dtype)
+    bits = 4 if kind == "e2m1" else 8
+    assert (np.stack([out & ((1 << bits) - 1), out >> bits], axis=1) == expected.view(np.uint8)).all()
+    assert (back.view(np.uint16) == expected.astype(np.float16).view(np.uint16)).all()
+
+
+@pytest.mark.parametrize("mode", ["rz", "rp", "rz.satfinite", "rp.satfinite"])
+def test_exponents(mode: str) -> None:
+    exact = np.ldexp(1.0, np.arange(-127, 128)).astype(np.float32)
+    odd = np.array([np.inf, -np.inf, np.nan, 0, -0.0, 1e-45, 5e-39, 7e-39, 3.4e38], np.float32)
+    x = np.resize(np.concatenate([exact, -exact, exact * np.float32(1.25), odd]), (387, 2))
+    out, back = smaller(f"cvt.{mode}.ue8m0x2.f32 h, hi, lo; cvt.rn.bf16x2.ue8m0x2 w, h;", x, BF16)
+    size = np.abs(x).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.clip(np.ceil(np.log2(size)) if "rp" in mode else np.floor(np.log2(size)), -127, 128) + 127
+    expected = np.where(np.isnan(x), 255, np.minimum(exponent, 254 if "satfinite" in mode else 255)).astype(np.uint8)
+    assert (np.stack([out & 255, out >> 8], axis=1) == expected).all()
+    powers = np.where(expected == 255, np.nan, np.ldexp(1.0, expected.astype(np.int32) - 127))
+    np.testing.assert_array_equal(back.astype(np.float64), powers)
 
 
 HEADER = """#include <cuda_fp8.h>
