@@ -166,7 +166,7 @@ class Site:
         if isinstance(operand, Special):
             row: Row = self.files["32"][self.machine.program.layout.specials[operand.name]]
             if kind == "p":
-                # Only of a special register that is 0 or 1 (PTX ISA, "%is_explicit_cluster").
+                # Of those registers that are 0 or 1.
                 return row.view(np.bool_)[::4]
             return row.view(kind)[:: 4 // int(kind[1])]
         return self._scalar(operand, kind)

@@ -21,11 +21,11 @@ from matmill.emulator.frontend.syntax import (
     Symbol,
 )
 from matmill.emulator.program.expand import expanded
-from matmill.emulator.program.special_registers import CLOCKS, is_known
+from matmill.emulator.program.special_registers import CLOCKS, PREDICATES, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
 from matmill.emulator.program.wide_registers import WideRegisters
 
-_SPECIAL_KINDS = {"p", "u1", "i1", "u2", "i2", "u4", "i4", "f4"}
+_SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
 
 @dataclass
@@ -99,7 +99,7 @@ def _check_source(i: Instruction, value: Value) -> None:
         # Clocks are read by mov alone, which does not name them as sources.
         if not is_known(operand.name) or operand.name in CLOCKS:
             raise i.unsupported(f"special register {operand.name}")
-        if value.kind not in _SPECIAL_KINDS:
+        if value.kind not in _SPECIAL_KINDS | ({"p"} if operand.name in PREDICATES else set()):
             raise i.unsupported(f"special register {operand.name}, which has 32 bits, as an operand of another kind")
     if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
         raise i.unsupported("a source operand of the wrong kind")

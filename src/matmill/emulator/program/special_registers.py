@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
+PREDICATES = {"%is_explicit_cluster"}
 # The shared memory of each block that the system keeps for itself. cooperative_groups has barriers in its second half.
 RESERVED_SHARED = 1024
 _RESERVED = {
@@ -24,7 +25,7 @@ _VARYING = {
     "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
     "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
     "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_ctarank", "%cluster_nctaid", "%cluster_nctarank",
-    "%is_explicit_cluster",
+    *PREDICATES,
 }  # fmt: skip
 
 
