@@ -191,6 +191,9 @@ def _between_floats() -> Case:
     ops += [Op("cvt.rn.bf16.f16 %0, %4;", "bf"), Op("cvt.rn.f16.bf16 %0, %4;", "f2")]
     ops += [Op(f"cvt.{mode}.tf32.f32 %0, %1;", "tf") for mode in ("rna", "rn", "rz")]
     ops.append(Op("cvt.rn.relu.tf32.f32 %0, %1;", "tf"))
+    for t, more in ((t, more) for t in ("e4m3x2", "e5m2x2") for more in ("", ".relu")):
+        ops.append(Op(f"cvt.rn.satfinite{more}.{t}.f32 %0, %1, %2;", "u2"))
+        ops.append(Op(f"cvt.rn{more}.f16x2.{t} %0, %4;", "f2x2"))
     rng = np.random.default_rng(8)
     single, _, drawn = floats("f4", seed=8)
     # Midpoints of f16, bf16 and tf32, and their neighbours, in the lower bits of float32.

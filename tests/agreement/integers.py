@@ -49,6 +49,13 @@ def _arithmetic_32() -> Case:
             for other in ("add", "xor.b32 %0, %0, hi; add")
             for part in ("lo", "hi")
         ]
+    # Where a difference leaves what a sum reads, and the reverse.
+    mixed = "{{.reg .u32 lo; {0}.cc.u32 lo, %1, %2; {1}c.u32 %0, %3, lo;}}"
+    ops += [Op(mixed.format(*names), "u4") for names in (("sub", "add"), ("add", "sub"))]
+    ops += [Op(f"add.{t} %0, %1, %2;", "u4") for t in ("u16x2", "s16x2")]
+    ops += [Op(f"v{name}.u32.u32.u32 %0, %1, %2, %3;", "u4") for name in ("add4", "sub2", "absdiff4", "min2", "max4")]
+    ops += [Op(f"v{name}.s32.s32.s32.sat %0, %1, %2, %3;", "u4") for name in ("add2", "sub4", "absdiff2")]
+    ops += [Op(f"v{name}.u32.u32.u32.add %0, %1, %2, %3;", "u4") for name in ("absdiff2", "absdiff4", "add4")]
     wide = "{{.reg .u64 lo; {0}.cc.u64 lo, %4, %4; {0}c.u64 %0, %4, lo;}}"
     ops += [Op(wide.format(name), "u8") for name in ("add", "sub")]
     a, b, c = words(32, seed=1)

@@ -22,7 +22,7 @@ _WORD = POISON & 0xFFFFFFFF
 _TYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "tf32": np.dtype(np.float32),
     "f32": np.dtype(np.float32), "f64": np.dtype(np.float64), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
-    "s32": np.dtype(np.int32),
+    "s32": np.dtype(np.int32), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }  # fmt: skip
 
 
@@ -58,6 +58,8 @@ _FORMS = (
     _Mma((16, 8, 8), "f64", "f64", "f64"), _Mma((16, 8, 16), "f64", "f64", "f64"),
     _Mma((8, 8, 16), "s8", "u8", "s32"), _Mma((16, 8, 16), "u8", "s8", "s32"), _Mma((16, 8, 32), "s8", "s8", "s32"),
     _Mma((16, 8, 32), "u8", "u8", "s32", ".satfinite"), _Mma((16, 8, 32), "u8", "u8", "s32"),
+    _Mma((16, 8, 32), "e4m3", "e4m3", "f32"), _Mma((16, 8, 32), "e5m2", "e4m3", "f32"),
+    _Mma((16, 8, 32), "e5m2", "e5m2", "f16"),
 )  # fmt: skip
 
 
@@ -70,8 +72,8 @@ def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool)
         values = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
         values[:third] %= 5
         return values
-    # Most f16 sums are neither infinite nor 0.
-    reach = 3 if dtype == np.float16 else 20
+    # Most sums of small types are neither infinite nor 0.
+    reach = 3 if dtype == np.float16 or dtype.itemsize == 1 else 20
     scale = 2.0 ** rng.integers(-reach, reach + 1, (WARPS, 1, 1))
     values = (rng.uniform(-1, 1, shape) * scale).astype(dtype)
     values[:third] = rng.integers(-4, 5, (third, 32, elements))

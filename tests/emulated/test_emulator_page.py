@@ -62,6 +62,8 @@ BODIES = {
     "read-only": "x[t] = 1;",
     "uninitialised-shared": "__shared__ float s[65]; s[t] = x[t]; __syncthreads(); x[t] = s[t + 1];",
     "uninitialised-global": "x[t] += 1;",
+    "use-after-free": "volatile float* p = (float*)malloc(16); p[1] = t; free((void*)p); x[t] = p[1];",
+    "invalid-free": "free(x + t + 1);",
     "race": "__shared__ float s[64]; s[t] = x[t]; x[t] = s[63 - t];",
     "same-value": "x[0] = 1;",
     "divergent-barrier": 'if (t % 2) __syncthreads(); else asm volatile("bar.sync 0;" ::: "memory");',
@@ -75,6 +77,10 @@ BODIES = {
     "step-limit": 'for (unsigned i = 1; i; i += 2) asm volatile("" : "+r"(i));',
     "trap": "if (t == 5) __trap();",
     "assert": "assert(t != 5);",
+    "call-target": "x[t] = ((float (*)(float))x)(t);",
+    "stack-overflow": (
+        "struct S { static __device__ float f(float v) { return v * f(v + 1); } }; if (t == 5) x[t] = S::f(t);"
+    ),
     "partial-warp": (
         'unsigned d = t; if (t < 40) asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(d)); x[t] = d;'
     ),

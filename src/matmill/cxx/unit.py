@@ -158,6 +158,8 @@ def _request(
         f"--gpu-architecture={target.replace('sm_', 'compute_', 1)}",
         "-lineinfo",
         "-default-device",
+        # As nvcc has it.
+        "--device-int128",
         # Limits of the prelude, which CCCL defines again with other digits of the same value.
         "--diag-suppress=47",
         *standard,

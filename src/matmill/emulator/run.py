@@ -20,6 +20,7 @@ from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
+from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import Program, translate
 from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
@@ -66,6 +67,7 @@ def run(
         program=program,
         launch=launch,
         space=space,
+        heap=Heap(space),
         symbols=allocate_variables(module, space),
         parameters=parameter_bytes(program, launch),
         detector=detector,

@@ -180,6 +180,8 @@ class Access:
         self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
         self.ordering = access_ordering(instruction)
+        # Bytes at the start of shared memory of which plain accesses are not searched for races.
+        self._reserved = machine.program.reserved_shared if self.ordering is None else 0
         self.epoch = -1
         self._watched = -1
         self._repeated: RepeatedRead | None = None
@@ -200,6 +202,8 @@ class Access:
             self.epoch = addresses.epoch
         if self.machine.mbarriers.live:
             self._check_mbarriers()
+        if self.machine.heap.used:
+            self._check_heap()
         if self.kind != "read" and self.machine.swizzles.used:
             self._forget_swizzles()
         for total, now in zip(self.traffic, self.counts, strict=True):
@@ -312,6 +316,21 @@ class Access:
                 index = piece.index if piece.mask is None else piece.index[piece.mask]
                 self.machine.swizzles.overwrite(piece.start + (index << self.shift))
 
+    def _check_heap(self) -> None:
+        """Report the first lane that accesses memory after free; raise for what malloc did not return."""
+        machine, heap = self.machine, self.machine.heap
+        for piece in self.pieces:
+            first = (piece.start >> self.shift) + piece.index
+            lane = heap.first_wrong(piece.region.allocation, self.element, first, self.width, piece.mask)
+            if lane is None:
+                continue
+            address = int(self.addresses.absolute(self.offset).reshape(-1)[lane])
+            if not heap.was_freed(address, self.width):
+                raise self.fault("out-of-bounds", lane, address)
+            did = f"{self.addresses.lanes.thread_name(lane)} {self._did(address)}"
+            message = f"{machine.launch.kernel}: {did}, in {self.instruction.text!r}"
+            machine.hazards.add("use-after-free", self.where, message, self.instruction)
+
     def _check_mbarriers(self) -> None:
         """Report an ordinary access to the 64 bits of a live mbarrier."""
         machine, addresses = self.machine, self.addresses
@@ -413,6 +432,8 @@ class Access:
         if same and self._repeated is not None and self._repeated.again():
             return
         self._watched, self._repeated = addresses.epoch, None
+        if self._reserved and self._is_reserved():
+            return
         for piece in self.pieces:
             kind = piece.region.kind
             if detector is None or kind not in {"global", "shared"}:
@@ -450,6 +471,11 @@ class Access:
                 width=self.width,
                 where=self.where,
             )
+
+    def _is_reserved(self) -> bool:
+        """Whether it is of shared memory that the system has for itself: what CUDA's headers do there is theirs."""
+        piece, end = self.pieces[0], self.pieces[0].start + self.addresses.span + self.width
+        return piece.region.kind == "shared" and end <= self._reserved
 
     @property
     def _repeatable(self) -> bool:

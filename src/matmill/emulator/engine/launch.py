@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.dependent_launch import GridWaits
 from matmill.emulator.engine.map_changes import MapChanges
+from matmill.emulator.frontend.calls import code_addresses
 from matmill.emulator.frontend.syntax import Module, Variable
 from matmill.emulator.memory.address_space import AddressSpace
+from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import Program
 from matmill.emulator.races.detector import RaceDetector
 from matmill.errors import ArgumentError
@@ -45,14 +47,16 @@ class Printed:
 class LaunchContext:
     """One launch made ready to run: what its batches of thread blocks share.
 
-    ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the kernel's parameters
-    (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies`` as for ``run``.
+    ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
+    kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``
+    as for ``run``.
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """
 
     program: Program
     launch: Launch
     space: AddressSpace
+    heap: Heap
     symbols: dict[Variable, int]
     parameters: NDArray[np.uint8]
     detector: RaceDetector | None
@@ -136,7 +140,7 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
 
 
 def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
-    """Addresses for the module's global and constant variables, filled with their initial values."""
+    """Addresses for the module's global and constant variables, filled with their initial values, and its functions."""
     symbols: dict[Variable, int] = {}
     contents: list[tuple[Variable, NDArray[np.uint8]]] = []
     functions = (*module.entries.values(), *module.functions.values())
@@ -147,6 +151,7 @@ def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, in
             access = "rw" if variable.space == "global" else "r"
             symbols[variable] = space.allocate(variable.spelled, data, access).start
             contents.append((variable, data))
+    symbols |= {module.code[name]: address for name, address in code_addresses(module).items()}
     for variable, data in contents:
         for offset, target, addend in variable.relocations:
             address = symbols[target] + addend

@@ -67,6 +67,7 @@ class Machine:
         self.program = program
         self.launch = launch
         self.space = context.space
+        self.heap = context.heap
         self.symbols = context.symbols
         self.parameters = context.parameters
         self.detector = context.detector
@@ -116,8 +117,11 @@ class Machine:
         self.geometry.block_ids = block_ids
         self.shared.words[1].fill(_POISON)
         self.written.fill(0)
+        if self.program.reserved_shared:
+            for data, value in ((self.shared.data, 0), (self.written, 1)):
+                data.reshape(self.geometry.blocks, -1)[:, : self.program.reserved_shared] = value
         for name, row in self.program.layout.specials.items():
-            values = special_row(name, self.geometry, self.launch, self.program.static_shared, self.context.workspace)
+            values = special_row(name, self.geometry, self.launch, self.program, self.context.workspace)
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
         self.mbarriers.begin()
         self.cluster.begin()

@@ -6,6 +6,7 @@ import numpy as np
 
 from matmill.emulator.engine.blame import blame_end
 from matmill.emulator.engine.block_barriers import BlockBarriers
+from matmill.emulator.engine.call_stack import CallStack
 from matmill.emulator.engine.exits import finish_batch, tell_of_exits
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.lane_waits import LaneWaits
@@ -38,6 +39,7 @@ class Scheduler:
         self.lane_waits = LaneWaits(interpreter, counters, waits)
         self.barriers = BlockBarriers(interpreter, counters, waits, self.order)
         self.stuck = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
+        self.calls = CallStack(interpreter)
 
     def begin(self, block_ids: Ints) -> None:
         """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
@@ -47,6 +49,7 @@ class Scheduler:
         self.lane_waits.begin()
         self.barriers.begin()
         self.stuck.begin()
+        self.calls.begin()
         self.order.shuffle()
 
     def run(self) -> bool:
@@ -162,13 +165,10 @@ class Scheduler:
             taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
             counter[active & taken] = end.target
             counter[active & ~taken] = end.next
-        elif end.kind == "exit":
-            leaving = active
-            if end.guard is not None:
-                leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
-                counter[active & ~leaving] = end.next
-            counter[leaving] = DONE
-            self.machine.live[warps] = counter < DONE
+        elif end.kind in {"exit", "return"}:
+            self._leave(end, warps, active, counter)
+        elif end.kind == "call":
+            counter[active] = self.calls.enter(end, warps, active)
         elif end.selector is not None:
             table, index = np.array(end.table), self.interpreter.operand_row(Value(end.selector, "u4"), warps)
             counter[active] = table[np.minimum(index, len(table) - 1)][active]
@@ -183,6 +183,18 @@ class Scheduler:
             self._exited(warps, blame_end(end))
         elif self.stuck.quiet() and (counter[active] <= block).any():
             self.stuck.watch(int(counter[active].min()), warps)
+
+    def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
+        """The next counters of active lanes that exit, or return from a call, where a guard holds."""
+        leaving = active
+        if end.guard is not None:
+            leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
+            counter[active & ~leaving] = end.next
+        if end.kind == "return":
+            counter[leaving] = self.calls.leave(warps, leaving)
+        else:
+            counter[leaving] = DONE
+            self.machine.live[warps] = counter < DONE
 
     def _wait(self, end: Terminator, warps: Ints) -> None:
         """Lanes have come to a wait; those that need not wait go on."""

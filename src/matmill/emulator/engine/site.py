@@ -165,6 +165,9 @@ class Site:
             return inverted
         if isinstance(operand, Special):
             row: Row = self.files["32"][self.machine.program.layout.specials[operand.name]]
+            if kind == "p":
+                # Of those registers that are 0 or 1.
+                return row.view(np.bool_)[::4]
             return row.view(kind)[:: 4 // int(kind[1])]
         return self._scalar(operand, kind)
 

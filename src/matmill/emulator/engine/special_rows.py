@@ -6,15 +6,17 @@ import numpy as np
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.program.special_registers import CONSTANTS
+from matmill.emulator.program.special_registers import CONSTANTS, RESERVED_SHARED
+from matmill.emulator.program.translate import Program
 from matmill.launch import Launch, coordinates
 
-# Shared memory is allocated in units, and the system reserves some in each block (PTX ISA, "%total_smem_size").
-_SHARED_UNIT, _RESERVED_SHARED = 128, 1024
+# Shared memory is allocated in units (PTX ISA, "%total_smem_size").
+_SHARED_UNIT = 128
 
 
-def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: int, workspace: int) -> Row | int:
+def special_row(name: str, geometry: Geometry, launch: Launch, program: Program, workspace: int) -> Row | int:
     """The values of a special register for all lanes of a batch, or the one value that they share.
 
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
@@ -28,7 +30,7 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
     block = np.repeat(geometry.block_ids[geometry.block_of_warp], LANES)
     cluster = launch.cluster
     within = [c % side for c, side in zip(coordinates(block, launch.grid), cluster, strict=True)]
-    total = -(-(launch.dynamic_shared + static_shared) // _SHARED_UNIT) * _SHARED_UNIT
+    total = -(-(launch.dynamic_shared + program.static_shared) // _SHARED_UNIT) * _SHARED_UNIT
     values: dict[str, Row | int] = {
         **CONSTANTS,
         "%tid": coordinates(thread, launch.block)[n],
@@ -54,6 +56,11 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
         "%envreg2": workspace & 0xFFFFFFFF,
         "%dynamic_smem_size": launch.dynamic_shared,
         "%total_smem_size": total,
-        "%aggr_smem_size": total + _RESERVED_SHARED,
+        "%aggr_smem_size": total + RESERVED_SHARED,
+        "%reserved_smem_offset_begin": SHARED_BASE,
+        "%reserved_smem_offset_end": SHARED_BASE + RESERVED_SHARED,
+        "%reserved_smem_offset_cap": RESERVED_SHARED,
+        "%reserved_smem_offset_0": SHARED_BASE,
+        "%reserved_smem_offset_1": SHARED_BASE + RESERVED_SHARED // 2,
     }
     return values[base]

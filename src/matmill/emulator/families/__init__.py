@@ -25,6 +25,7 @@ from matmill.emulator.families import (
     tensormap,
     textures,
     unsupported,
+    video,
     warp_exchange,
     wgmma,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "tensormap",
     "textures",
     "unsupported",
+    "video",
     "warp_exchange",
     "wgmma",
 ]

@@ -20,13 +20,17 @@ from matmill.emulator.engine.initialised import check_written, ones
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
-from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Value, instructions
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions, scalars
+
+_PAIR = np.dtype("V16")
 
 
 @instructions("atom", "red")
 def atomic(i: Instruction) -> Action:
     """``atom`` and red on shared and global memory; lanes with one address are served in lane order."""
     m, space = memory_modifiers(i)
+    if m.flag("b128"):
+        return _atomic_of_pairs(i, m, space)
     operation = m.pick((*UFUNCS, "exch", "cas", "inc", "dec"))
     type_name = m.type()
     m.done()
@@ -52,6 +56,40 @@ def atomic(i: Instruction) -> Action:
         i,
         tuple(Value(v, word) for v in values),
         tuple(Value(o, word) for o in d),
+        bind=bind,
+        tally="memory",
+        masks_itself=True,
+        uses=base_registers(address),
+    )
+
+
+def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
+    """``atom.exch.b128`` and atom.cas.b128, with registers of 64 bits in pairs."""
+    operation = m.need("exch", "cas")
+    m.done()
+    d, target, *pairs = i.operands
+    address = address_of(i, target)
+    values = [o for pair in pairs for o in scalars(pair)]
+    if i.name != "atom" or len(pairs) != (2 if operation == "cas" else 1) or len(scalars(d)) != 2:
+        raise i.unsupported("its operands")
+
+    def bind(site: Site) -> Call:
+        access = site.access(i, address, space, element=16, vector=1, kind="atomic")
+        single = Atomic(access, operation, _PAIR, _PAIR.str[1:], len(pairs))
+
+        def call(*rows: Row) -> None:
+            lanes = len(rows[-1])
+            halves = [np.broadcast_to(row, lanes) for row in rows]
+            whole = [np.stack(two, axis=1).view(_PAIR)[:, 0] for two in zip(halves[::2], halves[1::2], strict=True)]
+            single(*whole)
+            rows[-2][...], rows[-1][...] = whole[-1].view(np.uint64).reshape(-1, 2).T
+
+        return call
+
+    return Action(
+        i,
+        tuple(Value(v, "u8") for v in values),
+        tuple(Value(o, "u8") for o in scalars(d)),
         bind=bind,
         tally="memory",
         masks_itself=True,

@@ -14,6 +14,7 @@ from matmill.emulator.arith import exact
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16, f64_odd_to_bf16
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tf32 import to_tf32
+from matmill.emulator.families.convert_small import SMALL, convert_small
 from matmill.emulator.frontend.syntax import Instruction, Register
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Modifiers, computed, instructions, register_kind
 
@@ -34,15 +35,11 @@ def convert(i: Instruction) -> Action:
     m.done()
     if to in {"f16x2", "bf16x2"} and source == "f32":
         return _pack_halves(i, to, rounding, relu=relu, satfinite=satfinite)
+    if {to, source} & SMALL:
+        return convert_small(i, to, source, rounding, relu=relu, satfinite=satfinite)
     if to == "tf32" and source == "f32":
         return _to_tf32(i, rounding, relu=relu, satfinite=satfinite)
-    if (
-        rounding == "rna"
-        or to not in KIND_OF_TYPE
-        or source not in KIND_OF_TYPE
-        or "x2" in to + source
-        or to.startswith("e")
-    ):
+    if rounding == "rna" or to not in KIND_OF_TYPE or source not in KIND_OF_TYPE or "x2" in to + source:
         raise i.unsupported("these types")
     d, a = i.operands
     # PTX ISA has .ftz flush float32 on either side; the instruction that GPUs have for f16 results flushes nothing.

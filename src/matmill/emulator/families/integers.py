@@ -16,6 +16,8 @@ from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64", "b32", "b64", "b16")
 _WIDER = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 # The condition code CC.CF, a predicate that add.cc sets and addc reads. Each lane has its own, like any register.
+# Differences are sums with the complement, so sub.cc sets it where nothing is borrowed. PTX ISA has the borrow itself
+# there, which only code that mixes both would notice: compiled divisions of 128 bits read it with addc.
 CARRY = Register("%cc", "pred")
 
 
@@ -56,19 +58,19 @@ def add_carry_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = No
 
 
 def sub_borrow_out(a: Row, b: Row, out: Row, carry: Row) -> None:
-    """sub.cc; the flag holds the borrow."""
-    borrow = a < b
+    """sub.cc."""
+    enough = a >= b
     out[...] = a - b
-    carry[...] = borrow
+    carry[...] = enough
 
 
-def sub_borrow_in(a: Row, b: Row, borrow_in: Row, out: Row, carry: Row | None = None) -> None:
+def sub_borrow_in(a: Row, b: Row, carry_in: Row, out: Row, carry: Row | None = None) -> None:
     """``subc`` and subc.cc."""
-    partial = a - b
-    borrow = (a < b) | (partial < borrow_in)
+    partial, borrow_in = a - b, ~carry_in
+    enough = (a >= b) & (partial >= borrow_in)
     out[...] = partial - borrow_in
     if carry is not None:
-        carry[...] = borrow
+        carry[...] = enough
 
 
 @instructions("add", "sub")
@@ -78,10 +80,13 @@ def add_sub(i: Instruction) -> Action:
         return floats.add_sub(i)
     m = Modifiers(i)
     saturate, carry = m.flag("sat"), m.flag("cc")
-    kind = KIND_OF_TYPE[m.type(*INTEGERS)]
+    packed = m.pick(("u16x2", "s16x2"))
+    kind = "u2x2" if packed else KIND_OF_TYPE[m.type(*INTEGERS)]
     m.done()
     d, a, b = i.operands
     add = i.name == "add"
+    if packed and (not add or saturate or carry):
+        raise i.unsupported("its modifiers")
     if saturate:
         if kind != "i4":
             raise i.unsupported(".sat with another type than .s32")

@@ -185,9 +185,9 @@ class Store:
             mark_written(access, piece, index, len(values))
 
 
-@instructions("prefetch", "prefetchu", "discard", "applypriority")
+@instructions("prefetch", "prefetchu", "discard", "applypriority", "pmevent")
 def hint(i: Instruction) -> Action:
-    """Cache hints: nothing to do."""
+    """Cache hints, and events for profilers: nothing to do."""
     return Action(i, call=_nothing, tally="memory")
 
 
@@ -203,4 +203,4 @@ def _no_policy(out: Row) -> None:
 
 
 def _nothing() -> None:
-    """What a cache hint does here."""
+    """What a hint does here."""

@@ -1,7 +1,7 @@
-"""Matrix multiply-accumulate of a warp: mma.sync on f16, bf16, tf32, f64 and 8-bit integers.
+"""Matrix multiply-accumulate of a warp: mma.sync on floats of 8 to 64 bits, integers and bits.
 
 PTX ISA, "Warp-level matrix instructions: mma" and its sections on matrix fragments. All dense fragments follow one
-rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four bytes, or one),
+rule. Lane ``4 g + t`` holds, with ``e`` elements per register (one, two halves, four bytes, eight of 4 bits, 32 bits),
 
 - of A (M x K, by rows): in register ``r`` row ``g + 8 (r mod 2)``, columns ``4 e (r div 2) + e t`` and on; where M is 8
   there are no lower rows and ``r`` counts columns alone;
@@ -11,113 +11,32 @@ rule. Lane ``4 g + t`` holds, with ``e`` elements per register (two halves, four
 So a register of all lanes, seen as [8, 4 e], is a block of A or of the transpose of B as it is, and no lane maps
 are needed.
 
-Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Of tf32
-operands the lower 13 bits are ignored. float64 is a chain of FMAs in the order of k, each rounded to nearest. Integers
-are exact and wrap, or are clamped with .satfinite.
+Sums of f16, bf16 and tf32 are those of the target's tensor cores, bit for bit: see ``arith.tensor_core``. Those of
+8-bit floats are what Hopper's ``wgmma`` makes of them. Of tf32 operands the lower 13 bits are ignored. float64 is a
+chain of FMAs in the order of k, each rounded to nearest. Integers are exact and wrap, or are clamped with .satfinite.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
 from matmill.emulator.engine.site import Prepared, Site
+from matmill.emulator.families.mma_forms import INPUTS, SHAPES, Form, Input, N, Sum, go_together, shape_of
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import Action, Modifiers, Value, instructions
 
-_TF32_BITS = np.uint32(0xFFFFE000)
-_N = 8
 # Fragments kept decoded for the instructions that follow: kernels multiply one of A by all of B, or the reverse.
 _SLOTS = {"a": 1, "b": 16}
 
 
-@dataclass(frozen=True)
-class _Input:
-    """The format of A and B: kind of the register rows, elements per register, their NumPy type, and their values."""
-
-    kind: str
-    packed: int
-    element: str
-    values: Callable[[Row], Row]
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """The format of C and D: kind of the register rows, elements per register and their NumPy type."""
-
-    kind: str
-    packed: int
-    element: str
-
-
-_INPUTS = {
-    "f16": _Input("u4", 2, "f2", lambda bits: bits.astype(np.float32)),
-    "bf16": _Input("u4", 2, "u2", bf16_to_f32),
-    "tf32": _Input("u4", 1, "u4", lambda bits: (bits & _TF32_BITS).view(np.float32)),
-    "f64": _Input("f8", 1, "f8", lambda values: values),
-    "s8": _Input("u4", 4, "i1", lambda values: values.astype(np.float64)),
-    "u8": _Input("u4", 4, "u1", lambda values: values.astype(np.float64)),
-}
-_SUMS = {
-    "f16": _Sum("u4", 2, "f2"), "f32": _Sum("f4", 1, "f4"), "f64": _Sum("f8", 1, "f8"), "s32": _Sum("i4", 1, "i4"),
-}  # fmt: skip
-# What each shape takes: types of A and B, and of C and D.
-_FLOATS = {("f16", "f16"), ("f16", "f32"), ("bf16", "f32"), ("tf32", "f32"), ("f64", "f64")}
-_BYTES = {("s8", "s32"), ("u8", "s32")}
-_SHAPES = {
-    (8, 8, 4): {("f64", "f64")},
-    (16, 8, 4): {("tf32", "f32"), ("f64", "f64")},
-    (16, 8, 8): _FLOATS,
-    (16, 8, 16): (_FLOATS - {("tf32", "f32")}) | _BYTES,
-    (8, 8, 16): _BYTES,
-    (16, 8, 32): _BYTES,
-}
 _TALLY = {"f64": "dmma", "s32": "imma"}
-
-
-@dataclass(frozen=True)
-class _Form:
-    """One mma instruction: its shape, its types, and whether integers are clamped."""
-
-    m: int
-    k: int
-    a_type: str
-    b_type: str
-    d_type: str
-    saturating: bool
-
-    @property
-    def a(self) -> _Input:
-        """The format of A."""
-        return _INPUTS[self.a_type]
-
-    @property
-    def b(self) -> _Input:
-        """The format of B."""
-        return _INPUTS[self.b_type]
-
-    @property
-    def sums(self) -> _Sum:
-        """The format of C and D."""
-        return _SUMS[self.d_type]
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Registers per lane of A, B and C."""
-        return (
-            self.m * self.k // LANES // self.a.packed,
-            _N * self.k // LANES // self.b.packed,
-            self.m * _N // LANES // self.sums.packed,
-        )
 
 
 @instructions("mma")
@@ -126,16 +45,17 @@ def multiply_add(i: Instruction) -> Action:
     m = Modifiers(i, "sync", "aligned")
     if m.flag("sp") or any(x.startswith("sp::") for x in m.left):
         raise i.unsupported("a sparse matrix")
-    size = _size(m.left.pop(0)) if m.left else (0, 0, 0)
+    size = shape_of(m.left.pop(0)) if m.left else (0, 0, 0)
     layouts = (m.pick(("row", "col")), m.pick(("row", "col")))
     saturating = m.flag("satfinite")
+    combined = m.pick(("xor", "and")) if m.flag("popc") else ""
     d_type, a_type, b_type, c_type = m.left if len(m.left) == 4 else ("",) * 4
-    known = _SHAPES.get(size, set())
-    if {(a_type, d_type), (b_type, c_type)} - known or d_type != c_type or not _go_together(a_type, b_type):
+    known = SHAPES.get(size, set())
+    if {(a_type, d_type), (b_type, c_type)} - known or d_type != c_type or not go_together(a_type, b_type):
         raise i.unsupported("its shape and types")
-    if layouts != ("row", "col") or (saturating and d_type != "s32"):
+    if layouts != ("row", "col") or (saturating and d_type != "s32") or (combined != "") != (a_type == "b1"):
         raise i.unsupported("its modifiers")
-    form = _Form(size[0], size[2], a_type, b_type, d_type, saturating)
+    form = Form(size[0], size[2], a_type, b_type, d_type, saturating, combined == "xor")
     d, *factors = i.operands
     parts = [_items(x) for x in (*factors, d)]
     a_count, b_count, c_count = form.counts
@@ -152,25 +72,15 @@ def multiply_add(i: Instruction) -> Action:
         bind=lambda site: _BOUND.get(d_type, TensorCores)(site, i, form, parts),
         tally=_TALLY.get(d_type, "hmma"),
         in_place=True,
-        flops=2 * size[0] * _N * size[2] // LANES,
+        flops=2 * size[0] * N * size[2] // LANES,
     )
-
-
-def _size(text: str) -> tuple[int, int, int]:
-    """m16n8k8 as (16, 8, 8)."""
-    found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
-
-
-def _go_together(a: str, b: str) -> bool:
-    return a == b or {a, b} == {"s8", "u8"}
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def _by_warp(row: Row, form: _Input | _Sum) -> Row:
+def _by_warp(row: Row, form: Input | Sum) -> Row:
     """A register of all lanes as [warps, 8, columns]; [1, 1, columns] of an immediate, which all lanes share."""
     elements = np.atleast_1d(row).view(form.element)
     return np.tile(elements, (1, 1, 4)) if len(elements) == form.packed else elements.reshape(-1, 8, 4 * form.packed)
@@ -182,7 +92,7 @@ class Fragment:
     The warps come last because NumPy is fast where the last axis is long.
     """
 
-    def __init__(self, site: Site, name: str, form: _Input, operands: Sequence[Operand], rows: int) -> None:
+    def __init__(self, site: Site, name: str, form: Input, operands: Sequence[Operand], rows: int) -> None:
         width, parts = 4 * form.packed, rows // 8
         shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
         self.form = form
@@ -212,10 +122,10 @@ class TensorFragment:
         self.core = core
         k, rows, warps = fragment.bits.shape
         values, exponents = (
-            core.buffers.take(f"{fragment.name} repeated {dtype}", dtype, k * rows * _N * warps)
+            core.buffers.take(f"{fragment.name} repeated {dtype}", dtype, k * rows * N * warps)
             for dtype in ("f4", "i2")
         )
-        shape = (k, rows, _N, warps)
+        shape = (k, rows, N, warps)
         self.repeated = Factor(values.reshape(shape), exponents.reshape(shape)) if repeated else None
 
     def refresh(self) -> None:
@@ -227,19 +137,19 @@ class TensorFragment:
             np.copyto(self.repeated.exponents, found.exponents[:, :, None])
             found = self.repeated
         k, _, warps = self.fragment.bits.shape
-        shape = (k, -1, _N * warps)
+        shape = (k, -1, N * warps)
         self.factor = Factor(found.values.reshape(shape), found.exponents.reshape(shape))
 
 
 class MultiplyAdd:
     """An mma bound to a site: all warps at once. ``sums`` [m, n, warps] is C, and D in its place."""
 
-    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         self.site = site
         self.form = form
         self.factors = parts[:2]
         self.whole = site.whole_warps(i)
-        element, shape = form.sums.element, (form.m, _N, site.lanes.warp_count)
+        element, shape = form.sums.element, (form.m, N, site.lanes.warp_count)
         self.sums = site.machine.buffers.take(f"mma c {element}", element, prod(shape)).reshape(shape)
         # What each register holds of them, as [warps, 8, columns].
         by_warp = np.moveaxis(self.sums, 2, 0)
@@ -250,17 +160,20 @@ class MultiplyAdd:
             for index in range(len(parts[2]))
         ]
 
-    def fragments(self, made: Callable[[Fragment], Prepared]) -> tuple[Prepared, Prepared]:
-        """A and B, each decoded once for all instructions that read it from the same registers."""
+    def fragments(self, made: Callable[[Fragment, str], Prepared]) -> tuple[Prepared, Prepared]:
+        """A and B, each decoded once for all instructions that read it from the same registers.
+
+        ``made`` gets a fragment and its type.
+        """
 
         def one(name: str, kind: str, operands: Sequence[Operand], rows: int) -> Prepared:
             def make(slot: int) -> Prepared:
-                return made(Fragment(self.site, f"mma {name} {slot}", _INPUTS[kind], operands, rows))
+                return made(Fragment(self.site, f"mma {name} {slot}", INPUTS[kind], operands, rows), kind)
 
             return self.site.prepared((f"mma {name}", kind, *operands), _SLOTS[name], make)
 
         a, b = self.factors
-        return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, _N)
+        return one("a", self.form.a_type, a, self.form.m), one("b", self.form.b_type, b, N)
 
     def __call__(self, *rows: Row) -> None:
         """Multiply and add; all operands are read before a result is written."""
@@ -279,13 +192,18 @@ class MultiplyAdd:
 
 
 class TensorCores(MultiplyAdd):
-    """f16, bf16 and tf32."""
+    """f16, bf16, tf32 and 8-bit floats."""
 
-    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
-        self.core = core = TensorCore(rule_of(machine.program.target, form.a_type, form.d_type), machine.buffers)
-        self.a, self.b = self.fragments(lambda f: TensorFragment(f, core, repeated=f.bits.shape[1] > _N))
+        # Each of A and B is decoded by its own format; only 8-bit floats may have two.
+        cores = {
+            kind: TensorCore(rule_of(machine.program.target, kind, form.d_type), machine.buffers)
+            for kind in (form.a_type, form.b_type)
+        }
+        self.core = cores[form.a_type]
+        self.a, self.b = self.fragments(lambda f, kind: TensorFragment(f, cores[kind], repeated=f.bits.shape[1] > N))
 
     def add(self) -> None:
         """As the target's tensor cores add."""
@@ -293,16 +211,20 @@ class TensorCores(MultiplyAdd):
 
 
 class Integers(MultiplyAdd):
-    """8-bit integers, through float64: sums of their products are far below 2**53."""
+    """Integers of 8 and 4 bits, and bits, through float64: sums of their products are far below 2**53."""
 
-    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
-        self.a, self.b = self.fragments(lambda f: f)
+        self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
         """Exact sums, which wrap or are clamped."""
         left, right = (np.ascontiguousarray(x.values.T) for x in (self.a, self.b))
-        whole = np.moveaxis(np.matmul(left, right.swapaxes(1, 2)), 0, 2) + self.sums
+        products = np.matmul(left, right.swapaxes(1, 2))
+        if self.form.xor:
+            # Bits that differ are those of both sides without, twice, those that both have.
+            products = left.sum(axis=2)[:, :, None] + right.sum(axis=2)[:, None] - 2 * products
+        whole = np.moveaxis(products, 0, 2) + self.sums
         limits = np.iinfo(np.int32)
         self.sums[...] = (np.clip(whole, limits.min, limits.max) if self.form.saturating else whole).astype(np.int64)
 
@@ -310,9 +232,9 @@ class Integers(MultiplyAdd):
 class Doubles(MultiplyAdd):
     """float64."""
 
-    def __init__(self, site: Site, i: Instruction, form: _Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
-        self.a, self.b = self.fragments(lambda f: f)
+        self.a, self.b = self.fragments(lambda f, _: f)
 
     def add(self) -> None:
         """One FMA after another."""

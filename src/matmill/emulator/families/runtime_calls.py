@@ -10,6 +10,7 @@ import re
 import numpy as np
 
 from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.barrier_operand import of_lane
 from matmill.emulator.engine.site import Site
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, Call, Value, instructions
@@ -130,17 +131,13 @@ def allocate(i: Instruction) -> Action:
     result, size = i.operands
 
     def bind(site: Site) -> Call:
-        active = site.participants()
+        active, machine = site.participants(), site.machine
 
         def call(sizes: Row, out: Row) -> None:
             out[...] = 0
             for lane in np.flatnonzero(active()).tolist():
-                count = -(-int(sizes[lane]) // 16) * 16
-                if 0 < count < 1 << 30:
-                    data = np.full(count // 16, np.nan, np.complex128).view(np.uint8)
-                    name = f"what {site.lanes.thread_name(lane)} has from malloc"
-                    allocation = site.machine.space.allocate(name, data, "rw", initialised=False)
-                    out[lane] = allocation.start
+                out[lane] = machine.heap.allocate(of_lane(sizes, lane), site.lanes.thread_name(lane))
+            machine.progress += 1
 
         return call
 
@@ -149,9 +146,20 @@ def allocate(i: Instruction) -> Action:
 
 @instructions("free")
 def release(i: Instruction) -> Action:
-    """free: the memory stays until the launch ends, so that a use after it is not found."""
-    return Action(i, (Value(i.operands[0], "u8"),), (), call=_nothing, tally="memory")
+    """free: of memory from malloc, once. Its bytes stay as they are, and any use of them is reported."""
 
+    def bind(site: Site) -> Call:
+        active, machine = site.participants(), site.machine
 
-def _nothing(_address: Row) -> None:
-    """What free does here."""
+        def call(addresses: Row) -> None:
+            for lane in np.flatnonzero(active()).tolist():
+                address, thread = of_lane(addresses, lane), site.lanes.thread_name(lane)
+                wrong = machine.heap.free(address, f"{thread} freed it ({i.location})") if address else ""
+                if wrong:
+                    message = f"{machine.launch.kernel}: {thread} frees {wrong}, in {i.text!r}"
+                    machine.hazards.add("invalid-free", i, message, i)
+            machine.progress += 1
+
+        return call
+
+    return Action(i, (Value(i.operands[0], "u8"),), (), bind=bind, tally="memory", masks_itself=True)

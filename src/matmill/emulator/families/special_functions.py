@@ -53,6 +53,11 @@ def _rounded(name: str, mode: str) -> Callable[..., object]:
     return call
 
 
+def _of_turns(function: Callable[[Row], Row]) -> Callable[[Row], Row]:
+    """``sin`` or cos of an angle in whole turns: ``.2pi``."""
+    return lambda a: function((a - np.rint(a)) * (2 * np.pi))
+
+
 def _wide(name: str) -> Callable[..., exact.F8]:
     """``sqrt`` or rcp in float64. Of a float32 argument the rounded result is a float32 only where it is exact."""
     return lambda a: np.asarray(_FUNCTIONS[name](np.asarray(a, np.float64)))
@@ -63,11 +68,11 @@ def special_function(i: Instruction) -> Action:
     """One function of one argument."""
     m = Modifiers(i, "approx")
     rounding = m.pick(ROUNDINGS, "rn")
-    ftz = m.flag("ftz")
+    ftz, turns = m.flag("ftz"), i.name in {"sin", "cos"} and m.flag("2pi")
     type_name = m.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     kind = KIND_OF_TYPE[type_name]
     m.done()
-    function = _FUNCTIONS[i.name]
+    function = _of_turns(_FUNCTIONS[i.name]) if turns else _FUNCTIONS[i.name]
 
     def through_f64(a: Row, out: Row) -> None:
         out[...] = function(np.asarray(a, np.float64))

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.bfloat16 import bf16_to_f32
-from matmill.emulator.arith.float8 import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.row import Row
+from matmill.emulator.arith.small_floats import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.site import Site

@@ -29,6 +29,8 @@ class Cursor:
         self.tokens = tokens(text)
         self.at = 0
         self.scopes = [Scope(0)]
+        # The functions seen so far, as what their addresses are of.
+        self.code: dict[str, Variable] = {}
 
     @property
     def token(self) -> Token:

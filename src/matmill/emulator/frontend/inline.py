@@ -1,12 +1,17 @@
 """Device functions inlined at their calls, so that the rest of the emulator sees one flat body.
 
 Parameters and return values are ``.param`` variables on both sides; the callee's are replaced by the caller's.
+Recursive functions, and those that are called through pointers, are part of the flat body once, and calls of them stay
+(see ``frames``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from matmill.emulator.frontend.calls import Call, CallGraph, signature_of, taken_apart
+from matmill.emulator.frontend.frames import Flat, with_frames
 from matmill.emulator.frontend.syntax import (
     Address,
     Function,
@@ -37,19 +42,11 @@ _MAX_STATEMENTS = 500_000
 
 
 @dataclass
-class Flat:
-    """A body without calls, the variables that it and its callees declare, and its branch tables."""
-
-    body: list[Statement] = field(default_factory=list)
-    variables: list[Variable] = field(default_factory=list)
-    targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass
 class _Renaming:
-    """What the names of one copy of a callee refer to."""
+    """What the names of one copy of a callee refer to; ``end`` is the label to which it returns, "" if it is called."""
 
     prefix: str
+    end: str
     variables: dict[Variable, Variable]
     registers: dict[Register, Register] = field(default_factory=dict)
 
@@ -76,92 +73,127 @@ class _Renaming:
 
 
 def flatten(module: Module, function: Function) -> Flat:
-    """The function with all its calls expanded.
+    """The function with its calls expanded, and with the code of what it calls.
 
-    Raises ``EmulationError`` for calls through pointers, calls of functions without a body, and recursion.
+    Raises ``EmulationError`` for calls of functions without a body and of more than can be expanded.
     """
+    graph = CallGraph(module)
+    called = graph.called(function)
+    inliner = _Inliner(module, graph)
     flat = Flat(variables=list(function.variables), targets=dict(function.targets))
-    _expand(module, function.body, flat, (function.name,))
-    return flat
+    inliner.expand(function.body, flat, (function.name,))
+    if not inliner.calls:
+        return flat
+    return with_frames(flat, [(f, inliner.apart(f)) for f in called], graph)
 
 
-def _expand(module: Module, body: tuple[Statement, ...] | list[Statement], flat: Flat, stack: tuple[str, ...]) -> None:
-    for statement in body:
-        if isinstance(statement, Instruction) and statement.name == "call":
-            _expand_call(module, statement, flat, stack)
-        else:
+@dataclass
+class _Inliner:
+    """Expands the calls of one entry and of what it calls; ``calls`` counts those that it leaves."""
+
+    module: Module
+    graph: CallGraph
+    statements: int = 0
+    copies: int = 0
+    calls: int = 0
+
+    def apart(self, function: Function) -> Flat:
+        """A function that is called, as code of its own."""
+        renaming = _Renaming(f"{function.name}#", "", {})
+        targets = {renaming.prefix + name: _labels(renaming.prefix, of) for name, of in function.targets.items()}
+        flat = Flat(variables=list(function.variables), targets=targets)
+        self.expand([_renamed(s, renaming, function) for s in function.body], flat, (function.name,))
+        return flat
+
+    def expand(self, body: Sequence[Statement], flat: Flat, stack: tuple[str, ...]) -> None:
+        """Add a body to ``flat``; ``stack`` are the functions that it is inlined in, and its own."""
+        for statement in body:
+            if isinstance(statement, Instruction) and statement.name == "call":
+                self._call(statement, flat, stack)
+                continue
             flat.body.append(statement)
-        if len(flat.body) > _MAX_STATEMENTS and isinstance(statement, Instruction):
-            raise statement.unsupported("more than 500,000 instructions once calls are expanded")
+            self.statements += 1
+            if self.statements > _MAX_STATEMENTS and isinstance(statement, Instruction):
+                raise statement.unsupported("more than 500,000 instructions once calls are expanded")
+
+    def _call(self, i: Instruction, flat: Flat, stack: tuple[str, ...]) -> None:
+        call, functions = taken_apart(i), self.module.functions
+        if call.name in SYSTEM_CALLS and call.name not in functions:
+            flat.body += _system_call(i, call, len(flat.body))
+            return
+        if call.name and call.name not in functions:
+            raise i.unsupported("a call of a function that the module does not define")
+        given = [o for o in (*call.returns, *call.arguments) if isinstance(o, Symbol)]
+        wanted = [len(x) for x in (signature_of(functions[call.name]) if call.name else call.signature)]
+        if len(given) != sum(wanted) or [len(call.returns), len(call.arguments)] != wanted:
+            raise i.unsupported("arguments that are not .param variables")
+        self.copies += 1
+        end = f"{call.name}#{self.copies}:skipped"
+        if i.guard is not None:
+            skip = Instruction("bra", (), (Name(end),), i.guard, not i.negated, i.line, i.where, i.text)
+            flat.body.append(skip)
+        if call.name and not self.graph.is_recursive(functions[call.name].name):
+            self._inline(i, functions[call.name], given, flat, stack)
+        elif call.name and call.signature != signature_of(functions[call.name]):
+            raise i.unsupported("arguments of other sizes than the function's")
+        else:
+            flat.body.append(replace(i, guard=None, negated=False))
+            self.calls += 1
+        if i.guard is not None:
+            flat.body.append(Label(end))
+
+    def _inline(
+        self, i: Instruction, callee: Function, given: list[Symbol], flat: Flat, stack: tuple[str, ...]
+    ) -> None:
+        if len(stack) > _MAX_DEPTH:
+            raise i.unsupported(f"more than {_MAX_DEPTH} calls inside each other")
+        prefix = f"{callee.name}#{self.copies}:"
+        # Each copy has its own locals: two calls may be active in diverged lanes at once.
+        own = {v: replace(v, name=prefix + v.name) if v.space in {"local", "param"} else v for v in callee.variables}
+        flat.variables += own.values()
+        passed = {v: o.variable for v, o in zip((*callee.returns, *callee.params), given, strict=True)}
+        renaming = _Renaming(prefix, prefix + "end", own | passed)
+        flat.targets.update({prefix + name: _labels(prefix, of) for name, of in callee.targets.items()})
+        self.expand([_renamed(s, renaming, callee) for s in callee.body], flat, (*stack, callee.name))
+        flat.body.append(Label(renaming.end))
 
 
-def _expand_call(module: Module, call: Instruction, flat: Flat, stack: tuple[str, ...]) -> None:
-    groups = [o for o in call.operands if isinstance(o, Group)]
-    names = [o.text for o in call.operands if isinstance(o, Name)]
-    if names and names[0] in SYSTEM_CALLS and names[0] not in module.functions:
-        flat.body += _system_call(call, names[0], groups, len(flat.body))
-        return
-    if not names or names[0] not in module.functions:
-        raise call.unsupported("a call of a function that the module does not define")
-    callee = module.functions[names[0]]
-    if callee.name in stack or len(stack) > _MAX_DEPTH:
-        raise call.unsupported("a recursive call")
-    returns = groups.pop(0).items if callee.returns and groups else ()
-    arguments = groups.pop(0).items if groups else ()
-    given = [*returns, *arguments]
-    wanted = [*callee.returns, *callee.params]
-    if len(given) != len(wanted) or not all(isinstance(o, Symbol) for o in given):
-        raise call.unsupported("arguments that are not .param variables")
-    number = len(flat.body)
-    prefix = f"{callee.name}#{number}:"
-    # Each copy has its own locals: two calls may be active in diverged lanes at once.
-    variables = {v: replace(v, name=prefix + v.name) if v.space in {"local", "param"} else v for v in callee.variables}
-    flat.variables += variables.values()
-    for variable, operand in zip(wanted, given, strict=True):
-        if isinstance(operand, Symbol):
-            variables[variable] = operand.variable
-    renaming = _Renaming(prefix, variables)
-    end = prefix + "return"
-    if call.guard is not None:
-        skip = Instruction("bra", (), (Name(end),), call.guard, not call.negated, call.line, call.where, call.text)
-        flat.body.append(skip)
-    for name, labels in callee.targets.items():
-        flat.targets[prefix + name] = tuple(prefix + label for label in labels)
-    _expand(module, [_renamed(s, renaming, end) for s in callee.body], flat, (*stack, callee.name))
-    flat.body.append(Label(end))
+def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix + label for label in labels)
 
 
-def _system_call(call: Instruction, name: str, groups: list[Group], number: int) -> list[Instruction]:
+def _system_call(i: Instruction, call: Call, number: int) -> list[Instruction]:
     """A call of the runtime: its arguments loaded from their ``.param`` variables, the call, its result stored."""
+    name = call.name
     kinds, result = SYSTEM_CALLS[name]
-    wanted = len(kinds)
-    given = groups[-1].items if groups and wanted else ()
-    returned = groups[0].items if result and len(groups) > (wanted > 0) else ()
-    if len(given) != wanted or not all(isinstance(o, Symbol) for o in (*given, *returned)):
-        raise call.unsupported("the arguments of a call of the runtime")
+    given = [o for o in call.arguments if isinstance(o, Symbol)]
+    returned = [o for o in call.returns if isinstance(o, Symbol)]
+    if len(given) != len(kinds) or len(returned) != len(call.returns) or len(returned) > (result != ""):
+        raise i.unsupported("the arguments of a call of the runtime")
 
     def made(opcode: str, modifiers: tuple[str, ...], operands: tuple[Operand, ...]) -> Instruction:
-        return replace(call, name=opcode, modifiers=modifiers, operands=operands)
+        return replace(i, name=opcode, modifiers=modifiers, operands=operands)
 
     arguments = [Register(f"{name}#{number}:{n}", kind) for n, kind in enumerate(kinds)]
     loads = [
         made("ld", ("param", register.type), (register, Address(symbol)))
         for register, symbol in zip(arguments, given, strict=True)
-        if isinstance(symbol, Symbol)
     ]
     if not result:
         return [*loads, made(name, (), tuple(arguments))]
     value = Register(f"{name}#{number}:result", result)
-    stores = [made("st", ("param", result), (Address(o), value)) for o in returned if isinstance(o, Symbol)]
+    stores = [made("st", ("param", result), (Address(o), value)) for o in returned]
     return [*loads, made(name, (), (value, *arguments)), *stores]
 
 
-def _renamed(s: Statement, renaming: _Renaming, end: str) -> Statement:
+def _renamed(s: Statement, renaming: _Renaming, function: Function) -> Statement:
     if isinstance(s, Label):
         return Label(renaming.prefix + s.name)
     guard = renaming.register(s.guard) if s.guard is not None else None
     if s.name == "ret":
-        return replace(s, name="bra", modifiers=(), operands=(Name(end),), guard=guard)
+        if renaming.end:
+            return replace(s, name="bra", modifiers=(), operands=(Name(renaming.end),), guard=guard)
+        return replace(s, name="return", modifiers=(), operands=(Name(function.name),), guard=guard)
     operands = tuple(renaming.operand(o) for o in s.operands)
     if s.name in {"bra", "brx"}:
         operands = tuple(Name(renaming.prefix + o.text) if isinstance(o, Name) else o for o in operands)

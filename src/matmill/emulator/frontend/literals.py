@@ -6,7 +6,7 @@ import struct
 from typing import Protocol
 
 from matmill.emulator.frontend.lexer import Token, syntax_error
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Variable
+from matmill.emulator.frontend.syntax import CODE, TYPE_BYTES, Immediate, Variable
 
 _MAX_ITEMS = 1 << 20
 
@@ -29,6 +29,10 @@ class TokenSource(Protocol):
 
     def variable(self, name: str) -> Variable | None:
         """The variable of that name."""
+
+    @property
+    def code(self) -> dict[str, Variable]:
+        """The functions declared before, as what their addresses are of."""
 
 
 def immediate(token: Token, *, negative: bool = False) -> Immediate:
@@ -59,7 +63,10 @@ def immediate(token: Token, *, negative: bool = False) -> Immediate:
 
 
 def initializer(source: TokenSource, element: str) -> tuple[bytes, tuple[tuple[int, Variable, int], ...]]:
-    """The bytes after ``=``, and the addresses that must be filled in: numbers, ``{…}`` lists and variables' names."""
+    """The bytes after ``=``: numbers, ``{…}`` lists and names of variables and functions.
+
+    Returns them with the addresses that must be filled in.
+    """
     data = bytearray()
     relocations: list[tuple[int, Variable, int]] = []
     depth = 0
@@ -95,9 +102,9 @@ def _address_of(source: TokenSource, line: int) -> tuple[Variable, int]:
     if wrapped:
         source.take("(")
         word = source.take().text
-    variable = source.variable(word)
-    if variable is None or variable.space not in {"global", "const"}:
-        raise syntax_error(line, repr(word), "a global variable declared before")
+    variable = source.variable(word) or source.code.get(word)
+    if variable is None or variable.space not in {"global", "const", CODE}:
+        raise syntax_error(line, repr(word), "a global variable or a function declared before")
     addend = 0
     if wrapped:
         source.take(")")

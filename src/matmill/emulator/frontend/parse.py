@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from math import prod
+from typing import TypeGuard
 
 from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
 from matmill.emulator.frontend.lexer import Token, syntax_error
 from matmill.emulator.frontend.literals import immediate, initializer
 from matmill.emulator.frontend.syntax import (
+    CODE,
     TYPE_BYTES,
     Address,
     Function,
@@ -74,6 +76,7 @@ class _Parser(Cursor):
         super().__init__(text)
         self.files: dict[str, str] = {}
         self.toolkit: set[str] = set()
+        self.functions: dict[str, Function] = {}
         self.callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
         self.scope_count = 0
         self.where = ""
@@ -84,7 +87,6 @@ class _Parser(Cursor):
 
     def module(self) -> Module:
         entries: dict[str, Function] = {}
-        functions: dict[str, Function] = {}
         target = ""
         while self.token.kind != "end":
             token = self.take()
@@ -103,16 +105,16 @@ class _Parser(Cursor):
             elif word in _LINKING or word in _SPACES or word in {".entry", ".func"}:
                 function = self._declaration(token)
                 if function is not None:
-                    (entries if function.entry else functions)[function.name] = function
+                    (entries if function.entry else self.functions)[function.name] = function
             elif word != ";":
                 raise syntax_error(token.line, repr(word), "a module directive")
         variables = tuple(self.scopes[0].variables.values())
-        return self._named(Module(entries=entries, functions=functions, variables=variables, target=target))
+        return self._named(Module(entries, self.functions, variables, target, self.code))
 
     def _directive(self, word: str, line: int) -> str:
         """The value of a directive that ends with its line, or after its first value where others follow on it."""
         if word == ".alias":
-            self._until_semicolon()
+            self._alias()
             return ""
         first = self.take()
         while self.accept(","):
@@ -120,6 +122,16 @@ class _Parser(Cursor):
         if first.line != line:
             raise syntax_error(line, word, f"{word} with a value on its line")
         return first.text
+
+    def _alias(self) -> None:
+        """Another name of a function."""
+        name = self.take_word("a function's name").text
+        self.take(",")
+        aliased = self.take_word("a function's name")
+        self.take(";")
+        if aliased.text not in self.functions:
+            raise syntax_error(aliased.line, repr(aliased.text), "a function defined before")
+        self.functions[name] = self.functions[aliased.text]
 
     def _file(self, line: int) -> None:
         parts = self.skip_line(line)
@@ -156,6 +168,7 @@ class _Parser(Cursor):
             functions={name: renamed(f) for name, f in module.functions.items()},
             variables=module.variables,
             target=module.target,
+            code=module.code,
         )
 
     def _with_file(self, s: Instruction) -> Instruction:
@@ -247,6 +260,8 @@ class _Parser(Cursor):
         self.targets = {}
         returns = self._params() if self.token.text == "(" else ()
         name = self.take_word("a function's name").text
+        if not entry and name not in self.code:
+            self.code[name] = Variable(name, CODE, 0, 1)
         params = self._params() if self.token.text == "(" else ()
         limits = self._limits()
         if self.accept(";"):
@@ -402,6 +417,8 @@ class _Parser(Cursor):
             end = self.take(";")
         else:
             end = self.tokens[self.at - 1]
+        if words[0] == "call":
+            operands = [Name(o.variable.name) if _is_code(o) else o for o in operands]
         text = _LONG_VECTOR.sub(r"{\1, …, \2}", " ".join(self.text[first.start : end.start + 1].split()))
         return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, self.where, text)
 
@@ -452,6 +469,8 @@ class _Parser(Cursor):
             return Symbol(variable, offset)
         if word == "WARP_SZ":
             return Immediate(32, "int")
+        if word in self.code:
+            return Symbol(self.code[word])
         return Special(word) if word.startswith("%") else Name(word)
 
     def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
@@ -475,6 +494,10 @@ class _Parser(Cursor):
         if not isinstance(base, (Register, Symbol, Immediate)):
             raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
         return Address(base, offset, tuple(extra))
+
+
+def _is_code(operand: Operand) -> TypeGuard[Symbol]:
+    return isinstance(operand, Symbol) and operand.variable.space == CODE
 
 
 def _registers_of(limits: dict[str, tuple[int, int, int]]) -> int:

@@ -11,13 +11,15 @@ from matmill.errors import EmulationError
 
 # Bytes of each PTX fundamental type; predicates have none, since no memory holds them.
 TYPE_BYTES = {
-    **dict.fromkeys(("b8", "u8", "s8", "e4m3", "e5m2"), 1),
-    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2"), 2),
+    **dict.fromkeys(("b8", "u8", "s8", "e4m3", "e5m2", "e2m1x2"), 1),
+    **dict.fromkeys(("b16", "u16", "s16", "f16", "bf16", "e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "ue8m0x2"), 2),
     **dict.fromkeys(("b32", "u32", "s32", "f32", "f16x2", "bf16x2", "tf32"), 4),
     **dict.fromkeys(("b64", "u64", "s64", "f64"), 8),
     "b128": 16,
     "pred": 0,
 }
+# The space of what a function's address is of.
+CODE = "code"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,8 @@ class Special:
 class Variable:
     """A named piece of memory. ``size`` is in bytes; 0 for an extern array whose size the launch gives.
 
-    ``element`` is the type it was declared with, "f32" for instance; C++ structs are arrays of bytes.
+    ``element`` is the type it was declared with, "f32" for instance; C++ structs are arrays of bytes. A function whose
+    address is taken is a variable in the space ``CODE``, which no access reaches.
     ``relocations`` are (byte offset, variable, addend): addresses to be filled in once they are known.
     """
 
@@ -206,6 +209,8 @@ class Module:
     functions: dict[str, Function]
     variables: tuple[Variable, ...]
     target: str
+    # All functions that it declares, also those without a body, as what their addresses are of.
+    code: dict[str, Variable] = field(default_factory=dict)
     # Filled by the translator: one program per entry, so that a second launch need not translate again.
     programs: dict[str, object] = field(default_factory=dict)
     # By the names of variables: bytes of an element and extents, for those whose declaration somebody has read.

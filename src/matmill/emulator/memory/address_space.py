@@ -7,7 +7,7 @@ which generic addresses reach shared, local and parameter memory.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,8 @@ class Allocation:
         # Bytes of an element and extents, where addresses are to be named by elements.
         self.itemsize = 0
         self.shape: tuple[int, ...] = ()
+        # For messages: what is at an address in it.
+        self.describe: Callable[[int], str] = self._by_offset
 
     @property
     def end(self) -> int:
@@ -96,6 +98,12 @@ class Allocation:
     def marks(self) -> tuple[Words, ...]:
         """Where stores are marked."""
         return tuple(each for each in (self.written, self.stored) if each is not None)
+
+    def _by_offset(self, address: int) -> str:
+        offset = address - self.start
+        if self.itemsize:
+            return element_at(self.name, offset, self.itemsize, self.shape)
+        return f"{self.name} + {offset} B of {self.size}"
 
 
 @dataclass(frozen=True)
@@ -212,7 +220,7 @@ class AddressSpace:
         self.uninitialised = [a for a in self.allocations if a.written is not None]
 
     def allocate(self, name: str, data: NDArray[np.uint8], access: str, *, initialised: bool = True) -> Allocation:
-        """Add a module variable, or what a thread allocates, for the time of the launch."""
+        """Add a module variable, or memory for malloc, for the time of the launch."""
         allocation = self._memory.allocate(name, data, access, initialised=initialised)
         self._index()
         return allocation
@@ -232,10 +240,7 @@ class AddressSpace:
         if at >= 0:
             near = self.allocations[at]
             if address < near.end:
-                offset = address - near.start
-                if near.itemsize:
-                    return element_at(near.name, offset, near.itemsize, near.shape)
-                return f"{near.name} + {offset} B of {near.size}"
+                return near.describe(address)
             if address < near.end + GUARD // 2 + near.size // 2:
                 return f"{address - near.end} B behind the end of {near.name} ({near.size} B)"
         if at + 1 < len(self.starts) and self.starts[at + 1] - address <= GUARD:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from matmill.emulator.frontend.inline import Flat
+from matmill.emulator.frontend.frames import Flat, Stack
 from matmill.emulator.frontend.syntax import (
     TYPE_BYTES,
     Immediate,
@@ -21,8 +21,9 @@ from matmill.emulator.frontend.syntax import (
     Symbol,
 )
 from matmill.emulator.program.expand import expanded
-from matmill.emulator.program.special_registers import CLOCKS, is_known
+from matmill.emulator.program.special_registers import CLOCKS, PREDICATES, is_known
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
+from matmill.emulator.program.wide_registers import WideRegisters
 
 _SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
@@ -33,7 +34,8 @@ class Terminator:
 
     ``kind`` is "jump" (to ``target``), "branch" (to ``target`` where ``guard`` holds, else ``next``), "exit" (where
     ``guard`` holds or is None, else ``next``), "wait" (as ``detail`` says, then ``next``) or "switch" (to
-    ``table[selector]``). Targets are block numbers.
+    ``table[selector]``). A "call" goes to a function, one of ``table``, as its ``detail`` says, and in the end to
+    ``next``; "return", with a guard like an exit, goes to one of ``table``. Targets are block numbers.
     """
 
     kind: str
@@ -51,11 +53,22 @@ class Terminator:
         """The blocks that may come next."""
         if self.kind == "jump":
             return [self.target]
-        if self.kind == "switch":
+        if self.kind in {"switch", "call"}:
             return list(self.table)
         if self.kind == "branch":
             return [self.target, self.next]
-        return [self.next] if self.next >= 0 else []
+        return [*self.table, *([self.next] if self.next >= 0 else [])]
+
+
+@dataclass
+class CallSite:
+    """A call: by the addresses of the functions that it may be of, their first blocks and the bytes of their frames.
+
+    ``kept`` are registers that the calls inside it may change, and that are used after it.
+    """
+
+    functions: dict[int, tuple[int, int]]
+    kept: tuple[Register, ...] = ()
 
 
 @dataclass
@@ -86,7 +99,7 @@ def _check_source(i: Instruction, value: Value) -> None:
         # Clocks are read by mov alone, which does not name them as sources.
         if not is_known(operand.name) or operand.name in CLOCKS:
             raise i.unsupported(f"special register {operand.name}")
-        if value.kind not in _SPECIAL_KINDS:
+        if value.kind not in _SPECIAL_KINDS | ({"p"} if operand.name in PREDICATES else set()):
             raise i.unsupported(f"special register {operand.name}, which has 32 bits, as an operand of another kind")
     if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
         raise i.unsupported("a source operand of the wrong kind")
@@ -126,6 +139,9 @@ class _Builder:
         self.blocks: list[Block] = [Block(0)]
         self.labels: dict[str, int] = {}
         self.fixups: list[tuple[Terminator, list[str], Instruction]] = []
+        self.wide = WideRegisters()
+        self.calls: list[tuple[Terminator, list[str]]] = []
+        self.returns: list[tuple[Terminator, str]] = []
 
     def open(self) -> Block:
         block = Block(len(self.blocks))
@@ -137,7 +153,7 @@ class _Builder:
         last = self.blocks[-1]
         last.end = end
         following = self.open().number
-        if end.kind in {"branch", "wait"} or (end.kind == "exit" and end.guard is not None):
+        if end.kind in {"branch", "wait", "call"} or (end.kind in {"exit", "return"} and end.guard is not None):
             end.next = following
 
     def statement(self, s: Statement) -> None:
@@ -152,9 +168,12 @@ class _Builder:
             self._switch(s)
         elif s.name in {"ret", "exit"}:
             self.close(Terminator("exit", s, s.guard, s.negated))
+        elif s.name in {"call", "return"}:
+            self._call_or_return(s)
         else:
             for each in expanded(s):
-                self._action(each)
+                for one in self.wide.split(each):
+                    self._action(one)
 
     def _branch(self, s: Instruction) -> None:
         target = s.operands[0] if len(s.operands) == 1 else None
@@ -173,6 +192,17 @@ class _Builder:
         _check_source(s, Value(s.operands[0], "u4"))
         end = Terminator("switch", s, selector=s.operands[0])
         self.fixups.append((end, list(self.flat.targets[s.operands[1].text]), s))
+        self.close(end)
+
+    def _call_or_return(self, s: Instruction) -> None:
+        target, *functions = s.operands
+        names = [o.text for o in (target, *functions) if isinstance(o, Name)]
+        if s.name == "return":
+            end = Terminator("return", s, s.guard, s.negated)
+            self.returns.append((end, names[0]))
+        else:
+            end = Terminator("call", s, selector=target if isinstance(target, Register) else None)
+            self.calls.append((end, list(dict.fromkeys(names))))
         self.close(end)
 
     def _action(self, s: Instruction) -> None:
@@ -207,7 +237,20 @@ class _Builder:
                 end.table = numbers
             else:
                 end.target = numbers[0]
+        self._link_calls(self.flat.stack)
         return self.blocks
+
+    def _link_calls(self, stack: Stack) -> None:
+        """Calls go to the first blocks of functions, and returns behind the calls."""
+        after: dict[str, list[int]] = {}
+        for end, names in self.calls:
+            blocks = {name: self.labels[f"{name}#"] for name in names}
+            end.table = tuple(blocks.values())
+            end.detail = CallSite({stack.addresses[n]: (block, stack.frames[n]) for n, block in blocks.items()})
+            for name in names:
+                after.setdefault(name, []).append(end.next)
+        for end, name in self.returns:
+            end.table = tuple(after.get(name, ()))
 
 
 def blocks_of(flat: Flat) -> list[Block]:
@@ -231,7 +274,9 @@ def operands_of_end(end: Terminator) -> list[Value]:
     if members is not None:
         found.append(Value(members, "u4"))
     if end.selector is not None:
-        found.append(Value(end.selector, "u4"))
+        found.append(Value(end.selector, "u8" if end.kind == "call" else "u4"))
+    if isinstance(end.detail, CallSite):
+        found += [Value(r, KIND_OF_TYPE[r.type]) for r in end.detail.kept]
     if end.guard is not None:
         found.append(Value(end.guard, "p"))
     return found

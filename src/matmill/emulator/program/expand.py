@@ -1,4 +1,6 @@
-"""Instructions that are written as several others: wmma as loads, mma.sync and stores; cache policies dropped.
+"""Instructions that are written as several others: wmma as loads, mma.sync and stores, atomics of vectors as scalars.
+
+Cache policies are dropped.
 
 PTX ISA, "Warp-level matrix instructions: wmma". PTX leaves open which lane holds which element of a fragment, and
 programs may only load, multiply, store and change all elements alike. Here fragments have the layout of mma.sync, whose
@@ -25,8 +27,11 @@ from matmill.emulator.frontend.syntax import (
 )
 
 _HINTED = {"ld", "st", "atom", "red", "cp"}
+_VECTORS = {"v2", "v4", "v8"}
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "s32": 32}
+_BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "s32": 32,
+}  # fmt: skip
 
 
 def expanded(s: Instruction) -> list[Instruction]:
@@ -36,10 +41,27 @@ def expanded(s: Instruction) -> list[Instruction]:
             return list(_Wmma(s).instructions())
         except (IndexError, KeyError, ValueError) as problem:
             raise s.unsupported("operands or modifiers that do not fit it") from problem
+    if s.name in {"atom", "red"} and not _VECTORS.isdisjoint(s.modifiers):
+        return _one_by_one(s)
     if s.name in _HINTED and "L2::cache_hint" in s.modifiers and "bulk" not in s.modifiers:
         modifiers = tuple(m for m in s.modifiers if m != "L2::cache_hint")
         return [replace(s, modifiers=modifiers, operands=s.operands[:-1])]
     return [s]
+
+
+def _one_by_one(s: Instruction) -> list[Instruction]:
+    """An atomic of a vector, each element of which is updated by itself."""
+    modifiers = tuple(m for m in s.modifiers if m not in _VECTORS)
+    at = next(n for n, o in enumerate(s.operands) if isinstance(o, Address))
+    address, size = s.operands[at], next(TYPE_BYTES[m] for m in modifiers if m in TYPE_BYTES)
+    vectors = [o.items if isinstance(o, Vector) else (o,) for o in s.operands if o is not address]
+    if not isinstance(address, Address) or len({len(v) for v in vectors}) != 1:
+        raise s.unsupported("its vectors")
+    found = []
+    for n, scalars in enumerate(zip(*vectors, strict=True)):
+        element = replace(address, offset=address.offset + n * size)
+        found.append(replace(s, modifiers=modifiers, operands=(*scalars[:at], element, *scalars[at:])))
+    return found
 
 
 @dataclass
@@ -49,6 +71,7 @@ class _Wmma:
     whole: Instruction
     count: int = 0
     made: list[Instruction] = field(default_factory=list)
+    after: list[Instruction] = field(default_factory=list)
 
     def instructions(self) -> Iterator[Instruction]:
         """What stands for it."""
@@ -73,7 +96,10 @@ class _Wmma:
         return Register(f"wmma#{self.whole.line}:{self.count}", kind)
 
     def _add(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> None:
-        self.made.append(replace(self.whole, name=name, modifiers=modifiers, operands=operands))
+        self.made.append(self._made(name, modifiers, *operands))
+
+    def _made(self, name: str, modifiers: tuple[str, ...], *operands: Operand) -> Instruction:
+        return replace(self.whole, name=name, modifiers=modifiers, operands=operands)
 
     # Loads and stores
 
@@ -96,7 +122,7 @@ class _Wmma:
         spaces = tuple(w for w in words if w.startswith(("global", "shared")))
         bits = _BITS[kind]
         packed = max(1, 32 // bits)
-        width = 2 if part in {"c", "d"} else 4 * packed // 4
+        width = 2 if part in {"c", "d"} else packed
         tile = 8 if part in {"c", "d"} else 4 * packed
         per_register = min(packed, width)
         tiles = [(8 * r, tile * c) for c in range(columns // tile) for r in range(rows // 8)]
@@ -111,7 +137,7 @@ class _Wmma:
             if not isinstance(register, Register):
                 raise self.whole.unsupported("its fragment")
             pointers = [
-                self._pointer(address, stride, (row, first[0]), (column, first[1] + e), bits // 8, by_rows=by_rows)
+                self._pointer(address, stride, (row, first[0]), (column, first[1] + e), bits, by_rows=by_rows)
                 for e in range(per_register)
             ]
             self._element(register, pointers, bits, spaces, load=load, contiguous=by_rows)
@@ -131,16 +157,18 @@ class _Wmma:
         stride: Operand,
         row: tuple[Register, int],
         column: tuple[Register, int],
-        size: int,
+        bits: int,
         *,
         by_rows: bool,
     ) -> Register:
-        """The address of one element."""
+        """The address of one element of so many bits, or of the byte that it begins."""
         long, short = (row, column) if by_rows else (column, row)
         outer, inner, offset = self._fresh("u32"), self._fresh("u32"), self._fresh("u32")
         self._add("add", ("u32",), outer, long[0], Immediate(long[1], "int"))
         self._add("add", ("u32",), inner, short[0], Immediate(short[1], "int"))
         self._add("mad", ("lo", "u32"), offset, outer, stride, inner)
+        if bits < 8:
+            self._add("shr", ("u32",), offset, offset, Immediate((8 // bits).bit_length() - 1, "int"))
         narrow = isinstance(address.base, Register) and TYPE_BYTES[address.base.type] == 4
         pointer = self._fresh("u32" if narrow else "u64")
         base: Operand = address.base
@@ -150,7 +178,7 @@ class _Wmma:
         else:
             added = address.offset
         form = ("lo", "u32") if narrow else ("wide", "u32")
-        self._add("mad", form, pointer, offset, Immediate(size, "int"), base)
+        self._add("mad", form, pointer, offset, Immediate(max(bits // 8, 1), "int"), base)
         if added:
             self._add("add", ("u32" if narrow else "u64",), pointer, pointer, Immediate(added, "int"))
         return pointer
@@ -209,7 +237,10 @@ class _Wmma:
             d_type, a_type, b_type, c_type = types
         else:
             raise self.whole.unsupported("its types")
-        tall = 8 if a_type == "f64" else 16
+        if d_type != c_type:
+            c, d = self._converted(c, c_type, d)
+            c_type = d_type = "f32"
+        tall = 8 if m == 8 else 16
         packed_a, packed_c = max(1, 32 // _BITS[a_type]), max(1, 32 // _BITS[d_type])
         a_tiles = (tall // 8) * (k // (4 * packed_a))
         b_tiles = k // (4 * packed_a)
@@ -224,12 +255,32 @@ class _Wmma:
                 start = (j * (m // tall) + i) * c_each
                 if len(left) != a_tiles or start + c_each > len(d):
                     raise self.whole.unsupported("the number of its registers")
-                clamp = ("satfinite",) if "satfinite" in words and d_type == "s32" else ()
+                more = [word for word in words if word in {"xor", "and", "popc"}]
+                more += ["satfinite"] if "satfinite" in words and d_type == "s32" else []
                 self._add(
                     "mma",
-                    ("sync", "aligned", f"m{tall}n8k{k}", "row", "col", *clamp, d_type, a_type, b_type, c_type),
+                    ("sync", "aligned", f"m{tall}n8k{k}", "row", "col", *more, d_type, a_type, b_type, c_type),
                     Vector(tuple(d[start : start + c_each])),
                     Vector(tuple(left)),
                     Vector(tuple(right)),
                     Vector(tuple(c[start : start + c_each])),
                 )
+        self.made += self.after
+
+    def _converted(
+        self, c: tuple[Operand, ...], c_type: str, d: tuple[Operand, ...]
+    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        """Where one of C and D is float16 and the other float32: C as float32, and D to be computed as float32."""
+        if c_type == "f32":
+            sums = [(self._fresh("f32"), self._fresh("f32")) for _ in d]
+            for (lower, upper), packed in zip(sums, d, strict=True):
+                self.after.append(self._made("cvt", ("rn", "f16x2", "f32"), packed, upper, lower))
+            return c, tuple(x for pair in sums for x in pair)
+        wide: list[Operand] = []
+        for packed in c:
+            halves = self._fresh("b16"), self._fresh("b16")
+            self._add("mov", ("b32",), Vector(halves), packed)
+            for half in halves:
+                wide.append(self._fresh("f32"))
+                self._add("cvt", ("f32", "f16"), wide[-1], half)
+        return tuple(wide), d

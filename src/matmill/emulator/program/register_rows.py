@@ -1,8 +1,8 @@
 """Register allocation: which row of a register file holds each virtual register.
 
-PTX assigns most registers once; a row is free again as soon as its register is dead. Live ranges are bit sets over
-program positions (two bits per instruction: it reads, then writes), so whether a register fits a row is one ``and``.
-FMAs of a batch get consecutive rows for their sums, and each sum the row of its addend where that dies.
+PTX assigns most registers once; a row is free again as soon as its register is dead. Live ranges are bit sets, so
+whether a register fits a row is one ``and``. FMAs of a batch get consecutive rows for their sums, and each sum the row
+of its addend where that dies.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Operand, Register, Special
-from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
+from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of
 from matmill.emulator.program.fma_batches import Batch
 from matmill.emulator.program.in_flight import held_registers
+from matmill.emulator.program.liveness import live_ranges
 from matmill.emulator.program.table import registers
 
 FILES = ("p", "16", "32", "64")
@@ -36,7 +37,7 @@ class Layout:
 
 def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
     """Rows for all registers of a program."""
-    ranges = _live_ranges(blocks)
+    ranges = live_ranges(blocks)
     # A product in flight reads and writes its registers whenever it acts, so no other register may share their rows.
     always = (1 << max((r.bit_length() for r in ranges.values()), default=0)) - 1
     ranges.update(dict.fromkeys(held_registers(blocks), always))
@@ -62,100 +63,6 @@ def _specials(blocks: Iterable[Block]) -> set[str]:
         operands += [v.operand for action in block.actions for v in action.sources]
         operands += [v.operand for v in operands_of_end(block.end)]
     return {o.name for o in operands if isinstance(o, Special)}
-
-
-def _live_ranges(blocks: Sequence[Block]) -> dict[Register, int]:
-    """For each register the set of positions at which it must keep its row, as bits."""
-    live_in: list[set[Register]] = [set() for _ in blocks]
-    upward, killed = [], []
-    for block in blocks:
-        reads: set[Register] = set()
-        writes: set[Register] = set()
-        for action in block.actions:
-            reads.update(r for r in uses_of(action) if r not in writes)
-            writes.update(results_of(action))
-        reads.update(r for r in _end_uses(block) if r not in writes)
-        writes.update(_end_results(block))
-        upward.append(reads)
-        killed.append(writes)
-    live_out: list[set[Register]] = [set() for _ in blocks]
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(blocks):
-            n = block.number
-            out: set[Register] = set()
-            for successor in block.end.successors():
-                out |= live_in[successor]
-            new = upward[n] | (out - killed[n])
-            if new != live_in[n] or out != live_out[n]:
-                live_in[n], live_out[n], changed = new, out, True
-    return _ranges(blocks, live_in, live_out)
-
-
-def _end_uses(block: Block) -> list[Register]:
-    return registers(v.operand for v in operands_of_end(block.end))
-
-
-def _end_results(block: Block) -> list[Register]:
-    return results_of(block.end.action) if block.end.action is not None else []
-
-
-def _ranges(
-    blocks: Sequence[Block], live_in: list[set[Register]], live_out: list[set[Register]]
-) -> dict[Register, int]:
-    ranges: dict[Register, int] = {}
-    position = 0
-    for block in blocks:
-        position = _BlockRanges(ranges, position).block(block, live_in[block.number], live_out[block.number])
-    return ranges
-
-
-class _BlockRanges:
-    """The live ranges inside one block: where each register's present value began, and where it was last used."""
-
-    def __init__(self, ranges: dict[Register, int], position: int) -> None:
-        self.ranges = ranges
-        self.position = position
-        self.began: dict[Register, int] = {}
-        self.last: dict[Register, int] = {}
-
-    def _extend(self, register: Register, first: int, last: int) -> None:
-        self.ranges[register] = self.ranges.get(register, 0) | ((1 << (last - first + 1)) - 1) << first
-
-    def _use(self, register: Register) -> None:
-        self.began.setdefault(register, self.position)
-        self.last[register] = self.position
-
-    def _define(self, register: Register, at: int) -> None:
-        """A new value from position ``at`` on; the old one lived to its last use."""
-        if register in self.began:
-            first = self.began[register]
-            self._extend(register, first, max(first, self.last.get(register, first)))
-        self.began[register] = at
-        self.last[register] = self.position + 1
-
-    def block(self, block: Block, live_in: set[Register], live_out: set[Register]) -> int:
-        """Add the block's live ranges; returns the position after it."""
-        self.began = dict.fromkeys(live_in, self.position)
-        for action in block.actions:
-            for register in uses_of(action):
-                self._use(register)
-            for register in results_of(action):
-                if action.instruction.guard is not None:
-                    # The old value stays where the guard does not hold, so its range continues.
-                    self.last[register] = self.position + 1
-                else:
-                    self._define(register, self.position + action.in_place)
-            self.position += 2
-        for register in _end_uses(block):
-            self._use(register)
-        for register in _end_results(block):
-            self._define(register, self.position)
-        for register, first in self.began.items():
-            end = self.position + 1 if register in live_out else self.last.get(register, first)
-            self._extend(register, first, max(first, end))
-        return self.position + 2
 
 
 class _RowAllocator:

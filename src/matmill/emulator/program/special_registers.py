@@ -1,21 +1,40 @@
-"""The special registers that the emulator has: %tid, %ctaid and the like, and the clocks."""
+"""The special registers that the emulator has: %tid, %ctaid and the like, and the clocks.
+
+PTX ISA, "Special Registers".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"}
-# One SM that holds everything.
+PREDICATES = {"%is_explicit_cluster"}
+# The shared memory of each block that the system keeps for itself. cooperative_groups has barriers in its second half.
+RESERVED_SHARED = 1024
+_RESERVED = {
+    "%reserved_smem_offset_begin", "%reserved_smem_offset_end", "%reserved_smem_offset_cap",
+    "%reserved_smem_offset_0", "%reserved_smem_offset_1",
+}  # fmt: skip
+# One SM that holds everything, whose performance counters nobody has set up; no graph.
 CONSTANTS = {
-    "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64,
+    "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64, "%current_graph_exec": 0,
+    **{f"%pm{n}{wide}": 0 for n in range(8) for wide in ("", "_64")},
+    **{f"%envreg{n}": 0 for n in range(32)},
 }  # fmt: skip
 _VARYING = {
     "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
     "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
     "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_ctarank", "%cluster_nctaid", "%cluster_nctarank",
-    "%is_explicit_cluster", "%envreg1", "%envreg2",
+    *PREDICATES,
 }  # fmt: skip
 
 
 def is_known(name: str) -> bool:
     """Whether the emulator has a special register of this name."""
     base, _, axis = name.partition(".")
-    return name in CLOCKS or (base in _VARYING | set(CONSTANTS) and axis in {"", "x", "y", "z"})
+    return name in CLOCKS or (base in _VARYING | _RESERVED | set(CONSTANTS) and axis in {"", "x", "y", "z"})
+
+
+def reserved_bytes(names: Iterable[str]) -> int:
+    """The bytes that each block's shared memory begins with for the system, where code asks for them by ``names``."""
+    return 0 if _RESERVED.isdisjoint(names) else RESERVED_SHARED

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from matmill.emulator.frontend.frames import Stack
 from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.names import element_at
 from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
@@ -15,9 +16,11 @@ from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
+from matmill.emulator.program.liveness import keep_registers
 from matmill.emulator.program.ordering import access_ordering, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.special_registers import reserved_bytes
 from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
 from matmill.errors import ArgumentError
@@ -31,9 +34,11 @@ class Program:
 
     ``target`` is the GPU that the PTX names, such as "sm_90a". ``offsets`` are byte offsets of shared variables (in the
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
+    Before the shared variables are ``reserved_shared`` bytes of the system, none where no code asks for them.
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
-    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's.
+    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``stack`` is that of
+    calls that are not inlined.
     """
 
     entry: Function
@@ -43,6 +48,7 @@ class Program:
     layout: Layout
     offsets: dict[Variable, int]
     arrays: dict[Instruction, Variable]
+    reserved_shared: int
     static_shared: int
     dynamic_start: int
     local_bytes: int
@@ -58,10 +64,11 @@ class Program:
     misuses: list[Finding]
     has_async_units: bool
     shapes: dict[str, tuple[int, tuple[int, ...]]]
+    stack: Stack
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
-        return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.static_shared
+        return self.dynamic_start + dynamic if dynamic else SHARED_BASE + self.reserved_shared + self.static_shared
 
     def bounds(self, variable: Variable, dynamic: int) -> tuple[int, int]:
         """Where a shared or local variable begins and ends in its state space."""
@@ -130,11 +137,15 @@ def translate(module: Module, name: str) -> Program:
 def _translate(module: Module, entry: Function) -> Program:
     flat = flatten(module, entry)
     blocks = blocks_of(flat)
+    if any(block.end.kind == "call" for block in blocks):
+        keep_registers(blocks, flat.stack.register)
     batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
     instructions = _instructions(blocks)
-    shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
+    layout = lay_out(blocks, batches)
+    shared = list(dict.fromkeys(v for v in (*module.variables, *flat.variables) if v.space == "shared"))
     offsets: dict[Variable, int] = {}
-    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE)
+    reserved = reserved_bytes(layout.specials)
+    static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE + reserved)
     # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
     align = max([16, *(v.align for v in shared if v.extern)])
     dynamic = -(-static // align) * align
@@ -147,11 +158,12 @@ def _translate(module: Module, entry: Function) -> Program:
         target=module.target,
         blocks=blocks,
         batches=batches,
-        layout=lay_out(blocks, batches),
+        layout=layout,
         offsets=offsets,
         # Behind the only array there is nothing: an access beyond it is outside its state space.
         arrays=arrays_of_accesses(blocks) if len(offsets) > 1 or local % 16 else {},
-        static_shared=static - SHARED_BASE,
+        reserved_shared=reserved,
+        static_shared=static - SHARED_BASE - reserved,
         dynamic_start=dynamic,
         local_bytes=-(-local // 16) * 16,
         parameters=parameters,
@@ -160,7 +172,7 @@ def _translate(module: Module, entry: Function) -> Program:
         instruction_counts=[_count(b) for b in blocks],
         instructions=instructions,
         numbers={i: n for n, i in enumerate(instructions)},
-        has_atomics=any(i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None for i in instructions),
+        has_atomics=any(_may_depend_on_order(i) for i in instructions),
         has_partial_barriers=any(
             isinstance(b.end.detail, Barrier) and (b.end.detail.threads is not None or b.end.detail.mode == "arrive")
             for b in blocks
@@ -169,7 +181,13 @@ def _translate(module: Module, entry: Function) -> Program:
         misuses=find_misuses(blocks),
         has_async_units=any(_is_asynchronous(i) for i in instructions),
         shapes=module.shapes,
+        stack=flat.stack,
     )
+
+
+def _may_depend_on_order(i: Instruction) -> bool:
+    """Whether what an instruction does may depend on the order of blocks: strong accesses, and malloc."""
+    return i.name == "malloc" or (i.name in {"ld", "st", "atom", "red"} and access_ordering(i) is not None)
 
 
 def _is_asynchronous(i: Instruction) -> bool:

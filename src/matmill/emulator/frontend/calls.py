@@ -1,0 +1,153 @@
+"""Which device functions are called rather than inlined: recursive ones, and those that a pointer may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from matmill.emulator.frontend.syntax import (
+    CODE,
+    Function,
+    Group,
+    Instruction,
+    Module,
+    Name,
+    Operand,
+    Register,
+    Statement,
+    Symbol,
+)
+
+_POINTERS = {"b64", "u64", "s64"}
+# Addresses of functions are below those of all memory, and no null pointers.
+CODE_START, CODE_STEP = 1 << 20, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call instruction taken apart: what gets the results, whom it calls, and its arguments."""
+
+    returns: tuple[Operand, ...]
+    callee: Operand
+    arguments: tuple[Operand, ...]
+
+    @property
+    def name(self) -> str:
+        """The function that it names; "" for a call through a pointer."""
+        return self.callee.text if isinstance(self.callee, Name) else ""
+
+    @property
+    def signature(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The bytes of each result and of each argument."""
+        returns, arguments = (
+            tuple(o.variable.size if isinstance(o, Symbol) else -1 for o in group)
+            for group in (self.returns, self.arguments)
+        )
+        return returns, arguments
+
+
+def taken_apart(call: Instruction) -> Call:
+    """The parts of ``call (results), function, (arguments), prototype;``.
+
+    Raises ``EmulationError`` where it calls neither a function nor a pointer.
+    """
+    operands = list(call.operands)
+    returns = _group(operands)
+    callee = operands.pop(0) if operands else None
+    arguments = _group(operands)
+    if not isinstance(callee, Name | Register) or (isinstance(callee, Register) and callee.type not in _POINTERS):
+        raise call.unsupported("what it calls")
+    return Call(returns, callee, arguments)
+
+
+def _group(operands: list[Operand]) -> tuple[Operand, ...]:
+    """Take the group of operands that comes next, if one does."""
+    if operands and isinstance(operands[0], Group):
+        group = operands[0].items
+        del operands[0]
+        return group
+    return ()
+
+
+@dataclass
+class CallGraph:
+    """The functions of a module that code reaches, by the calls in them."""
+
+    module: Module
+    _reached: dict[str, set[str]] = field(default_factory=dict)
+
+    def called(self, entry: Function) -> list[Function]:
+        """The functions that ``entry`` reaches and that are not inlined everywhere, callees before callers."""
+        edges: dict[str, set[str]] = {}
+        pointed: set[str] = set()
+        waiting = [entry]
+        while waiting:
+            function = waiting.pop()
+            if function.name in edges:
+                continue
+            own = edges[function.name] = set()
+            for call in _calls(function.body):
+                found = self.named_by(call)
+                if not call.name:
+                    pointed.update(f.name for f in found)
+                own.update(f.name for f in found)
+                waiting += found
+        self._reached = {name: _reached(edges, name) for name in edges}
+        chosen = [n for n in edges if n != entry.name and (n in pointed or self.is_recursive(n))]
+        # What a function reaches its callers reach too.
+        return [self.module.functions[n] for n in sorted(chosen, key=lambda n: len(self._reached[n]))]
+
+    def is_recursive(self, name: str) -> bool:
+        """Whether a function may come to call itself."""
+        return name in self._reached.get(name, ())
+
+    def named_by(self, call: Call) -> list[Function]:
+        """The functions that a call may reach: the one that it names, or those that its pointer may be to."""
+        functions = self.module.functions
+        if call.name:
+            return [functions[call.name]] if call.name in functions else []
+        unique = {functions[name].name: functions[name] for name in self._taken if name in functions}
+        return [f for f in unique.values() if signature_of(f) == call.signature]
+
+    @cached_property
+    def _taken(self) -> list[str]:
+        """The functions of which somebody takes the address."""
+        module = self.module
+        functions = (*module.entries.values(), *module.functions.values())
+        variables = [*module.variables, *(v for f in functions for v in f.variables)]
+        found = {target.name for v in variables for _, target, _ in v.relocations if target.space == CODE}
+        for function in functions:
+            for s in function.body:
+                if isinstance(s, Instruction):
+                    found |= {o.variable.name for o in s.operands if isinstance(o, Symbol) and o.variable.space == CODE}
+        return [name for name in module.code if name in found]
+
+
+def signature_of(function: Function) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The bytes of each result and of each parameter of a function."""
+    return tuple(v.size for v in function.returns), tuple(v.size for v in function.params)
+
+
+def _calls(body: tuple[Statement, ...]) -> Iterator[Call]:
+    for statement in body:
+        if isinstance(statement, Instruction) and statement.name == "call":
+            yield taken_apart(statement)
+
+
+def _reached(edges: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = list(edges[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += edges[name]
+    return found
+
+
+def code_addresses(module: Module) -> dict[str, int]:
+    """The address of each function that a module declares; two names of one function have one address."""
+    own = {name: module.functions[name].name if name in module.functions else name for name in module.code}
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(own.values()))}
+    return {name: CODE_START + CODE_STEP * numbers[own[name]] for name in own}
