@@ -140,7 +140,7 @@ def test_structs_by_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("struct", "words"),
     [
         ("struct:i64:0,i32:7,i64:0,f64:2", "got a struct of 32 bytes, aligned to 8; wanted 40 bytes, aligned to 8"),
-        ("struct:i64:0,7", "--arg number 1, member 1: got '7'; wanted a member"),
+        ("struct:i64:0,7", "--arg number 1, member 1: got '7'; wanted a number of a known type"),
         ("struct:i64:0,zeros:f33:1", "--arg number 1, member 1: got 'zeros:f33:1'"),
         ("5", "or struct: and each member"),
     ],

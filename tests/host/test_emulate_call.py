@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -196,3 +197,50 @@ def test_options_headers_of_the_user_s_and_unmarked_functions(tmp_path: Path) ->
     assert x[0] == 40
     assert report.source["add.cuh:3"] == "int add(int a) { return a + ONE; }"
     assert "host code: say" in report.left_out
+
+
+#: Variables of the module, a type of the file's own, and a kernel that the preprocessor leaves out.
+VARIABLES = """#include <cuda_bf16.h>
+typedef __nv_bfloat16 real;
+namespace taps { static __constant__ float filter[8]; }
+__device__ int calls = 5;
+__global__ void filtered(float* x) { x[threadIdx.x] *= taps::filter[threadIdx.x]; atomicAdd(&calls, 1); }
+__global__ void converted(const real* x, float* y) { y[threadIdx.x] = float(x[threadIdx.x]); }
+#ifdef WITH_CUDNN
+#else
+__global__ void plain(float2* x) { x[threadIdx.x].y = 1; }
+#endif
+"""
+
+
+def test_variables_of_the_module_are_set_and_read_by_name() -> None:
+    x, calls = np.ones(4, np.float32), np.array([10], np.int32)
+    for _ in range(2):
+        symbols = {"filter": np.arange(4, dtype=np.float32), "calls": calls}
+        assert matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=symbols).ok
+    assert x.tolist() == [0, 1, 4, 9]
+    assert calls.tolist() == [18]
+    for symbols, words in (
+        ({"taps": calls}, "symbols: got 'taps'; wanted one of calls, taps::filter"),
+        ({"calls": np.zeros(2, np.int32)}, r"int32\[2\], 8 bytes; wanted at most the 4 bytes of calls"),
+        ({"calls": 3}, r"symbols\['calls'\]: got 3; wanted an array or a NumPy scalar .* np.int32\(3\)"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=symbols)
+
+
+def test_element_types_are_known_behind_names_of_the_file_s_own() -> None:
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    words = "x: got an array of float32; wanted bfloat16, for const real. x, which is const __nv_bfloat16."
+    with pytest.raises(ArgumentError, match=words):
+        matmill.emulate(VARIABLES, "converted", 1, 4, x, y)
+    assert matmill.emulate(VARIABLES, "converted", 1, 4, x.astype(ml_dtypes.bfloat16), y).ok
+    assert (x == y).all()
+    pairs = np.zeros(4, np.complex64)
+    assert matmill.emulate(VARIABLES, "plain", 1, 4, pairs).ok
+    assert (pairs == 1j).all()
+
+
+def test_a_kernel_that_the_preprocessor_leaves_out_is_said_to_be() -> None:
+    with pytest.raises(ArgumentError, match="'plain', which the preprocessor leaves out.*#ifdef WITH_CUDNN, #else"):
+        matmill.emulate(VARIABLES, "plain", 1, 4, np.zeros(4, np.complex64), options=["-DWITH_CUDNN"])

@@ -76,6 +76,34 @@ class _Position:
         return self.argument + (0 if self.member is None else self.member)
 
 
+@dataclass(frozen=True)
+class _Symbol:
+    """A variable of the module, by its name."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"--symbol {self.name}"
+
+    @property
+    def seed(self) -> int:
+        """The seed of random numbers, unless given."""
+        return 0
+
+
+def symbol(text: str) -> tuple[str, Given]:
+    """The name and the value of one ``--symbol NAME=VALUE``.
+
+    Raises :class:`~matmill.errors.ArgumentError` as :func:`given` does.
+    """
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ArgumentError(
+            argument="--symbol", got=repr(text), wanted="NAME=VALUE", fix="For instance filter=in:filter.npy."
+        )
+    return name, _given(value, _Symbol(name), None)
+
+
 def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
     """One ``--arg`` as the kernel's parameter ``index`` takes it.
 
@@ -88,7 +116,7 @@ def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
     return _given(text, _Position(index), parameter)
 
 
-def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
+def _given(text: str, position: _Position | _Symbol, parameter: Variable | None) -> Given:
     """One argument that is no struct, or one member of a struct, whose type the PTX does not say."""
     kind, _, rest = text.partition(":")
     if kind == "in":
@@ -106,7 +134,9 @@ def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
     known = _PARAMETERS.get(parameter.element, "") if parameter is not None else ""
     if parameter is None or not known or parameter.size != TYPES[known].itemsize:
         wanted = (
-            "a member" if parameter is None else f"a value of {parameter.size} bytes for parameter {parameter.name}"
+            "a number of a known type"
+            if parameter is None
+            else f"a value of {parameter.size} bytes for parameter {parameter.name}"
         )
         raise ArgumentError(
             argument=str(position),
@@ -117,13 +147,13 @@ def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
     return Given(_scalar(known, text, text, position, real_too=parameter.element == "b32"))
 
 
-def _wrong(text: str, position: _Position) -> ArgumentError:
+def _wrong(text: str, position: _Position | _Symbol) -> ArgumentError:
     return ArgumentError(
         argument=str(position), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
     )
 
 
-def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:
+def _scalar(kind: str, text: str, whole: str, position: _Position | _Symbol, *, real_too: bool = False) -> np.generic:
     """``text`` as a value of the type ``kind``; integers may be given as unsigned or signed, or in hexadecimal."""
     dtype = TYPES[kind]
     try:
@@ -151,7 +181,7 @@ def _shape(text: str) -> tuple[int, ...] | None:
     return shape if math.prod(shape) < 1 << 34 else None
 
 
-def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _shape_and_type(text: str, rest: str, position: _Position | _Symbol) -> tuple[tuple[int, ...], np.dtype[Any]]:
     kind, _, sizes = rest.partition(":")
     shape = _shape(sizes)
     if kind not in TYPES or shape is None:
@@ -159,7 +189,7 @@ def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[in
     return shape, TYPES[kind]
 
 
-def _random(text: str, rest: str, position: _Position) -> Array:
+def _random(text: str, rest: str, position: _Position | _Symbol) -> Array:
     """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is the position unless given."""
     parts = rest.split(":")
     seed = position.seed
@@ -173,7 +203,7 @@ def _random(text: str, rest: str, position: _Position) -> Array:
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
-def _output(rest: str, position: _Position) -> Given:
+def _output(rest: str, position: _Position | _Symbol) -> Given:
     """An array that is written to a file after the run: the file's own contents before, or bytes of ones."""
     file, *more = rest.rsplit(":", 2)
     if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:

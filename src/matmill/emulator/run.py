@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.clusters import cluster_order
 from matmill.emulator.engine.dependent_launch import is_dependent, never_waited
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
+from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.scheduler import Scheduler
 from matmill.emulator.engine.tally import Tally
+from matmill.emulator.engine.variables import Symbols, allocate_variables, read_back
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
@@ -40,6 +41,7 @@ def run(
     schedule: int = 0,
     counters: bool = True,
     threads: int | None = None,
+    symbols: Symbols = {},
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -48,7 +50,8 @@ def run(
     other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python threads, one by
     default: NumPy lets go of the interpreter only inside its loops, and two threads measured no faster. With races or
     atomics it is always one, so that results never depend on it. Without ``counters`` the counts of memory traffic
-    stay 0.
+    stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables, which have their bytes
+    when the launch begins; what the launch leaves in a variable is then stored in its array, where that is writable.
 
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
@@ -66,7 +69,7 @@ def run(
         program=program,
         launch=launch,
         space=space,
-        symbols=allocate_variables(module, space),
+        symbols=allocate_variables(module, space, symbols),
         parameters=parameter_bytes(program, launch),
         detector=detector,
         counting=counters,
@@ -94,6 +97,8 @@ def run(
         fault.after(found.hazards)
         fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
+    finally:
+        read_back(module, space, context.symbols, symbols)
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matmill.errors import ArgumentError
@@ -21,6 +21,7 @@ def emulate(
     shared: int = 0,
     cluster: int | Sequence[int] | None = None,
     cooperative: bool = False,
+    symbols: Mapping[str, object] = {},
     strict: bool = False,
     races: bool = True,
     initcheck: bool = False,
@@ -43,6 +44,11 @@ def emulate(
     works in place and which it may only read where they are read-only; Python numbers, which become the parameter's
     type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes structures for structs
     by value. An element type that is not the parameter's is refused.
+
+    ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
+    ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has what ``cudaMemcpyFromSymbol`` would
+    read, so that one array for several launches keeps the variable's value between them. Variables that are not named
+    begin each launch with their initial value.
 
     ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too.
     ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody
@@ -73,6 +79,7 @@ def emulate(
         pdl=pdl,
         strict=strict,
         initcheck=initcheck,
+        symbols=symbols,
         settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
     )

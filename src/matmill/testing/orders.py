@@ -46,19 +46,21 @@ class Emulate:
         schedules, late = asked.pop("schedules"), asked.pop("late_copies")
         accepted = _suppressions(asked.pop("suppressions"), self.folder)
         source = self._found(source)
-        before = [_copied(each) for each in args]
-        report = emulate(source, entry, grid, block, *args, **asked)
+        symbols: dict[str, object] = dict(asked.pop("symbols", {}))
+        before = [_copied(each) for each in (*args, *symbols.values())]
+        report = emulate(source, entry, grid, block, *args, symbols=symbols, **asked)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
         # What has ended early, or is broken anyway, gives no results to compare.
         for order in orders if report.finished else ():
             again = [_copied(each) for each in before]
-            other = emulate(source, entry, grid, block, *again, **asked, **order)
+            variables = dict(zip(symbols, again[len(args) :], strict=True))
+            other = emulate(source, entry, grid, block, *again[: len(args)], symbols=variables, **asked, **order)
             known = {(h.kind, locations_of(h)) for h in report.hazards}
             hazards = [*report.hazards, *(h for h in other.hazards if (h.kind, locations_of(h)) not in known)]
             if other.finished:
-                hazards += _differences(report, order, args, again)
+                hazards += _differences(report, order, symbols, (*args, *symbols.values()), again)
             report = replace(report, hazards=tuple(hazards))
         left, suppressed = apply(report.hazards, accepted)
         report = replace(report, hazards=left, suppressed=suppressed)
@@ -100,10 +102,14 @@ def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
 
 
 def _differences(
-    report: LaunchReport, order: dict[str, Any], first: Sequence[object], other: Sequence[object]
+    report: LaunchReport,
+    order: dict[str, Any],
+    symbols: Iterable[str],
+    first: Sequence[object],
+    other: Sequence[object],
 ) -> Iterable[Hazard]:
     """A hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
-    names = [argument.name for argument in report.launch.args if hasattr(argument, "name")]
+    names = [argument.name for argument in report.launch.args if hasattr(argument, "name")] + [*symbols]
     how = "late copies" if "late_copies" in order else f"the order of warps {order['schedule']}"
     for number, (one, two) in enumerate(zip(_arrays(first), _arrays(other), strict=True)):
         different = _different(one, two)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 _LIBRARY = "libstdc++.so.6"
+# The namespace that NVRTC makes for what is static in a file.
+_INTERNAL = re.compile(r"\b_INTERNAL_\w+::")
 
 
 @lru_cache(maxsize=4096)
@@ -25,7 +28,7 @@ def readable(name: str) -> str:
         return name
     text = ctypes.cast(found, ctypes.c_char_p).value or b""
     ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text.decode()
+    return _INTERNAL.sub("", text.decode())
 
 
 @cache
