@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
-    from matmill.testing.call import emulate
+    from matmill.testing.call import at, emulate
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,7 @@ __all__ = [
     "Gemm",
     "MatmillError",
     "__version__",
+    "at",
     "choose",
     "emulate",
     "errors",
@@ -40,6 +41,7 @@ _HOMES = {
     "Choice": "matmill.choose",
     "Gemm": "matmill.problem",
     "MatmillError": "matmill.errors",
+    "at": "matmill.testing.call",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",

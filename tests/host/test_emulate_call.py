@@ -13,6 +13,7 @@ import pytest
 import matmill
 from matmill.errors import ArgumentError, CompileError, UnknownNameError
 from matmill.launch import Struct
+from matmill.testing.orders import Emulate
 from matmill.testing.report import HazardError
 
 #: Kernels among host code, as files for nvcc have them.
@@ -220,13 +221,14 @@ def test_variables_of_the_module_are_set_and_read_by_name() -> None:
         assert matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=symbols).ok
     assert x.tolist() == [0, 1, 4, 9]
     assert calls.tolist() == [18]
-    for symbols, words in (
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"taps": calls}, "symbols: got 'taps'; wanted one of calls, taps::filter"),
         ({"calls": np.zeros(2, np.int32)}, r"int32\[2\], 8 bytes; wanted at most the 4 bytes of calls"),
         ({"calls": 3}, r"symbols\['calls'\]: got 3; wanted an array or a NumPy scalar .* np.int32\(3\)"),
-    ):
+    )
+    for given, words in wrong:
         with pytest.raises(ArgumentError, match=words):
-            matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=symbols)
+            matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=given)
 
 
 def test_element_types_are_known_behind_names_of_the_file_s_own() -> None:
@@ -242,5 +244,47 @@ def test_element_types_are_known_behind_names_of_the_file_s_own() -> None:
 
 
 def test_a_kernel_that_the_preprocessor_leaves_out_is_said_to_be() -> None:
-    with pytest.raises(ArgumentError, match="'plain', which the preprocessor leaves out.*#ifdef WITH_CUDNN, #else"):
+    with pytest.raises(ArgumentError, match=r"'plain', which the preprocessor leaves out.*#ifdef WITH_CUDNN, #else"):
         matmill.emulate(VARIABLES, "plain", 1, 4, np.zeros(4, np.complex64), options=["-DWITH_CUDNN"])
+
+
+def test_pointers_into_arrays_and_structs_of_vectors() -> None:
+    text = """struct Range { int2 ends; };
+    __global__ void steps(const float* x, float* y, Range r, int2 step) {
+      int i = r.ends.x + threadIdx.x * step.x;
+      if (i < r.ends.y) y[i] = x[i] - x[i - 1];
+    }"""
+    x, y = np.arange(6, dtype=np.float32) ** 2, np.zeros(8, np.float32)
+    ends, step = (np.int32(0), np.int32(5)), (np.int32(1), np.int32(0))
+    assert matmill.emulate(text, None, 1, 8, matmill.at(x, 1), matmill.at(y.reshape(2, 4), (0, 2)), ends, step).ok
+    assert y.tolist() == [0, 0, 1, 3, 5, 7, 9, 0]
+    report = matmill.emulate(text, None, 1, 8, x[1:], y, ends, step)
+    assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"]
+    with pytest.raises(ArgumentError, match=r"step: got a struct of 4 bytes.*8 bytes, aligned to 8, for int2 step"):
+        matmill.emulate(text, None, 1, 8, x, y, ends, (np.int32(1),))
+
+
+def test_an_array_that_is_given_twice_has_one_copy_in_other_orders() -> None:
+    text = (
+        "__global__ void up(const int* x, int* y) { int v = x[threadIdx.x]; __syncthreads(); y[threadIdx.x] = v + 1; }"
+    )
+    run = Emulate(Path(), {"schedules": 1, "late_copies": False, "suppressions": None})
+    x = np.zeros(64, np.int32)
+    assert run(text, None, 1, 64, x, matmill.at(x, 0)).hazards == ()
+    assert (x == 1).all()
+
+
+def test_the_read_before_a_compare_and_swap_is_no_race() -> None:
+    """The loop that the CUDA C++ programming guide shows for atomics that a GPU lacks."""
+    text = """__global__ void most(const float* x, float* y, int peek) {
+      int* word = (int*)y;
+      int old = *word, seen;
+      do { seen = old; old = atomicCAS(word, seen, __float_as_int(fmaxf(x[threadIdx.x], __int_as_float(seen)))); }
+      while (seen != old);
+      if (peek && threadIdx.x == 0) y[1] = y[0];
+    }"""
+    x, y = np.arange(64, dtype=np.float32), np.zeros(2, np.float32)
+    assert matmill.emulate(text, None, 1, 64, x, y, 0, strict=True).ok
+    assert y[0] == 63
+    report = matmill.emulate(text, None, 1, 64, x, y, 1)
+    assert [hazard.kind for hazard in report.hazards] == ["race"]

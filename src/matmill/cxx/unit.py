@@ -11,8 +11,9 @@ from matmill.cxx.declarations import Declaration
 from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, template_values
 from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
 from matmill.cxx.keep import device_text, needed, summary
-from matmill.cxx.signature import Parameter, parameters_of
+from matmill.cxx.signature import Parameter, compiled, parameters_of
 from matmill.cxx.stubs import prelude
+from matmill.cxx.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
@@ -20,6 +21,7 @@ from matmill.jit.nvrtc import Answer, Request, targets
 
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
+_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
 
@@ -97,11 +99,12 @@ def compile_unit(
     answer, dropped = _compiled(
         gathered, spelled if not mangled else "", base if not mangled else None, options, target
     )
+    lowered = answer.lowered.get(spelled, spelled)
     return Unit(
         ptx=answer.ptx,
-        entry=answer.lowered.get(spelled, spelled),
+        entry=lowered,
         spelled=spelled,
-        parameters=parameters_of(declared[0]) if declared else (),
+        parameters=compiled(parameters_of(declared[0]), readable(lowered)) if declared else (),
         lines=_lines(gathered, name),
         left_out=_left_out(gathered, dropped),
         paths={path.name: str(path) for _, path, _ in gathered.files if path is not None},
@@ -127,7 +130,7 @@ def _compiled(
         if not dropped:
             break
     assert refusal is not None  # noqa: S101 — the loop has run
-    raise _refused(gathered, refusal.log, target)
+    raise _refused(gathered, refusal.log, target, _base(spelled))
 
 
 def _request(
@@ -215,6 +218,15 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
     )
 
 
+def _conditions(gathered: Gathered, base: str) -> list[str]:
+    """The conditions around a kernel's declaration."""
+    for _, _, file in gathered.files:
+        for declaration in file.declarations:
+            if declaration.kernel and base in declaration.names:
+                return conditions_at(file.directives, declaration.start)
+    return []
+
+
 def _lines(gathered: Gathered, name: str) -> dict[str, str]:
     return {
         f"{Path(spelled).name if path is not None else name}:{number}": line
@@ -232,7 +244,16 @@ def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, 
     return tuple(said)
 
 
-def _refused(gathered: Gathered, log: str, target: str) -> CompileError | ArgumentError:
+def _refused(gathered: Gathered, log: str, target: str, base: str) -> CompileError | ArgumentError:
+    # Where the kernel is all that is missing, the file declares it in a branch of #if that is not taken.
+    conditions = _conditions(gathered, base) if set(_UNDEFINED.findall(log)) == {base} else []
+    if conditions:
+        return ArgumentError(
+            argument="entry",
+            got=f"{base!r}, which the preprocessor leaves out",
+            wanted=f"a kernel that is compiled; this one is behind {' and '.join(conditions)}",
+            fix="Define what that asks for, as in options=['-DNAME'], or on the command line -D NAME.",
+        )
     if "--gpu-architecture" in log:
         return ArgumentError(
             argument="target",

@@ -41,7 +41,7 @@ def run(
     schedule: int = 0,
     counters: bool = True,
     threads: int | None = None,
-    symbols: Symbols = {},
+    symbols: Symbols | None = None,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -69,7 +69,7 @@ def run(
         program=program,
         launch=launch,
         space=space,
-        symbols=allocate_variables(module, space, symbols),
+        symbols=allocate_variables(module, space, symbols or {}),
         parameters=parameter_bytes(program, launch),
         detector=detector,
         counting=counters,
@@ -98,7 +98,7 @@ def run(
         fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
     finally:
-        read_back(module, space, context.symbols, symbols)
+        read_back(module, space, context.symbols, symbols or {})
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)

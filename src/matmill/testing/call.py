@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3
+from matmill.testing.arguments import At
 from matmill.testing.kernel import Settings, load
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
@@ -21,7 +22,7 @@ def emulate(
     shared: int = 0,
     cluster: int | Sequence[int] | None = None,
     cooperative: bool = False,
-    symbols: Mapping[str, object] = {},
+    symbols: Mapping[str, object] | None = None,
     strict: bool = False,
     races: bool = True,
     initcheck: bool = False,
@@ -41,9 +42,9 @@ def emulate(
     bytes of dynamic shared memory, ``cluster`` blocks per cluster.
 
     ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
-    works in place and which it may only read where they are read-only; Python numbers, which become the parameter's
-    type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes structures for structs
-    by value. An element type that is not the parameter's is refused.
+    works in place and which it may only read where they are read-only; :func:`at` for an address inside one; Python
+    numbers, which become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy
+    records and ctypes structures for structs by value. An element type that is not the parameter's is refused.
 
     ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
     ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has what ``cudaMemcpyFromSymbol`` would
@@ -83,6 +84,21 @@ def emulate(
         settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
     )
+
+
+def at(array: object, index: int | tuple[int, ...]) -> At:
+    """An argument of :func:`emulate`: a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
+
+    The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
+    own instead, and what lies before it is out of bounds.
+
+    >>> import numpy as np
+    >>> x, y = np.arange(5, dtype=np.float32), np.zeros(4, np.float32)
+    >>> steps = "__global__ void steps(const float* x, float* y) { int i = threadIdx.x; y[i] = x[i] - x[i - 1]; }"
+    >>> emulate(steps, "steps", 1, 4, at(x, 1), y).ok, y.tolist()
+    (True, [1.0, 1.0, 1.0, 1.0])
+    """
+    return At(array, index)
 
 
 def extent(argument: str, value: int | Sequence[int]) -> Dim3:

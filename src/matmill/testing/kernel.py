@@ -57,7 +57,7 @@ class Kernel:
         pdl: bool = False,
         strict: bool = False,
         initcheck: bool = False,
-        symbols: Mapping[str, object] = {},
+        symbols: Mapping[str, object] | None = None,
         settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:
@@ -79,7 +79,7 @@ class Kernel:
         )
         faulted = False
         try:
-            found = run(self.module, launch, memory, symbols=bound_symbols(symbols), **asdict(settings))
+            found = run(self.module, launch, memory, symbols=bound_symbols(symbols or {}), **asdict(settings))
         except KernelFault as fault:
             if fault.report is None:
                 raise

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator import Hazard
+from matmill.testing.arguments import At, array_key
 from matmill.testing.call import emulate
 from matmill.testing.report import LaunchReport, locations_of
 from matmill.testing.suppressions import Suppression, apply, read
@@ -47,14 +48,14 @@ class Emulate:
         accepted = _suppressions(asked.pop("suppressions"), self.folder)
         source = self._found(source)
         symbols: dict[str, object] = dict(asked.pop("symbols", {}))
-        before = [_copied(each) for each in (*args, *symbols.values())]
+        before = _copied((*args, *symbols.values()))
         report = emulate(source, entry, grid, block, *args, symbols=symbols, **asked)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
         # What has ended early, or is broken anyway, gives no results to compare.
         for order in orders if report.finished else ():
-            again = [_copied(each) for each in before]
+            again = _copied(before)
             variables = dict(zip(symbols, again[len(args) :], strict=True))
             other = emulate(source, entry, grid, block, *again[: len(args)], symbols=variables, **asked, **order)
             known = {(h.kind, locations_of(h)) for h in report.hazards}
@@ -84,19 +85,28 @@ def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
     return tuple(given)
 
 
-def _copied(value: object) -> object:
-    """An argument whose memory is its own; what is no array is taken as it is."""
-    if isinstance(value, tuple):
-        return tuple(_copied(each) for each in value)
-    if isinstance(value, np.ndarray) and value.flags.writeable:
-        return value.copy(order="K")
-    return value
+def _copied(values: Sequence[object]) -> tuple[Any, ...]:
+    """Arguments whose memory is their own; an array that is given twice has one copy. What is no array is kept."""
+    copies: dict[tuple[Any, ...], NDArray[Any]] = {}
+
+    def copy(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(copy(each) for each in value)
+        if isinstance(value, At):
+            return At(copy(value.array), value.index)
+        if isinstance(value, np.ndarray) and value.flags.writeable:
+            return copies.setdefault(array_key(value), value.copy(order="K"))
+        return value
+
+    return tuple(copy(each) for each in values)
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
     for value in values:
         if isinstance(value, tuple):
             yield from _arrays(value)
+        elif isinstance(value, At):
+            yield from _arrays((value.array,))
         elif isinstance(value, np.ndarray):
             yield value
 

@@ -23,7 +23,7 @@ from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
-from matmill.emulator.program.ordering import access_ordering
+from matmill.emulator.program.ordering import Ordering, access_ordering
 from matmill.emulator.races.detector import Stores
 from matmill.emulator.races.shared_space import RepeatedRead
 from matmill.emulator.report.counters import Conflict
@@ -179,7 +179,7 @@ class Access:
         verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[kind]
         self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
-        self.ordering = access_ordering(instruction)
+        self.ordering = Ordering() if instruction in machine.program.compared else access_ordering(instruction)
         self.epoch = -1
         self._watched = -1
         self._repeated: RepeatedRead | None = None

@@ -15,7 +15,7 @@ from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
-from matmill.emulator.program.ordering import access_ordering, orders_memory
+from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
 from matmill.emulator.program.waits import Barrier
@@ -33,7 +33,8 @@ class Program:
     block's window) and of local ones (in a thread's memory); extern shared arrays begin at ``dynamic_start``.
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
-    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's.
+    registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``compared`` are loads
+    whose value a compare-and-swap compares.
     """
 
     entry: Function
@@ -58,6 +59,7 @@ class Program:
     misuses: list[Finding]
     has_async_units: bool
     shapes: dict[str, tuple[int, tuple[int, ...]]]
+    compared: frozenset[Instruction]
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -169,6 +171,7 @@ def _translate(module: Module, entry: Function) -> Program:
         misuses=find_misuses(blocks),
         has_async_units=any(_is_asynchronous(i) for i in instructions),
         shapes=module.shapes,
+        compared=compared_loads(instructions),
     )
 
 
