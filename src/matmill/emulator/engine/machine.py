@@ -97,6 +97,8 @@ class Machine:
         }
         shared = words(np.zeros(stride * blocks // 16, np.complex128).view(np.uint8))
         self.written = np.zeros(stride * blocks // 8, np.uint64).view(np.uint8)
+        self._reserved = self.written.reshape(blocks, stride)[:, : program.reserved_shared]
+        self._reserved.fill(1)
         self.shared = Region("shared", SHARED_BASE, shared_end, shared, written=words(self.written))
         local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
         self._own = {
@@ -116,6 +118,7 @@ class Machine:
         self.geometry.block_ids = block_ids
         self.shared.words[1].fill(_POISON)
         self.written.fill(0)
+        self._reserved.fill(1)
         for name, row in self.program.layout.specials.items():
             values = special_row(name, self.geometry, self.launch, self.program.static_shared, self.context.workspace)
             self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)

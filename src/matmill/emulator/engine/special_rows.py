@@ -6,8 +6,9 @@ import numpy as np
 
 from matmill.emulator.arith.row import Row
 from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.memory.address_space import SHARED_BASE
 from matmill.emulator.memory.banks import LANES
-from matmill.emulator.program.special_registers import CONSTANTS
+from matmill.emulator.program.special_registers import CONSTANTS, RESERVED_OFFSET
 from matmill.launch import Launch, coordinates
 
 # Shared memory is allocated in units, and the system reserves some in each block (PTX ISA, "%total_smem_size").
@@ -52,6 +53,7 @@ def special_row(name: str, geometry: Geometry, launch: Launch, static_shared: in
         # Where cooperative_groups looks for the workspace (details/driver_abi.h).
         "%envreg1": workspace >> 32,
         "%envreg2": workspace & 0xFFFFFFFF,
+        RESERVED_OFFSET: SHARED_BASE,
         "%dynamic_smem_size": launch.dynamic_shared,
         "%total_smem_size": total,
         "%aggr_smem_size": total + _RESERVED_SHARED,

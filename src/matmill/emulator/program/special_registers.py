@@ -7,7 +7,11 @@ CLOCKS = {"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", 
 CONSTANTS = {
     "%nsmid": 1, "%smid": 0, "%gridid": 0, "%nwarpid": 64,
 }  # fmt: skip
+# Where the bytes begin that the system keeps for cooperative_groups in each block's shared memory, and how many of them
+# its tiles of several warps use (cooperative_groups/details/memory.h).
+RESERVED_OFFSET, RESERVED_BYTES = "%reserved_smem_offset_1", 288
 _VARYING = {
+    RESERVED_OFFSET,
     "%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le",
     "%lanemask_gt", "%lanemask_ge", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size",
     "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_ctarank", "%cluster_nctaid", "%cluster_nctarank",

@@ -18,6 +18,7 @@ from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
+from matmill.emulator.program.special_registers import RESERVED_BYTES, RESERVED_OFFSET
 from matmill.emulator.program.waits import Barrier
 from matmill.emulator.report.counters import CLASSES
 from matmill.errors import ArgumentError
@@ -34,7 +35,7 @@ class Program:
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
     registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``compared`` are loads
-    whose value a compare-and-swap compares.
+    whose value a compare-and-swap compares. The first ``reserved_shared`` bytes of a block's window are the system's.
     """
 
     entry: Function
@@ -60,6 +61,7 @@ class Program:
     has_async_units: bool
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     compared: frozenset[Instruction]
+    reserved_shared: int
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -135,6 +137,9 @@ def _translate(module: Module, entry: Function) -> Program:
     batches = {b.number: found for b in blocks if (found := find_batches(b.actions))}
     instructions = _instructions(blocks)
     shared = [v for v in (*module.variables, *flat.variables) if v.space == "shared"]
+    reserved = any(isinstance(o, Special) and o.name == RESERVED_OFFSET for i in instructions for o in i.operands)
+    if reserved:
+        shared.insert(0, Variable("reserved", "shared", RESERVED_BYTES, 16))
     offsets: dict[Variable, int] = {}
     static = _assign_offsets([v for v in shared if not v.extern], offsets, SHARED_BASE)
     # Dynamic shared memory follows the static part; 16 bytes is what the hardware promises, kernels may ask for more.
@@ -172,6 +177,7 @@ def _translate(module: Module, entry: Function) -> Program:
         has_async_units=any(_is_asynchronous(i) for i in instructions),
         shapes=module.shapes,
         compared=compared_loads(instructions),
+        reserved_shared=RESERVED_BYTES if reserved else 0,
     )
 
 
