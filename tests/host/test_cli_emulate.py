@@ -150,6 +150,23 @@ def test_wrong_structs(folder: Path, struct: str, words: str, capsys: pytest.Cap
     assert words in refused(capsys, "emulate", "k.cu", "--block", "32", "--arg", "1", "--arg", struct)
 
 
+def test_variables_of_the_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(
+        "__constant__ float scale; __device__ int calls;\n"
+        "__global__ void k(float* x) { x[threadIdx.x] *= scale; if (!threadIdx.x) atomicAdd(&calls, 1); }"
+    )
+    command = ["emulate", "k.cu", "--block", "32", "--arg", "random:f32:32", "--symbol", "scale=f32:2"]
+    found = asked(*command, "--symbol", "calls=out:calls.npy:i32:1", "--out", "0=x.npy", capsys=capsys)
+    assert {output["argument"] for output in found["outputs"]} == {0, "calls"}
+    assert np.load(folder / "calls.npy").tolist() == [0]
+    for given, words in (
+        ("scale", "--symbol: got 'scale'; wanted NAME=VALUE"),
+        ("scale=2", "--symbol scale: got '2'; wanted a number of a known type"),
+        ("bias=f32:2", "symbols: got 'bias'; wanted one of"),
+    ):
+        assert words in refused(capsys, *command, "--symbol", given)
+
+
 def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "k.cu").write_text(
         'struct H { unsigned short bits; }; extern "C" __global__ void k(H h, unsigned short* o) { *o = h.bits; }'

@@ -174,7 +174,7 @@ def test_ptx_and_sources_that_are_refused(file: Path, tmp_path: Path) -> None:
         ((ptx, "k"), "entry: got 'k'; wanted one of _Z4racePf"),
         ((tmp_path / "gone.cu", "k"), "gone.cu': No such file"),
         (("int main() { return 0; }", None), "wanted a file with a kernel"),
-        (("template <class T> __global__ void t(T* x) {}", "t"), "wanted one of t<...>"),
+        (("template <class T> __global__ void t(T* x) {}", "t"), "wanted one of t<T>"),
     ]
     for (text, entry), words in wrong:
         with pytest.raises(ArgumentError) as caught:
@@ -288,3 +288,14 @@ def test_the_read_before_a_compare_and_swap_is_no_race() -> None:
     assert y[0] == 63
     report = matmill.emulate(text, None, 1, 64, x, y, 1)
     assert [hazard.kind for hazard in report.hazards] == ["race"]
+
+
+def test_arguments_of_a_template_that_do_not_fit_are_said_beside_its_parameters() -> None:
+    text = "template <typename T, int N> __global__ void fill(T* x) { x[0] = N; }"
+    for entry, words in (
+        ("fill", r"got 'fill'; wanted one of fill<T, N>"),
+        ("fill<float>", r"got 'fill<float>'; wanted fill<T, N>. The compiler says: cannot determine which instance"),
+        ("fill<floaty, 2>", r"got 'fill<floaty, 2>'; wanted fill<T, N>. .* identifier .floaty. is undefined"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            matmill.emulate(text, entry, 1, 1, np.zeros(1, np.float32))

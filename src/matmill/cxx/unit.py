@@ -21,6 +21,9 @@ from matmill.jit.nvrtc import Answer, Request, targets
 
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
+# Where NVRTC looks up the name of the kernel.
+_NAMES = "__nv_name_map"
+_ERRORS = re.compile(r"^(\S+)\(\d+\): error: (.*)$", re.MULTILINE)
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
@@ -130,7 +133,7 @@ def _compiled(
         if not dropped:
             break
     assert refusal is not None  # noqa: S101 — the loop has run
-    raise _refused(gathered, refusal.log, target, _base(spelled))
+    raise _refused(gathered, refusal.log, target, spelled)
 
 
 def _request(
@@ -204,11 +207,12 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
         entry.startswith("_Z") or (base in declared and ("<" in entry or not declared[base].template))
     ):
         return entry
-    templates = [name for name, d in declared.items() if d.template]
+    templates = {name: d for name, d in declared.items() if d.template}
     launched = [each for each in choices if _base(each) == base]
     if base in templates and len(launched) == 1:
         return launched[0]
-    known = list(dict.fromkeys([*choices, *(f"{name}<...>" for name in templates if name not in map(_base, choices))]))
+    others = [_with_parameters(name, d) for name, d in templates.items() if name not in map(_base, choices)]
+    known = list(dict.fromkeys([*choices, *others]))
     fix = "Name one of them, with the arguments of a template: 'scale<float, 4>'."
     raise ArgumentError(
         argument="entry",
@@ -216,6 +220,12 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
         wanted=f"one of {', '.join(launched or known)}" if known else "a file with a kernel (__global__)",
         fix=fix if known else "Name the file that has it.",
     )
+
+
+def _with_parameters(name: str, declaration: Declaration) -> str:
+    """A kernel's name, of a template with its parameters."""
+    parameters = ", ".join(declaration.template_parameters)
+    return f"{name}<{parameters or '...'}>" if declaration.template else name
 
 
 def _conditions(gathered: Gathered, base: str) -> list[str]:
@@ -244,7 +254,8 @@ def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, 
     return tuple(said)
 
 
-def _refused(gathered: Gathered, log: str, target: str, base: str) -> CompileError | ArgumentError:
+def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> CompileError | ArgumentError:
+    base = _base(spelled)
     # Where the kernel is all that is missing, the file declares it in a branch of #if that is not taken.
     conditions = _conditions(gathered, base) if set(_UNDEFINED.findall(log)) == {base} else []
     if conditions:
@@ -253,6 +264,15 @@ def _refused(gathered: Gathered, log: str, target: str, base: str) -> CompileErr
             got=f"{base!r}, which the preprocessor leaves out",
             wanted=f"a kernel that is compiled; this one is behind {' and '.join(conditions)}",
             fix="Define what that asks for, as in options=['-DNAME'], or on the command line -D NAME.",
+        )
+    errors = _ERRORS.findall(log)
+    if errors and all(file == _NAMES for file, _ in errors):
+        declared = [d for d in _kernels(gathered) if base in d.names]
+        return ArgumentError(
+            argument="entry",
+            got=repr(spelled),
+            wanted=" or ".join(_with_parameters(base, d) for d in declared) or "a kernel of the file",
+            fix=f"The compiler says: {errors[0][1]}.",
         )
     if "--gpu-architecture" in log:
         return ArgumentError(
