@@ -427,6 +427,10 @@ class Access:
             if ordering is not None and ordering.volatile and kind == "shared":
                 # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
                 ordering = None
+            reserved = self.machine.program.reserved_shared
+            if reserved and kind == "shared" and ordering is None:
+                # Only cooperative_groups works there. Its lanes pass on by shuffles what one of them has acquired.
+                active = active & (self._offsets(absolute, piece) >= SHARED_BASE + reserved)
             for owners, chosen in self._by_owner(piece, active):
                 detector.access(
                     kind,
