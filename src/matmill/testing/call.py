@@ -90,7 +90,7 @@ def at(array: object, index: int | tuple[int, ...]) -> At:
     """An argument of :func:`emulate`: a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
 
     The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
-    own instead, and what lies before it is out of bounds.
+    own instead, and what comes before it is out of bounds.
 
     >>> import numpy as np
     >>> x, y = np.arange(5, dtype=np.float32), np.zeros(4, np.float32)
