@@ -262,6 +262,8 @@ def test_pointers_into_arrays_and_structs_of_vectors() -> None:
     assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"]
     with pytest.raises(ArgumentError, match=r"step: got a struct of 4 bytes.*8 bytes, aligned to 8, for int2 step"):
         matmill.emulate(text, None, 1, 8, x, y, ends, (np.int32(1),))
+    with pytest.raises(ArgumentError, match=r"at: got the index \(1, 2\) of an array of 1 dimensions"):
+        matmill.emulate(text, None, 1, 8, matmill.at(x, (1, 2)), y, ends, step)
 
 
 def test_an_array_that_is_given_twice_has_one_copy_in_other_orders() -> None:

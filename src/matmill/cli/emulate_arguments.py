@@ -62,33 +62,20 @@ class GivenStruct:
 
 @dataclass(frozen=True)
 class _Position:
-    """Which argument, and which member of it inside a struct; both count from 0."""
+    """Which argument, and which member of it inside a struct, both counted from 0; or a variable, by its name."""
 
-    argument: int
+    argument: int | str
     member: int | None = None
 
     def __str__(self) -> str:
+        if isinstance(self.argument, str):
+            return f"--symbol {self.argument}"
         return f"--arg number {self.argument}" + ("" if self.member is None else f", member {self.member}")
 
     @property
     def seed(self) -> int:
         """The seed of random numbers, unless given: another one for each argument and member."""
-        return self.argument + (0 if self.member is None else self.member)
-
-
-@dataclass(frozen=True)
-class _Symbol:
-    """A variable of the module, by its name."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"--symbol {self.name}"
-
-    @property
-    def seed(self) -> int:
-        """The seed of random numbers, unless given."""
-        return 0
+        return (self.argument if isinstance(self.argument, int) else 0) + (self.member or 0)
 
 
 def symbol(text: str) -> tuple[str, Given]:
@@ -101,7 +88,7 @@ def symbol(text: str) -> tuple[str, Given]:
         raise ArgumentError(
             argument="--symbol", got=repr(text), wanted="NAME=VALUE", fix="For instance filter=in:filter.npy."
         )
-    return name, _given(value, _Symbol(name), None)
+    return name, _given(value, _Position(name), None)
 
 
 def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
@@ -116,7 +103,7 @@ def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
     return _given(text, _Position(index), parameter)
 
 
-def _given(text: str, position: _Position | _Symbol, parameter: Variable | None) -> Given:
+def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
     """One argument that is no struct, or one member of a struct, whose type the PTX does not say."""
     kind, _, rest = text.partition(":")
     if kind == "in":
@@ -147,13 +134,13 @@ def _given(text: str, position: _Position | _Symbol, parameter: Variable | None)
     return Given(_scalar(known, text, text, position, real_too=parameter.element == "b32"))
 
 
-def _wrong(text: str, position: _Position | _Symbol) -> ArgumentError:
+def _wrong(text: str, position: _Position) -> ArgumentError:
     return ArgumentError(
         argument=str(position), got=repr(text), wanted=FORMS, fix=f"Types are {', '.join(TYPES)}; a shape is 64x32."
     )
 
 
-def _scalar(kind: str, text: str, whole: str, position: _Position | _Symbol, *, real_too: bool = False) -> np.generic:
+def _scalar(kind: str, text: str, whole: str, position: _Position, *, real_too: bool = False) -> np.generic:
     """``text`` as a value of the type ``kind``; integers may be given as unsigned or signed, or in hexadecimal."""
     dtype = TYPES[kind]
     try:
@@ -181,7 +168,7 @@ def _shape(text: str) -> tuple[int, ...] | None:
     return shape if math.prod(shape) < 1 << 34 else None
 
 
-def _shape_and_type(text: str, rest: str, position: _Position | _Symbol) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _shape_and_type(text: str, rest: str, position: _Position) -> tuple[tuple[int, ...], np.dtype[Any]]:
     kind, _, sizes = rest.partition(":")
     shape = _shape(sizes)
     if kind not in TYPES or shape is None:
@@ -189,7 +176,7 @@ def _shape_and_type(text: str, rest: str, position: _Position | _Symbol) -> tupl
     return shape, TYPES[kind]
 
 
-def _random(text: str, rest: str, position: _Position | _Symbol) -> Array:
+def _random(text: str, rest: str, position: _Position) -> Array:
     """Floats uniform in [-1, 1), integers of the whole range of their type; the seed is the position unless given."""
     parts = rest.split(":")
     seed = position.seed
@@ -203,7 +190,7 @@ def _random(text: str, rest: str, position: _Position | _Symbol) -> Array:
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
-def _output(rest: str, position: _Position | _Symbol) -> Given:
+def _output(rest: str, position: _Position) -> Given:
     """An array that is written to a file after the run: the file's own contents before, or bytes of ones."""
     file, *more = rest.rsplit(":", 2)
     if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:

@@ -58,9 +58,16 @@ class At:
     @property
     def offset(self) -> int:
         """Bytes from the array's first element."""
-        strides = _array("at", self.array).strides
+        array = _array("at", self.array)
         index = self.index if isinstance(self.index, tuple) else (self.index,)
-        return sum(each * stride for each, stride in zip(index, strides, strict=False))
+        if len(index) > array.ndim:
+            raise ArgumentError(
+                argument="at",
+                got=f"the index {index} of an array of {array.ndim} dimensions",
+                wanted="at most one number for each dimension",
+                fix="Leave the others out.",
+            )
+        return sum(each * stride for each, stride in zip(index, array.strides, strict=False))
 
 
 def array_key(array: NDArray[Any]) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ class Emulate:
         schedules, late = asked.pop("schedules"), asked.pop("late_copies")
         accepted = _suppressions(asked.pop("suppressions"), self.folder)
         source = self._found(source)
-        symbols: dict[str, object] = dict(asked.pop("symbols", {}))
+        symbols: dict[str, object] = dict(asked.pop("symbols", None) or {})
         before = _copied((*args, *symbols.values()))
         report = emulate(source, entry, grid, block, *args, symbols=symbols, **asked)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
