@@ -301,3 +301,14 @@ def test_arguments_of_a_template_that_do_not_fit_are_said_beside_its_parameters(
     ):
         with pytest.raises(ArgumentError, match=words):
             matmill.emulate(text, entry, 1, 1, np.zeros(1, np.float32))
+
+
+def test_structs_of_the_host_s_threads_have_their_size() -> None:
+    text = """#include <pthread.h>
+    typedef pthread_t Worker;
+    struct Pool { pthread_mutex_t lock; Worker worker; int size; };
+    __global__ void size(Pool pool, int* x) { *x = pool.size; }"""
+    pool = np.array((bytes(40), 0, 7), np.dtype([("lock", "V40"), ("worker", "u8"), ("size", "i4")], align=True))
+    x = np.zeros(1, np.int32)
+    assert matmill.emulate(text, None, 1, 1, pool, x).ok
+    assert x[0] == 7
