@@ -224,7 +224,11 @@ def _report_races(
             f"({i.location})"
             for kind, (b, t), i in parties
         )
-        message = f"{launch.kernel}: {where}: {one} and {two}, {_WHY.get(race.kind, 'with nothing that orders them')}"
+        why = _WHY.get(race.kind, "with nothing that orders them")
+        if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
+            # The usual mistake where a kernel has fences: the block that reads has none behind its atomic.
+            why += " (a block that passes on data and the one that takes it up each need a fence)"
+        message = f"{launch.kernel}: {where}: {one} and {two}, {why}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second
         )
