@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matmill.errors import MatmillError
     from matmill.ops import inner, matmul, transpose, transpose_add
     from matmill.problem import Gemm
-    from matmill.testing.call import emulate
+    from matmill.testing.call import at, emulate
     from matmill.textures import Surface, Texture
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __all__ = [
     "Surface",
     "Texture",
     "__version__",
+    "at",
     "choose",
     "emulate",
     "errors",
@@ -45,6 +46,7 @@ _HOMES = {
     "MatmillError": "matmill.errors",
     "Surface": "matmill.textures",
     "Texture": "matmill.textures",
+    "at": "matmill.testing.call",
     "choose": "matmill.choose",
     "emulate": "matmill.testing.call",
     "inner": "matmill.ops",

@@ -112,6 +112,8 @@ def test_a_last_block_in_order_is_free_of_races(name: str, schedule: int) -> Non
 def test_a_last_block_with_a_step_left_out_is_reported(name: str, schedule: int) -> None:
     found = hazards(*WRONG[name], options={"schedule": schedule})
     assert any("part + " in each and "st.global" in each for each in found)
+    hint = "(a block that passes on data and the one that takes it up each need a fence)"
+    assert any(each.endswith(hint) for each in found) == (name != "nothing")
 
 
 CHAIN = """extern "C" __global__ void k(volatile int* flags, int* o) {

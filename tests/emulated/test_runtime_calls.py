@@ -72,6 +72,17 @@ __global__ void turns(int* x, int n) {
   }
 }
 """
+TILES = """#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+__global__ void sums(int* x) {
+  __shared__ cg::block_tile_memory<128> scratch;
+  auto tile = cg::tiled_partition<64>(cg::this_thread_block(scratch));
+  int sum = cg::reduce(tile, x[threadIdx.x], cg::plus<int>());
+  tile.sync();
+  x[threadIdx.x] = sum;
+}
+"""
 CALLS = """#include <cstdio>
 #include <cassert>
 #include <cuda_fp16.h>
@@ -101,6 +112,13 @@ __global__ void bits(unsigned* x) {
   x[3] = a; x[4] = b; x[5] = c; x[6] = lo; x[7] = hi;
 }
 """
+
+
+def test_tiles_of_several_warps_meet_in_shared_memory_that_the_system_keeps() -> None:
+    x = np.arange(128, dtype=np.int32)
+    report = matmill.emulate(TILES, "sums", 1, 128, x, schedule=1)
+    assert report.ok
+    assert (x.reshape(2, 64) == [[2016], [6112]]).all()
 
 
 def test_printf_and_assert() -> None:
@@ -170,7 +188,7 @@ def test_messages_speak_of_elements_and_the_user_s_own_lines() -> None:
     x, y, h = np.ones((32, 32), np.float32), np.ones((31, 32), np.float32), np.ones(2, np.float16)
     report = matmill.emulate(NAMES, "scale<float, 32>", 1, (32, 32), x, h, y)
     race, beyond = report.hazards
-    assert "scale<float, 32>(float*, __half const*, float*)::tile[1][0] in shared memory: write by thread" in str(race)
+    assert "scale<float, 32>::tile[1][0] in shared memory: write by thread" in str(race)
     assert "thread (0, 31, 0) of block (0, 0, 0) writes 4 bytes at 0 B behind the end of y (3968 B)" in str(beyond)
     whole = np.ones((32, 32), np.float32)
     inlined = matmill.emulate(NAMES, "scale<float, 32>", 1, (32, 32), x, h, whole).hazards[-1]

@@ -140,7 +140,7 @@ def test_structs_by_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("struct", "words"),
     [
         ("struct:i64:0,i32:7,i64:0,f64:2", "got a struct of 32 bytes, aligned to 8; wanted 40 bytes, aligned to 8"),
-        ("struct:i64:0,7", "--arg number 1, member 1: got '7'; wanted a member"),
+        ("struct:i64:0,7", "--arg number 1, member 1: got '7'; wanted a number of a known type"),
         ("struct:i64:0,zeros:f33:1", "--arg number 1, member 1: got 'zeros:f33:1'"),
         ("5", "or struct: and each member"),
     ],
@@ -148,6 +148,23 @@ def test_structs_by_value(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_wrong_structs(folder: Path, struct: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "k.cu").write_text(SCALED)
     assert words in refused(capsys, "emulate", "k.cu", "--block", "32", "--arg", "1", "--arg", struct)
+
+
+def test_variables_of_the_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "k.cu").write_text(
+        "__constant__ float scale; __device__ int calls;\n"
+        "__global__ void k(float* x) { x[threadIdx.x] *= scale; if (!threadIdx.x) atomicAdd(&calls, 1); }"
+    )
+    command = ["emulate", "k.cu", "--block", "32", "--arg", "random:f32:32", "--symbol", "scale=f32:2"]
+    found = asked(*command, "--symbol", "calls=out:calls.npy:i32:1", "--out", "0=x.npy", capsys=capsys)
+    assert {output["argument"] for output in found["outputs"]} == {0, "calls"}
+    assert np.load(folder / "calls.npy").tolist() == [0]
+    for given, words in (
+        ("scale", "--symbol: got 'scale'; wanted NAME=VALUE"),
+        ("scale=2", "--symbol scale: got '2'; wanted a number of a known type"),
+        ("bias=f32:2", "symbols: got 'bias'; wanted one of"),
+    ):
+        assert words in refused(capsys, *command, "--symbol", given)
 
 
 def test_halves_need_their_type(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

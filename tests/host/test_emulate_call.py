@@ -6,12 +6,14 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import matmill
 from matmill.errors import ArgumentError, CompileError, UnknownNameError
 from matmill.launch import Struct
+from matmill.testing.orders import Emulate
 from matmill.testing.report import HazardError
 
 #: Kernels among host code, as files for nvcc have them.
@@ -178,7 +180,7 @@ def test_ptx_and_sources_that_are_refused(file: Path, tmp_path: Path) -> None:
         ((ptx, "k"), "entry: got 'k'; wanted one of _Z4racePf"),
         ((tmp_path / "gone.cu", "k"), "gone.cu': No such file"),
         (("int main() { return 0; }", None), "wanted a file with a kernel"),
-        (("template <class T> __global__ void t(T* x) {}", "t"), "wanted one of t<...>"),
+        (("template <class T> __global__ void t(T* x) {}", "t"), "wanted one of t<T>"),
     ]
     for (text, entry), words in wrong:
         with pytest.raises(ArgumentError) as caught:
@@ -202,3 +204,117 @@ def test_options_headers_of_the_user_s_and_unmarked_functions(tmp_path: Path) ->
     assert x[0] == 40
     assert report.source["add.cuh:3"] == "int add(int a) { return a + ONE; }"
     assert "host code: say" in report.left_out
+
+
+#: Variables of the module, a type of the file's own, and a kernel that the preprocessor leaves out.
+VARIABLES = """#include <cuda_bf16.h>
+typedef __nv_bfloat16 real;
+namespace taps { static __constant__ float filter[8]; }
+__device__ int calls = 5;
+__global__ void filtered(float* x) { x[threadIdx.x] *= taps::filter[threadIdx.x]; atomicAdd(&calls, 1); }
+__global__ void converted(const real* x, float* y) { y[threadIdx.x] = float(x[threadIdx.x]); }
+#ifdef WITH_CUDNN
+#else
+__global__ void plain(float2* x) { x[threadIdx.x].y = 1; }
+#endif
+"""
+
+
+def test_variables_of_the_module_are_set_and_read_by_name() -> None:
+    x, calls = np.ones(4, np.float32), np.array([10], np.int32)
+    for _ in range(2):
+        symbols = {"filter": np.arange(4, dtype=np.float32), "calls": calls}
+        assert matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=symbols).ok
+    assert x.tolist() == [0, 1, 4, 9]
+    assert calls.tolist() == [18]
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"taps": calls}, "symbols: got 'taps'; wanted one of calls, taps::filter"),
+        ({"calls": np.zeros(2, np.int32)}, r"int32\[2\], 8 bytes; wanted at most the 4 bytes of calls"),
+        ({"calls": 3}, r"symbols\['calls'\]: got 3; wanted an array or a NumPy scalar .* np.int32\(3\)"),
+    )
+    for given, words in wrong:
+        with pytest.raises(ArgumentError, match=words):
+            matmill.emulate(VARIABLES, "filtered", 1, 4, x, symbols=given)
+
+
+def test_element_types_are_known_behind_names_of_the_file_s_own() -> None:
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    words = "x: got an array of float32; wanted bfloat16, for const real. x, which is const __nv_bfloat16."
+    with pytest.raises(ArgumentError, match=words):
+        matmill.emulate(VARIABLES, "converted", 1, 4, x, y)
+    assert matmill.emulate(VARIABLES, "converted", 1, 4, x.astype(ml_dtypes.bfloat16), y).ok
+    assert (x == y).all()
+    pairs = np.zeros(4, np.complex64)
+    assert matmill.emulate(VARIABLES, "plain", 1, 4, pairs).ok
+    assert (pairs == 1j).all()
+
+
+def test_a_kernel_that_the_preprocessor_leaves_out_is_said_to_be() -> None:
+    with pytest.raises(ArgumentError, match=r"'plain', which the preprocessor leaves out.*#ifdef WITH_CUDNN, #else"):
+        matmill.emulate(VARIABLES, "plain", 1, 4, np.zeros(4, np.complex64), options=["-DWITH_CUDNN"])
+
+
+def test_pointers_into_arrays_and_structs_of_vectors() -> None:
+    text = """struct Range { int2 ends; };
+    __global__ void steps(const float* x, float* y, Range r, int2 step) {
+      int i = r.ends.x + threadIdx.x * step.x;
+      if (i < r.ends.y) y[i] = x[i] - x[i - 1];
+    }"""
+    x, y = np.arange(6, dtype=np.float32) ** 2, np.zeros(8, np.float32)
+    ends, step = (np.int32(0), np.int32(5)), (np.int32(1), np.int32(0))
+    assert matmill.emulate(text, None, 1, 8, matmill.at(x, 1), matmill.at(y.reshape(2, 4), (0, 2)), ends, step).ok
+    assert y.tolist() == [0, 0, 1, 3, 5, 7, 9, 0]
+    report = matmill.emulate(text, None, 1, 8, x[1:], y, ends, step)
+    assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"]
+    with pytest.raises(ArgumentError, match=r"step: got a struct of 4 bytes.*8 bytes, aligned to 8, for int2 step"):
+        matmill.emulate(text, None, 1, 8, x, y, ends, (np.int32(1),))
+    with pytest.raises(ArgumentError, match=r"at: got the index \(1, 2\) of an array of 1 dimensions"):
+        matmill.emulate(text, None, 1, 8, matmill.at(x, (1, 2)), y, ends, step)
+
+
+def test_an_array_that_is_given_twice_has_one_copy_in_other_orders() -> None:
+    text = (
+        "__global__ void up(const int* x, int* y) { int v = x[threadIdx.x]; __syncthreads(); y[threadIdx.x] = v + 1; }"
+    )
+    run = Emulate(Path(), {"schedules": 1, "late_copies": False, "suppressions": None})
+    x = np.zeros(64, np.int32)
+    assert run(text, None, 1, 64, x, matmill.at(x, 0)).hazards == ()
+    assert (x == 1).all()
+
+
+def test_the_read_before_a_compare_and_swap_is_no_race() -> None:
+    """The loop that the CUDA C++ programming guide shows for atomics that a GPU lacks."""
+    text = """__global__ void most(const float* x, float* y, int peek) {
+      int* word = (int*)y;
+      int old = *word, seen;
+      do { seen = old; old = atomicCAS(word, seen, __float_as_int(fmaxf(x[threadIdx.x], __int_as_float(seen)))); }
+      while (seen != old);
+      if (peek && threadIdx.x == 0) y[1] = y[0];
+    }"""
+    x, y = np.arange(64, dtype=np.float32), np.zeros(2, np.float32)
+    assert matmill.emulate(text, None, 1, 64, x, y, 0, strict=True).ok
+    assert y[0] == 63
+    report = matmill.emulate(text, None, 1, 64, x, y, 1)
+    assert [hazard.kind for hazard in report.hazards] == ["race"]
+
+
+def test_arguments_of_a_template_that_do_not_fit_are_said_beside_its_parameters() -> None:
+    text = "template <typename T, int N> __global__ void fill(T* x) { x[0] = N; }"
+    for entry, words in (
+        ("fill", r"got 'fill'; wanted one of fill<T, N>"),
+        ("fill<float>", r"got 'fill<float>'; wanted fill<T, N>. The compiler says: cannot determine which instance"),
+        ("fill<floaty, 2>", r"got 'fill<floaty, 2>'; wanted fill<T, N>. .* identifier .floaty. is undefined"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            matmill.emulate(text, entry, 1, 1, np.zeros(1, np.float32))
+
+
+def test_structs_of_the_host_s_threads_have_their_size() -> None:
+    text = """#include <pthread.h>
+    typedef pthread_t Worker;
+    struct Pool { pthread_mutex_t lock; Worker worker; int size; };
+    __global__ void size(Pool pool, int* x) { *x = pool.size; }"""
+    pool = np.array((bytes(40), 0, 7), np.dtype([("lock", "V40"), ("worker", "u8"), ("size", "i4")], align=True))
+    x = np.zeros(1, np.int32)
+    assert matmill.emulate(text, None, 1, 1, pool, x).ok
+    assert x[0] == 7

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, given
+from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, given, symbol
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
@@ -56,6 +56,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--block", metavar="X[,Y,Z]", type=_extent, required=True, help="threads per block")
     parser.add_argument("--shared", metavar="BYTES", type=_bytes, default=0, help="dynamic shared memory (default 0)")
     parser.add_argument("--arg", metavar="VALUE", action="append", default=[], help=f"in the kernel's order: {FORMS}")
+    parser.add_argument(
+        "--symbol",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="what a __constant__ or __device__ variable has before the launch, numbers with their type",
+    )
     parser.add_argument(
         "--out",
         metavar="INDEX=FILE.npy",
@@ -119,7 +126,8 @@ def run(args: argparse.Namespace) -> int:
     for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
         if path is not None:
             writable(path, option)
-    named = _named(values)
+    symbols = dict(symbol(text) for text in args.symbol)
+    named = _named(values) | symbols
     files = _files(args.out, named)
     report = kernel.launch(
         args.grid,
@@ -131,6 +139,7 @@ def run(args: argparse.Namespace) -> int:
         pdl=args.pdl,
         strict=args.strict,
         initcheck=args.initcheck,
+        symbols={name: _argument(each) for name, each in symbols.items()},
         settings=Settings(races=not args.no_races, late_copies=args.late_copies, schedule=args.schedule),
         suppressions=_suppressions(args.suppressions),
     )

@@ -62,18 +62,33 @@ class GivenStruct:
 
 @dataclass(frozen=True)
 class _Position:
-    """Which argument, and which member of it inside a struct; both count from 0."""
+    """Which argument, and which member of it inside a struct, both counted from 0; or a variable, by its name."""
 
-    argument: int
+    argument: int | str
     member: int | None = None
 
     def __str__(self) -> str:
+        if isinstance(self.argument, str):
+            return f"--symbol {self.argument}"
         return f"--arg number {self.argument}" + ("" if self.member is None else f", member {self.member}")
 
     @property
     def seed(self) -> int:
         """The seed of random numbers, unless given: another one for each argument and member."""
-        return self.argument + (0 if self.member is None else self.member)
+        return (self.argument if isinstance(self.argument, int) else 0) + (self.member or 0)
+
+
+def symbol(text: str) -> tuple[str, Given]:
+    """The name and the value of one ``--symbol NAME=VALUE``.
+
+    Raises :class:`~matmill.errors.ArgumentError` as :func:`given` does.
+    """
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ArgumentError(
+            argument="--symbol", got=repr(text), wanted="NAME=VALUE", fix="For instance filter=in:filter.npy."
+        )
+    return name, _given(value, _Position(name), None)
 
 
 def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
@@ -106,7 +121,9 @@ def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
     known = _PARAMETERS.get(parameter.element, "") if parameter is not None else ""
     if parameter is None or not known or parameter.size != TYPES[known].itemsize:
         wanted = (
-            "a member" if parameter is None else f"a value of {parameter.size} bytes for parameter {parameter.name}"
+            "a number of a known type"
+            if parameter is None
+            else f"a value of {parameter.size} bytes for parameter {parameter.name}"
         )
         raise ArgumentError(
             argument=str(position),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matmill.cxx.declarations import Declaration
 from matmill.cxx.tokens import Token
@@ -14,16 +14,26 @@ _OPENING, _CLOSING = frozenset("([{<"), frozenset(")]}>")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter: its name ("" where the source gives none) and its type without ``const`` and the like."""
+    """A parameter: its name ("" where the source gives none) and its type without ``const`` and the like.
+
+    ``compiled`` is the type behind names of the source's own (``typedef``, template parameters), where it is known.
+    """
 
     name: str
     type: str
     const: bool = False
+    compiled: str = ""
 
     @property
     def pointee(self) -> str:
         """The type that it points to, "" where it is no plain pointer."""
-        return self.type.removesuffix("*").strip() if self.type.endswith("*") else ""
+        known = self.compiled or self.type
+        return known.removesuffix("*").strip() if known.endswith("*") else ""
+
+    def __str__(self) -> str:
+        const = "const " if self.const else ""
+        behind = f", which is {const}{self.compiled}" if self.compiled not in {"", self.type} else ""
+        return f"{const}{self.type} {self.name}".strip() + behind
 
 
 def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
@@ -38,6 +48,42 @@ def parameters_of(declaration: Declaration) -> tuple[Parameter, ...]:
             parts[-1].append(token)
     found = tuple(_parameter(part) for part in parts if part)
     return () if [each.type for each in found] == ["void"] else found
+
+
+def compiled(parameters: Sequence[Parameter], demangled: str) -> tuple[Parameter, ...]:
+    """The parameters with the types of the compiled function, whose name as C++ spells it has them.
+
+    >>> [str(each) for each in compiled([Parameter("x", "T*", const=True)], "void scale<float>(float const*)")]
+    ['const T* x, which is const float*']
+    """
+    types = _types(demangled)
+    if len(types) != len(parameters):
+        return tuple(parameters)
+    # The compiler's names of types are longer than the source's for what libraries define: only pointers are of use.
+    plain = [" ".join(word for word in _spaced(each) if word not in _IGNORED).replace(" *", "*") for each in types]
+    return tuple(
+        replace(p, compiled=each) if each.endswith("*") and "(" not in each else p
+        for p, each in zip(parameters, plain, strict=True)
+    )
+
+
+def _spaced(text: str) -> list[str]:
+    return text.replace("*", " *").split()
+
+
+def _types(demangled: str) -> list[str]:
+    """The types between the last parentheses of a function's name; none where it has no such."""
+    depth, end, found = 0, len(demangled) - 1, list[str]()
+    if not demangled.endswith(")"):
+        return []
+    for at in range(end, -1, -1):
+        depth += (demangled[at] in _CLOSING) - (demangled[at] in _OPENING)
+        if depth == 1 and demangled[at] == ",":
+            found.append(demangled[at + 1 : end].strip())
+            end = at
+        if depth == 0:
+            return [*found, demangled[at + 1 : end].strip()][::-1]
+    return []
 
 
 def _parameter(part: Sequence[Token]) -> Parameter:

@@ -40,6 +40,9 @@ INSTEAD = {
         "#include <cuComplex.h>\ntypedef float cufftReal; typedef double cufftDoubleReal; typedef float2 cufftComplex; "
         "typedef double2 cufftDoubleComplex;",
     ),
+    # Sizes as glibc has them, for structs of the host's that the file keeps.
+    "pthread.h": "typedef unsigned long pthread_t; struct pthread_mutex_t { long words[5]; }; "
+    "struct pthread_cond_t { long words[6]; };",
     # The whole of CUB is not for NVRTC; its blocks and warps are.
     "cub.cuh": "\n".join(
         f"#include <cub/{each}.cuh>"

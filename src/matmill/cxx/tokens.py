@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 _TOKEN = re.compile(
@@ -77,3 +78,24 @@ def _known(word: str, rest: str) -> bool | None:
         rest.split(maxsplit=1)[0] if rest else ""
     )
     return known if known is None or word == "ifdef" else not known
+
+
+def conditions_at(directives: Iterable[Token], offset: int) -> list[str]:
+    r"""The ``#if``, ``#ifdef``, ``#elif`` and ``#else`` lines whose branches an offset is in, the innermost last.
+
+    >>> conditions_at([t for t in tokens("#ifdef A\n#else\nint x;\n#endif") if t.kind == "directive"], 16)
+    ['#ifdef A, #else']
+    """
+    stack: list[str] = []
+    for token in directives:
+        condition = _CONDITION.match(token.text) if token.start < offset else None
+        if condition is None:
+            continue
+        line = " ".join(token.text.split("//")[0].split())
+        if condition[1] in {"if", "ifdef", "ifndef"}:
+            stack.append(line)
+        elif stack and condition[1] == "endif":
+            stack.pop()
+        elif stack:
+            stack[-1] += f", {line}"
+    return stack

@@ -11,8 +11,9 @@ from matmill.cxx.declarations import Declaration
 from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, template_values
 from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
 from matmill.cxx.keep import device_text, needed, summary
-from matmill.cxx.signature import Parameter, parameters_of
+from matmill.cxx.signature import Parameter, compiled, parameters_of
 from matmill.cxx.stubs import prelude
+from matmill.cxx.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
 from matmill.errors import ArgumentError, CompileError
 from matmill.jit.compile import answer_to
@@ -21,6 +22,10 @@ from matmill.jit.nvrtc import Answer, Request, targets
 _PRELUDE = "matmill/prelude.h"
 _BASE = re.compile(r"(?:.*::)?(\w+)\s*(<.*>)?\s*$", re.DOTALL)
 _REFERENCE = re.compile(r"error: (texture|surface) is not a template")
+# Where NVRTC looks up the name of the kernel.
+_NAMES = "__nv_name_map"
+_ERRORS = re.compile(r"^(\S+)\(\d+\): error: (.*)$", re.MULTILINE)
+_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
 _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
 
@@ -98,11 +103,12 @@ def compile_unit(
     answer, dropped = _compiled(
         gathered, spelled if not mangled else "", base if not mangled else None, options, target
     )
+    lowered = answer.lowered.get(spelled, spelled)
     return Unit(
         ptx=answer.ptx,
-        entry=answer.lowered.get(spelled, spelled),
+        entry=lowered,
         spelled=spelled,
-        parameters=parameters_of(declared[0]) if declared else (),
+        parameters=compiled(parameters_of(declared[0]), readable(lowered)) if declared else (),
         lines=_lines(gathered, name),
         left_out=_left_out(gathered, dropped),
         paths={path.name: str(path) for _, path, _ in gathered.files if path is not None},
@@ -128,7 +134,7 @@ def _compiled(
         if not dropped:
             break
     assert refusal is not None  # noqa: S101 — the loop has run
-    raise _refused(gathered, refusal.log, target)
+    raise _refused(gathered, refusal.log, target, spelled)
 
 
 def _request(
@@ -204,11 +210,12 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
         entry.startswith("_Z") or (base in declared and ("<" in entry or not declared[base].template))
     ):
         return entry
-    templates = [name for name, d in declared.items() if d.template]
+    templates = {name: d for name, d in declared.items() if d.template}
     launched = [each for each in choices if _base(each) == base]
     if base in templates and len(launched) == 1:
         return launched[0]
-    known = list(dict.fromkeys([*choices, *(f"{name}<...>" for name in templates if name not in map(_base, choices))]))
+    others = [_with_parameters(name, d) for name, d in templates.items() if name not in map(_base, choices)]
+    known = list(dict.fromkeys([*choices, *others]))
     fix = "Name one of them, with the arguments of a template: 'scale<float, 4>'."
     raise ArgumentError(
         argument="entry",
@@ -216,6 +223,21 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
         wanted=f"one of {', '.join(launched or known)}" if known else "a file with a kernel (__global__)",
         fix=fix if known else "Name the file that has it.",
     )
+
+
+def _with_parameters(name: str, declaration: Declaration) -> str:
+    """A kernel's name, of a template with its parameters."""
+    parameters = ", ".join(declaration.template_parameters)
+    return f"{name}<{parameters or '...'}>" if declaration.template else name
+
+
+def _conditions(gathered: Gathered, base: str) -> list[str]:
+    """The conditions around a kernel's declaration."""
+    for _, _, file in gathered.files:
+        for declaration in file.declarations:
+            if declaration.kernel and base in declaration.names:
+                return conditions_at(file.directives, declaration.start)
+    return []
 
 
 def _lines(gathered: Gathered, name: str) -> dict[str, str]:
@@ -235,7 +257,26 @@ def _left_out(gathered: Gathered, dropped: Sequence[Declaration]) -> tuple[str, 
     return tuple(said)
 
 
-def _refused(gathered: Gathered, log: str, target: str) -> CompileError | ArgumentError:
+def _refused(gathered: Gathered, log: str, target: str, spelled: str) -> CompileError | ArgumentError:
+    base = _base(spelled)
+    # Where the kernel is all that is missing, the file declares it in a branch of #if that is not taken.
+    conditions = _conditions(gathered, base) if set(_UNDEFINED.findall(log)) == {base} else []
+    if conditions:
+        return ArgumentError(
+            argument="entry",
+            got=f"{base!r}, which the preprocessor leaves out",
+            wanted=f"a kernel that is compiled; this one is behind {' and '.join(conditions)}",
+            fix="Define what that asks for, as in options=['-DNAME'], or on the command line -D NAME.",
+        )
+    errors = _ERRORS.findall(log)
+    if errors and all(file == _NAMES for file, _ in errors):
+        declared = [d for d in _kernels(gathered) if base in d.names]
+        return ArgumentError(
+            argument="entry",
+            got=repr(spelled),
+            wanted=" or ".join(_with_parameters(base, d) for d in declared) or "a kernel of the file",
+            fix=f"The compiler says: {errors[0][1]}.",
+        )
     if "--gpu-architecture" in log:
         return ArgumentError(
             argument="target",

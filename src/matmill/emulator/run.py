@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.clusters import cluster_order
 from matmill.emulator.engine.dependent_launch import is_dependent, never_waited
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import LaunchContext, allocate_variables, check_launch, parameter_bytes
+from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.scheduler import Scheduler
 from matmill.emulator.engine.tally import Tally
+from matmill.emulator.engine.variables import Symbols, allocate_variables, read_back
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
@@ -41,6 +42,7 @@ def run(
     schedule: int = 0,
     counters: bool = True,
     threads: int | None = None,
+    symbols: Symbols | None = None,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -49,7 +51,8 @@ def run(
     other numbers are seeds of orders in which some run far ahead. ``threads`` is the number of Python threads, one by
     default: NumPy lets go of the interpreter only inside its loops, and two threads measured no faster. With races or
     atomics it is always one, so that results never depend on it. Without ``counters`` the counts of memory traffic
-    stay 0.
+    stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables, which have their bytes
+    when the launch begins; what the launch leaves in a variable is then stored in its array, where that is writable.
 
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
@@ -68,7 +71,7 @@ def run(
         launch=launch,
         space=space,
         heap=Heap(space),
-        symbols=allocate_variables(module, space),
+        symbols=allocate_variables(module, space, symbols or {}),
         parameters=parameter_bytes(program, launch),
         detector=detector,
         counting=counters,
@@ -96,6 +99,8 @@ def run(
         fault.after(found.hazards)
         fault.report = replace(found, hazards=(*found.hazards, fault.hazard))
         raise
+    finally:
+        read_back(module, space, context.symbols, symbols or {})
     tally, hazards = _found(context, pools)
     if launch.pdl and not context.waits.anybody:
         never_waited(launch, program.instructions[-1], hazards)
@@ -221,7 +226,11 @@ def _report_races(
             f"({i.location})"
             for kind, (b, t), i in parties
         )
-        message = f"{launch.kernel}: {where}: {one} and {two}, {_WHY.get(race.kind, 'with nothing that orders them')}"
+        why = _WHY.get(race.kind, "with nothing that orders them")
+        if race.kind == "race" and program.has_releases and race.first_thread[0] != race.second_thread[0]:
+            # The usual mistake where a kernel has fences: the block that reads has none behind its atomic.
+            why += " (a block that passes on data and the one that takes it up each need a fence)"
+        message = f"{launch.kernel}: {where}: {one} and {two}, {why}"
         hazards.add(
             race.kind, (race.first_where, race.second_where, race.first_kind, race.second_kind), message, second
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -19,17 +20,20 @@ from matmill.launch import Argument, Pointer, Struct, TensorMap
 from matmill.testing.handles import HANDLES, with_handles
 from matmill.textures import Surface, Texture
 
-# Element types by their names in C++; of others (structs, template parameters) nothing is known.
+# Element types by their names in C++; of others (structs) nothing is known.
+_BYTES = ("u1", "i1", "?")
 _ELEMENTS: dict[str, tuple[str, ...]] = {
-    "float": ("f4",), "float2": ("f4",), "float3": ("f4",), "float4": ("f4",),
-    "double": ("f8",), "double2": ("f8",),
+    "float": ("f4",), "float2": ("f4", "c8"), "float3": ("f4",), "float4": ("f4",),
+    "double": ("f8",), "double2": ("f8", "c16"), "double4": ("f8",),
     "int": ("i4", "u4"), "signed int": ("i4", "u4"), "unsigned": ("i4", "u4"), "unsigned int": ("i4", "u4"),
     "int2": ("i4", "u4"), "int4": ("i4", "u4"), "uint": ("i4", "u4"), "int32_t": ("i4", "u4"), "uint32_t": ("i4", "u4"),
     "short": ("i2", "u2"), "unsigned short": ("i2", "u2"), "int16_t": ("i2", "u2"), "uint16_t": ("i2", "u2"),
     "long": ("i8", "u8"), "unsigned long": ("i8", "u8"), "long long": ("i8", "u8"), "size_t": ("i8", "u8"),
     "unsigned long long": ("i8", "u8"), "int64_t": ("i8", "u8"), "uint64_t": ("i8", "u8"),
     "unsigned long long int": ("i8", "u8"), "long long int": ("i8", "u8"),
+    "char": _BYTES, "signed char": _BYTES, "unsigned char": _BYTES, "bool": _BYTES, "uchar4": _BYTES,
     "half": ("f2", "u2"), "__half": ("f2", "u2"), "half2": ("f2", "u4"), "__half2": ("f2", "u4"),
+    "__nv_bfloat16": ("bfloat16", "u2"), "__nv_bfloat162": ("bfloat16", "u4"),
 }  # fmt: skip
 _NUMBERS: dict[str, np.dtype[Any]] = {
     **{f"s{bits}": np.dtype(f"i{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -37,6 +41,39 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
 }
+
+
+@dataclass(frozen=True)
+class At:
+    """A pointer to an element inside an array, as ``x + 3`` is in C: a kernel may access the whole array by it.
+
+    A slice ``x[3:]`` is an array of its own, before whose first element a kernel may not read.
+
+    >>> At(np.arange(12).reshape(3, 4), (1, 2)).offset
+    48
+    """
+
+    array: object
+    index: int | tuple[int, ...]
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the array's first element."""
+        array = host_array("at", self.array)
+        index = self.index if isinstance(self.index, tuple) else (self.index,)
+        if len(index) > array.ndim:
+            raise ArgumentError(
+                argument="at",
+                got=f"the index {index} of an array of {array.ndim} dimensions",
+                wanted="at most one number for each dimension",
+                fix="Leave the others out.",
+            )
+        return sum(each * stride for each, stride in zip(index, array.strides, strict=False))
+
+
+def array_key(array: NDArray[Any]) -> tuple[Any, ...]:
+    """What two arrays of the same memory, shape and type have in common."""
+    return (array.ctypes.data, array.shape, array.strides, array.dtype)
 
 
 class Binder:
@@ -52,7 +89,7 @@ class Binder:
         """The address of an array, to which kernels may store if it is not read-only and is to be ``stored`` to."""
         if array.dtype.hasobject:
             array, stored = with_handles(name, array, self.handle), False
-        key = (array.ctypes.data, array.shape, array.strides, array.dtype)
+        key = array_key(array)
         stored = stored and array.flags.writeable
         if key not in self.bound:
             initialised = not (self.initcheck and array.flags.writeable and _unwritten(array))
@@ -82,14 +119,19 @@ class Binder:
             return address
         struct = self._struct(name, value)
         if struct is not None:
-            return struct
+            return _fitted(name, struct, variable, parameter)
         if isinstance(value, np.generic):
             return _checked(name, value, variable, parameter)
         if isinstance(value, bool | int | float):
             return _number(name, value, variable, parameter)
-        array = host_array(name, value)
+        array = host_array(name, value.array if isinstance(value, At) else value)
         _check_pointer(name, array, variable, parameter)
-        return self.pointer(name, array)
+        return self._pointer(name, array, value)
+
+    def _pointer(self, name: str, array: NDArray[Any], value: object) -> Pointer:
+        """The address of an array, or of the element of it that the value is at."""
+        found = self.pointer(name, array)
+        return replace(found, address=found.address + value.offset) if isinstance(value, At) else found
 
     def _address(self, name: str, value: object) -> Pointer | None:
         """The pointer that a value is without an array: itself, null, or a handle."""
@@ -124,7 +166,7 @@ class Binder:
                 wanted="a NumPy scalar, since the PTX does not say a member's type",
                 fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
             )
-        return self.pointer(name, host_array(name, value))
+        return self._pointer(name, host_array(name, value.array if isinstance(value, At) else value), value)
 
 
 def _check_image(name: str, image: Texture | Surface, variable: Variable, parameter: Parameter | None) -> None:
@@ -137,6 +179,18 @@ def _check_image(name: str, image: Texture | Surface, variable: Variable, parame
             wanted=f"a value for {_described(variable, parameter)}",
             fix=f"Pass a {kind.__name__}." if kind is not None else "Check the order of the arguments.",
         )
+
+
+def _fitted(name: str, struct: Struct, variable: Variable, parameter: Parameter | None) -> Struct:
+    """A struct of the parameter's size, with its alignment: members such as ``int2`` and ``float4`` have more of it."""
+    if len(struct.data) != variable.size:
+        raise ArgumentError(
+            argument=name,
+            got=f"a struct of {len(struct.data)} bytes, aligned to {struct.align}",
+            wanted=f"{variable.size} bytes, aligned to {variable.align}, for {_described(variable, parameter)}",
+            fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
+        )
+    return Struct(struct.data, max(struct.align, variable.align))
 
 
 def _unwritten(array: NDArray[Any]) -> bool:
@@ -213,11 +267,12 @@ def _check_pointer(name: str, array: NDArray[Any], variable: Variable, parameter
     kinds = {np.dtype(each) for each in wanted or ()}
     if wanted is not None and array.dtype not in kinds and not array.dtype.hasobject:
         shown = str(np.dtype(wanted[0]))
+        spelled = f"ml_dtypes.{shown}" if shown == "bfloat16" else f"np.{shown}"
         raise ArgumentError(
             argument=name,
             got=f"an array of {array.dtype}",
             wanted=f"{shown}, for {_described(variable, parameter)}",
-            fix=f"Make it with dtype=np.{shown}, or pass {name}.view(np.{shown}) if its bytes are meant.",
+            fix=f"Make it with dtype={spelled}, or pass {name}.view({spelled}) if its bytes are meant.",
         )
 
 
@@ -231,10 +286,7 @@ def _no_array(name: str, got: str, variable: Variable, parameter: Parameter | No
 
 
 def _described(variable: Variable, parameter: Parameter | None) -> str:
-    if parameter is None:
-        return f"parameter {variable.name}"
-    const = "const " if parameter.const else ""
-    return f"{const}{parameter.type} {parameter.name}".strip()
+    return f"parameter {variable.name}" if parameter is None else str(parameter)
 
 
 def bound_arguments(
@@ -255,3 +307,23 @@ def bound_arguments(
         )
     rows = enumerate(zip(values, variables, known, strict=True))
     return tuple(binder.argument(index, *row) for index, row in rows)
+
+
+def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
+    """The arrays, or NumPy scalars, for variables of a module by their names.
+
+    Raises :class:`~matmill.errors.ArgumentError` for a Python number, of which the PTX does not say the type.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in values.items():
+        if isinstance(value, bool | int | float):
+            raise ArgumentError(
+                argument=f"symbols[{name!r}]",
+                got=repr(value),
+                wanted="an array or a NumPy scalar of the variable's type",
+                fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
+            )
+        found[name] = np.asarray(value) if isinstance(value, np.generic) else host_array(name, value)
+        if isinstance(value, np.generic):
+            found[name].flags.writeable = False
+    return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3
+from matmill.testing.arguments import At
 from matmill.testing.kernel import Settings, load
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, read
@@ -21,6 +22,7 @@ def emulate(
     shared: int = 0,
     cluster: int | Sequence[int] | None = None,
     cooperative: bool = False,
+    symbols: Mapping[str, object] | None = None,
     strict: bool = False,
     races: bool = True,
     initcheck: bool = False,
@@ -40,10 +42,16 @@ def emulate(
     bytes of dynamic shared memory, ``cluster`` blocks per cluster.
 
     ``args`` are the kernel's arguments: arrays in host memory (NumPy, torch, anything with DLPack), on which the kernel
-    works in place and which it may only read where they are read-only; Python numbers, which become the parameter's
-    type; NumPy scalars of that type; None for a null pointer; tuples, NumPy records and ctypes structures for structs
-    by value; a :class:`~matmill.textures.Texture` or :class:`~matmill.textures.Surface`, also in tuples, and in arrays
-    and records of objects. An element type that is not the parameter's is refused.
+    works in place and which it may only read where they are read-only; :func:`at` for an address inside one; Python
+    numbers, which become the parameter's type; NumPy scalars of that type; None for a null pointer; tuples, NumPy
+    records and ctypes structures for structs by value; a :class:`~matmill.textures.Texture` or
+    :class:`~matmill.textures.Surface`, also in tuples, and in arrays and records of objects. An element type that is
+    not the parameter's is refused.
+
+    ``symbols`` are arrays or NumPy scalars for ``__constant__`` and ``__device__`` variables by their names: what
+    ``cudaMemcpyToSymbol`` stores there before the launch. Afterwards an array has what ``cudaMemcpyFromSymbol`` would
+    read, so that one array for several launches keeps the variable's value between them. Variables that are not named
+    begin each launch with their initial value.
 
     ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too.
     ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody
@@ -74,9 +82,25 @@ def emulate(
         pdl=pdl,
         strict=strict,
         initcheck=initcheck,
+        symbols=symbols,
         settings=Settings(races=races, late_copies=late_copies, schedule=schedule),
         suppressions=read(suppressions) if isinstance(suppressions, str | Path) else suppressions,
     )
+
+
+def at(array: object, index: int | tuple[int, ...]) -> At:
+    """An argument of :func:`emulate`: a pointer to the element ``index`` of an array, as ``x + 3`` or ``&x[3]`` in C.
+
+    The kernel may access the whole array by it, the elements before ``index`` too. A slice ``x[3:]`` is an array of its
+    own instead, and what comes before it is out of bounds.
+
+    >>> import numpy as np
+    >>> x, y = np.arange(5, dtype=np.float32), np.zeros(4, np.float32)
+    >>> steps = "__global__ void steps(const float* x, float* y) { int i = threadIdx.x; y[i] = x[i] - x[i - 1]; }"
+    >>> emulate(steps, "steps", 1, 4, at(x, 1), y).ok, y.tolist()
+    (True, [1.0, 1.0, 1.0, 1.0])
+    """
+    return At(array, index)
 
 
 def extent(argument: str, value: int | Sequence[int]) -> Dim3:

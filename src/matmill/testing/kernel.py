@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from matmill.emulator import KernelFault, Memory, Module, parse, run
 from matmill.emulator.frontend.syntax import Function
 from matmill.errors import ArgumentError
 from matmill.launch import Dim3, Launch
-from matmill.testing.arguments import Binder, bound_arguments
+from matmill.testing.arguments import Binder, bound_arguments, bound_symbols
 from matmill.testing.report import LaunchReport
 from matmill.testing.suppressions import Suppression, apply
 
@@ -57,6 +57,7 @@ class Kernel:
         pdl: bool = False,
         strict: bool = False,
         initcheck: bool = False,
+        symbols: Mapping[str, object] | None = None,
         settings: Settings = Settings(),
         suppressions: Sequence[Suppression] = (),
     ) -> LaunchReport:
@@ -78,7 +79,7 @@ class Kernel:
         )
         faulted = False
         try:
-            found = run(self.module, launch, memory, **asdict(settings))
+            found = run(self.module, launch, memory, symbols=bound_symbols(symbols or {}), **asdict(settings))
         except KernelFault as fault:
             if fault.report is None:
                 raise

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator import Hazard
+from matmill.testing.arguments import At, array_key
 from matmill.testing.call import emulate
 from matmill.testing.handles import objects, replaced
 from matmill.testing.report import LaunchReport, locations_of
@@ -48,19 +49,21 @@ class Emulate:
         schedules, late = asked.pop("schedules"), asked.pop("late_copies")
         accepted = _suppressions(asked.pop("suppressions"), self.folder)
         source = self._found(source)
-        before = _copies(args)
-        report = emulate(source, entry, grid, block, *args, **asked)
+        symbols: dict[str, object] = dict(asked.pop("symbols", None) or {})
+        before = _copied((*args, *symbols.values()))
+        report = emulate(source, entry, grid, block, *args, symbols=symbols, **asked)
         late = late and any(word in report.ptx for word in _ASYNCHRONOUS)
         orders: list[dict[str, Any]] = [{"schedule": n} for n in range(1, schedules + 1)]
         orders += [{"late_copies": True}] if late else []
         # What has ended early, or is broken anyway, gives no results to compare.
         for order in orders if report.finished else ():
-            again = _copies(before)
-            other = emulate(source, entry, grid, block, *again, **asked, **order)
+            again = _copied(before)
+            variables = dict(zip(symbols, again[len(args) :], strict=True))
+            other = emulate(source, entry, grid, block, *again[: len(args)], symbols=variables, **asked, **order)
             known = {(h.kind, locations_of(h)) for h in report.hazards}
             hazards = [*report.hazards, *(h for h in other.hazards if (h.kind, locations_of(h)) not in known)]
             if other.finished:
-                hazards += _differences(report, order, args, again)
+                hazards += _differences(report, order, symbols, (*args, *symbols.values()), again)
             report = replace(report, hazards=tuple(hazards))
         left, suppressed = apply(report.hazards, accepted)
         report = replace(report, hazards=left, suppressed=suppressed)
@@ -84,18 +87,21 @@ def _suppressions(given: Any, folder: Path) -> tuple[Suppression, ...]:
     return tuple(given)
 
 
-def _copies(args: Iterable[object]) -> list[object]:
-    """Arguments whose memory is their own; what is no array is taken as it is, and what is there twice stays one."""
-    made: dict[int, object] = {}
+def _copied(values: Sequence[object]) -> tuple[Any, ...]:
+    """Arguments whose memory is their own; what is given twice is copied once. What is no array is kept."""
+    copies: dict[object, Any] = {}
 
-    def copied(value: object) -> object:
-        if id(value) not in made:
-            made[id(value)] = copy(value)
-        return made[id(value)]
+    def copied(value: object) -> Any:
+        key = array_key(value) if isinstance(value, np.ndarray) and not value.dtype.hasobject else id(value)
+        if key not in copies:
+            copies[key] = copy(value)
+        return copies[key]
 
     def copy(value: object) -> object:
         if isinstance(value, tuple):
             return tuple(copied(each) for each in value)
+        if isinstance(value, At):
+            return At(copied(value.array), value.index)
         if isinstance(value, Texture | Surface):
             return replace(value, array=copied(value.array))
         if isinstance(value, np.ndarray | np.void) and value.dtype.hasobject:
@@ -104,7 +110,7 @@ def _copies(args: Iterable[object]) -> list[object]:
             return value.copy(order="K")
         return value
 
-    return [copied(each) for each in args]
+    return tuple(copied(each) for each in values)
 
 
 def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
@@ -114,17 +120,21 @@ def _arrays(values: Iterable[object]) -> Iterable[NDArray[Any]]:
             yield from _arrays(value)
         elif isinstance(value, np.ndarray | np.void) and value.dtype.hasobject:
             yield from _arrays(objects(np.asarray(value)))
-        elif isinstance(value, Texture | Surface):
-            yield value.array
+        elif isinstance(value, Texture | Surface | At):
+            yield from _arrays((value.array,))
         elif isinstance(value, np.ndarray):
             yield value
 
 
 def _differences(
-    report: LaunchReport, order: dict[str, Any], first: Sequence[object], other: Sequence[object]
+    report: LaunchReport,
+    order: dict[str, Any],
+    symbols: Iterable[str],
+    first: Sequence[object],
+    other: Sequence[object],
 ) -> Iterable[Hazard]:
     """A hazard for the first array that another order leaves with other values, beyond the rounding of sums."""
-    names = [argument.name for argument in report.launch.args if hasattr(argument, "name")]
+    names = [argument.name for argument in report.launch.args if hasattr(argument, "name")] + [*symbols]
     how = "late copies" if "late_copies" in order else f"the order of warps {order['schedule']}"
     for number, (one, two) in enumerate(zip(_arrays(first), _arrays(other), strict=True)):
         different = _different(one, two)

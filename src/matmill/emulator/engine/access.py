@@ -23,7 +23,7 @@ from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
-from matmill.emulator.program.ordering import access_ordering
+from matmill.emulator.program.ordering import Ordering, access_ordering
 from matmill.emulator.races.detector import Stores
 from matmill.emulator.races.shared_space import RepeatedRead
 from matmill.emulator.report.counters import Conflict
@@ -179,9 +179,10 @@ class Access:
         verb = {"read": "reads", "write": "writes", "atomic": "updates", "copy": "copies"}[kind]
         self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
-        self.ordering = access_ordering(instruction)
+        self.ordering = Ordering() if instruction in machine.program.compared else access_ordering(instruction)
         # Bytes at the start of shared memory of which plain accesses are not searched for races.
-        self._reserved = machine.program.reserved_shared if self.ordering is None else 0
+        plain = self.ordering is None or self.ordering.volatile
+        self._reserved = machine.program.reserved_shared if plain else 0
         self.epoch = -1
         self._watched = -1
         self._repeated: RepeatedRead | None = None
@@ -473,7 +474,10 @@ class Access:
             )
 
     def _is_reserved(self) -> bool:
-        """Whether it is of shared memory that the system has for itself: what CUDA's headers do there is theirs."""
+        """Whether it is of shared memory that the system has for itself.
+
+        Only cooperative_groups works there: its lanes pass on by shuffles what one of them has acquired.
+        """
         piece, end = self.pieces[0], self.pieces[0].start + self.addresses.span + self.width
         return piece.region.kind == "shared" and end <= self._reserved
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from matmill.emulator.engine.dependent_launch import GridWaits
 from matmill.emulator.engine.map_changes import MapChanges
-from matmill.emulator.frontend.calls import code_addresses
-from matmill.emulator.frontend.syntax import Module, Variable
+from matmill.emulator.frontend.syntax import Variable
 from matmill.emulator.memory.address_space import AddressSpace
 from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import Program
@@ -137,23 +136,3 @@ def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
         start = program.parameters[variable]
         found[start : start + len(data)] = np.frombuffer(data, np.uint8)
     return found
-
-
-def allocate_variables(module: Module, space: AddressSpace) -> dict[Variable, int]:
-    """Addresses for the module's global and constant variables, filled with their initial values, and its functions."""
-    symbols: dict[Variable, int] = {}
-    contents: list[tuple[Variable, NDArray[np.uint8]]] = []
-    functions = (*module.entries.values(), *module.functions.values())
-    for variable in (*module.variables, *(v for f in functions for v in f.variables)):
-        if variable.space in {"global", "const"}:
-            data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
-            data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
-            access = "rw" if variable.space == "global" else "r"
-            symbols[variable] = space.allocate(variable.spelled, data, access).start
-            contents.append((variable, data))
-    symbols |= {module.code[name]: address for name, address in code_addresses(module).items()}
-    for variable, data in contents:
-        for offset, target, addend in variable.relocations:
-            address = symbols[target] + addend
-            data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-    return symbols

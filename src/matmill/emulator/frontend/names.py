@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 _LIBRARY = "libstdc++.so.6"
+# The namespace that NVRTC makes for what is static in a file.
+_INTERNAL = re.compile(r"\b_INTERNAL_\w+::")
 
 
 @lru_cache(maxsize=4096)
 def readable(name: str) -> str:
     """A mangled name as C++ spells it; any other name as it is. The C++ runtime's own demangler reads it.
 
-    >>> readable("_ZZ5scalePfiE4tile"), readable("partial")
-    ('scale(float*, int)::tile', 'partial')
+    Of a function around a variable the parameters are left out.
+
+    >>> readable("_ZZ5scalePfiE4tile"), readable("_Z5scalePfi"), readable("partial")
+    ('scale::tile', 'scale(float*, int)', 'partial')
     """
     demangle = _demangler()
     if not name.startswith("_Z") or demangle is None:
@@ -25,7 +30,23 @@ def readable(name: str) -> str:
         return name
     text = ctypes.cast(found, ctypes.c_char_p).value or b""
     ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text.decode()
+    return _without_parameters(_INTERNAL.sub("", text.decode()))
+
+
+def _without_parameters(name: str) -> str:
+    """A name without the parameters of the functions around it; "(anonymous namespace)" stays."""
+    end = name.rfind(")::")
+    while end >= 0:
+        depth, start = 0, end
+        while start >= 0:
+            depth += (name[start] == ")") - (name[start] == "(")
+            if not depth:
+                break
+            start -= 1
+        if name[start : end + 1] != "(anonymous namespace)":
+            name = name[:start] + name[end + 1 :]
+        end = name.rfind(")::", 0, start)
+    return name
 
 
 @cache

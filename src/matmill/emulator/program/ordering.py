@@ -6,9 +6,10 @@ without clusters each block is a cluster of its own, and ``.cluster`` reaches no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.frontend.syntax import Instruction, Operand
 from matmill.emulator.program.table import Modifiers
 
 _NARROW = ("cta", "cluster")
@@ -46,6 +47,31 @@ def access_ordering(i: Instruction) -> Ordering | None:
         volatile="volatile" in stated,
         cluster="cluster" in i.modifiers,
     )
+
+
+def compared_loads(instructions: Iterable[Instruction]) -> frozenset[Instruction]:
+    """Plain loads whose value a compare-and-swap compares, itself or after moves.
+
+    They begin the loops around ``atomicCAS`` that the CUDA C++ programming guide shows ("Atomic Functions"). Whatever
+    value such a load finds, the compare-and-swap tests it, so that they order memory as a relaxed load does.
+    """
+    compared: set[Operand] = set()
+    sources: dict[Operand, list[Instruction]] = {}
+    for i in instructions:
+        if i.name == "atom" and "cas" in i.modifiers:
+            compared.add(i.operands[2])
+        elif i.name in {"ld", "mov"}:
+            sources.setdefault(i.operands[0], []).append(i)
+    found: set[Instruction] = set()
+    left = list(compared)
+    while left:
+        for i in sources.get(left.pop(), ()):
+            if i.name == "ld":
+                found.add(i)
+            elif i.operands[1] not in compared:
+                compared.add(i.operands[1])
+                left.append(i.operands[1])
+    return frozenset(found)
 
 
 def fence_ordering(i: Instruction) -> Ordering | None:

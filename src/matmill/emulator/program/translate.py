@@ -17,7 +17,7 @@ from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, 
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.liveness import keep_registers
-from matmill.emulator.program.ordering import access_ordering, orders_memory
+from matmill.emulator.program.ordering import access_ordering, compared_loads, orders_memory
 from matmill.emulator.program.origins import arrays_of_accesses
 from matmill.emulator.program.register_rows import Layout, file_of, lay_out
 from matmill.emulator.program.special_registers import reserved_bytes
@@ -38,7 +38,7 @@ class Program:
     ``arrays`` are those of ``offsets`` that memory instructions are meant to access, where that is known.
     ``tallies`` count, per block, unguarded instructions by class, and their ``matrix_flops`` per lane. ``misuses`` are
     registers of wgmma that are used too early or without a fence. ``shapes`` are the module's. ``stack`` is that of
-    calls that are not inlined.
+    calls that are not inlined. ``compared`` are loads whose value a compare-and-swap compares.
     """
 
     entry: Function
@@ -65,6 +65,7 @@ class Program:
     has_async_units: bool
     shapes: dict[str, tuple[int, tuple[int, ...]]]
     stack: Stack
+    compared: frozenset[Instruction]
 
     def shared_end(self, dynamic: int) -> int:
         """Where a block's shared window ends, with ``dynamic`` bytes asked for at launch."""
@@ -182,6 +183,7 @@ def _translate(module: Module, entry: Function) -> Program:
         has_async_units=any(_is_asynchronous(i) for i in instructions),
         shapes=module.shapes,
         stack=flat.stack,
+        compared=compared_loads(instructions),
     )
 
 

@@ -1,0 +1,78 @@
+"""The module's ``__device__`` and ``__constant__`` variables: their addresses, and what the host stores in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.frontend.calls import code_addresses
+from matmill.emulator.frontend.syntax import Module, Variable
+from matmill.emulator.memory.address_space import AddressSpace
+from matmill.errors import ArgumentError
+
+Symbols = Mapping[str, NDArray[Any]]
+
+
+def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) -> dict[Variable, int]:
+    """Addresses for the module's global and constant variables, filled with their initial values, and its functions.
+
+    The bytes of ``symbols``, arrays by the variables' names in C++ or PTX, replace the first bytes of theirs.
+
+    Raises ``ArgumentError`` for a name that is not a variable's, and for an array larger than its variable.
+    """
+    addresses: dict[Variable, int] = {}
+    contents: list[tuple[Variable, NDArray[np.uint8]]] = []
+    for variable in _variables(module):
+        data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
+        data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+        access = "rw" if variable.space == "global" else "r"
+        addresses[variable] = space.allocate(variable.spelled, data, access).start
+        contents.append((variable, data))
+    addresses |= {module.code[name]: address for name, address in code_addresses(module).items()}
+    for variable, data in contents:
+        for offset, target, addend in variable.relocations:
+            address = addresses[target] + addend
+            data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+    for name, array in symbols.items():
+        variable = _named(name, module)
+        if array.nbytes > variable.size:
+            raise ArgumentError(
+                argument=f"symbols[{name!r}]",
+                got=f"{array.dtype}{list(array.shape)}, {array.nbytes} bytes",
+                wanted=f"at most the {variable.size} bytes of {variable.spelled}",
+                fix="Give an array of the variable's type and size; a shorter one fills its beginning.",
+            )
+        dict(contents)[variable][: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    return addresses
+
+
+def read_back(module: Module, space: AddressSpace, addresses: Mapping[Variable, int], symbols: Symbols) -> None:
+    """Stores what a launch left in the variables of ``symbols`` into those arrays that are writable."""
+    for name, array in symbols.items():
+        found = space.find(addresses[_named(name, module)])
+        if found is not None and array.flags.writeable:
+            array[...] = found.data[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def _variables(module: Module) -> Iterator[Variable]:
+    functions = (*module.entries.values(), *module.functions.values())
+    for variable in (*module.variables, *(v for f in functions for v in f.variables)):
+        if variable.space in {"global", "const"}:
+            yield variable
+
+
+def _named(name: str, module: Module) -> Variable:
+    """The variable of a name; the namespaces around it need not be given, which are the compiler's own for a static."""
+    known = list(_variables(module))
+    found = [v for v in known if name in {v.name, v.spelled}] or [v for v in known if v.spelled.endswith(f"::{name}")]
+    if len(found) == 1:
+        return found[0]
+    raise ArgumentError(
+        argument="symbols",
+        got=repr(name),
+        wanted=f"one of {', '.join(v.spelled for v in found or known)}" if known else "nothing: the module has none",
+        fix="Name a __device__ or __constant__ variable that the kernel uses, as C++ spells it.",
+    )
