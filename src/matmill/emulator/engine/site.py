@@ -9,7 +9,8 @@ import numpy as np
 
 from matmill.emulator.arith.fma_batch import BatchRows, FusedBatch
 from matmill.emulator.arith.row import Mask, Row
-from matmill.emulator.engine.access import Access, Addresses
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.addresses import Addresses
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.literals import bits_of

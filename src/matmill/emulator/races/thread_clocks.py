@@ -74,6 +74,11 @@ class ThreadClocks:
         self._issuers: dict[int, dict[int, int]] = {}
 
     @property
+    def now(self) -> Ints:
+        """Each warp's clock."""
+        return self.clocks.now
+
+    @property
     def floor(self) -> Ints:
         """Per warp the clock up to which all its lanes know of all it did."""
         return self.clocks.floor
