@@ -365,8 +365,8 @@ class _Parser(Cursor):
             name, *modifiers = opcode.split(".")
             words = self.opcodes[opcode] = name, tuple(modifiers)
         parts = _PARTS.findall(spelled) if "{" in spelled or "[" in spelled else spelled.split(", ")
-        operands = tuple([self._operand_of(part) for part in parts])
-        if None in operands or ", ".join(parts) != spelled or words[0] == "call":
+        operands = tuple([known for part in parts if (known := self._operand_of(part)) is not None])
+        if len(operands) < len(parts) or ", ".join(parts) != spelled or words[0] == "call":
             return None
         self.at += 1
         where, within = self.locations.where, self.locations.within
