@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,11 @@ from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import access_ordering
 from matmill.emulator.report.counters import Conflict
 from matmill.emulator.report.hazards import KernelFault, fault
+
+#: Requests, sectors or wavefronts, fewest wavefronts, bytes.
+Cost: TypeAlias = "tuple[int, int, int, int]"
+_COSTS: dict[tuple[object, ...], Cost] = {}
+_MOST_COSTS = 1 << 9
 
 
 class Access:
@@ -63,7 +70,7 @@ class Access:
         )
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
-        self.counts: tuple[tuple[int, int, int, int], ...] = ()
+        self.counts: tuple[Cost, ...] = ()
         self.array = machine.program.arrays.get(instruction)
         if self.array is not None:
             self.bounds = machine.program.bounds(self.array, machine.launch.dynamic_shared)
@@ -85,12 +92,16 @@ class Access:
             total[1] += now[1]
             total[2] += now[2]
             total[3] += now[3]
-        if self.races is not None:
-            self.races.tell(self.pieces, values)
+        self._watch(values)
         dependency = self.machine.dependency
         if dependency is not None and dependency.left:
             self._check_dependency(dependency)
         return True
+
+    def _watch(self, values: tuple[Row, ...]) -> None:
+        """Tell the race detector."""
+        if self.races is not None:
+            self.races.tell(self.pieces, values)
 
     def _find(self) -> None:
         addresses = self.addresses
@@ -249,15 +260,33 @@ class Access:
             simple = len(self.pieces) == 1
             now = addresses.memo.get(key) if simple else None
             if now is None:
-                active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
-                now = self._cost(kind, active)
+                now = self._known_cost(piece, key) if simple else self._cost(kind, self._active(piece))
                 if simple:
                     addresses.memo[key] = now
             traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
             counts.append(now)
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 
-    def _cost(self, kind: str, active: Mask) -> tuple[int, int, int, int]:
+    def _active(self, piece: Piece) -> Mask:
+        """The lanes of a piece: bool[warps, 32]."""
+        return (piece.mask if piece.mask is not None else self.addresses.active_lanes()).reshape(-1, LANES)
+
+    def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
+        """The cost of an access in one piece, from those of other instructions and launches where one was alike.
+
+        Those with bank conflicts are not kept, because the worst of them is noted as it is counted.
+        """
+        alike = (type(self), key, *self.addresses.identity())
+        now = _COSTS.get(alike)
+        if now is None:
+            now = self._cost(piece.region.kind, self._active(piece))
+            if piece.region.kind == "global" or now[1] == now[2]:
+                if len(_COSTS) == _MOST_COSTS:
+                    _COSTS.clear()
+                _COSTS[alike] = now
+        return now
+
+    def _cost(self, kind: str, active: Mask) -> Cost:
         absolute = self.addresses.absolute(self.offset)
         requests = int(active.any(axis=1).sum())
         asked = int(active.sum()) * self.width

@@ -103,6 +103,14 @@ class Addresses:
             return np.ones((len(self.row) // LANES, LANES), np.bool_)
         return self.mask.reshape(-1, LANES)
 
+    def identity(self) -> tuple[bytes, bytes]:
+        """What tells the distances and the lanes that take part from others."""
+        found: tuple[bytes, bytes] | None = self.memo.get("identity")
+        if found is None:
+            found = self.distance.tobytes(), b"" if self.mask is None else self.mask.tobytes()
+            self.memo["identity"] = found
+        return found
+
     def absolute(self, offset: int) -> NDArray[np.int64]:
         """int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
         return (self.distance + (self.low + offset)).reshape(-1, LANES)

@@ -102,7 +102,8 @@ class RaceWatch:
         if shape is None:
             lanes = addresses.lanes
             members = lanes.geometry.blocks.to_bytes(8) + lanes.warps.tobytes()
-            shape = addresses.memo["shape"] = patterns.shape(members, addresses.distance, addresses.active_lanes())
+            key = (members, *addresses.identity())
+            shape = addresses.memo["shape"] = patterns.shape(key, addresses.distance, addresses.active_lanes())
         low = (addresses.low + self.offset) & (SHARED_WINDOW - 1)
         return patterns.pattern(shape, low, kind=self.kind, width=self.width, where=self.where)
 

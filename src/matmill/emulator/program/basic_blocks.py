@@ -23,7 +23,7 @@ from matmill.emulator.frontend.syntax import (
 )
 from matmill.emulator.program.expand import expanded
 from matmill.emulator.program.special_registers import CLOCKS, is_known
-from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode
 
 _SOURCES = (Register, Immediate, Special, Symbol)
 _RESULTS = (Register, Sink)

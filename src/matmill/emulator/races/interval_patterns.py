@@ -55,7 +55,7 @@ class IntervalPatterns:
     """The tree of clean sequences, where the blocks of one batch are in it, and what they have deferred."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[bytes, bytes, bytes], Shape] = {}
+        self._shapes: dict[tuple[bytes, ...], Shape] = {}
         self._patterns: dict[tuple[Shape, int, str, int, int], Pattern] = {}
         self._root: Node = {}
         self._nodes = 0
@@ -74,9 +74,8 @@ class IntervalPatterns:
         """Whether the accesses since the interval began are a path of the tree."""
         return self._node is not None
 
-    def shape(self, members: bytes, distance: Ints, active: NDArray[np.bool_]) -> Shape:
-        """What stands for these distances and lanes (any shape); ``members`` says which warps of a batch they are."""
-        key = (members, distance.tobytes(), active.tobytes())
+    def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> Shape:
+        """What stands for these distances and lanes; ``key`` tells them from others, and which warps of a batch act."""
         found = self._shapes.get(key)
         if found is None:
             if len(self._shapes) >= _MOST_SHAPES:

@@ -30,7 +30,7 @@ from matmill.emulator.races.clocks import HappensBefore, Ints
 from matmill.emulator.races.interval_log import IntervalLog
 from matmill.emulator.races.interval_patterns import IntervalPatterns, Pattern
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
-from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, Stores, resized, rows_of
+from matmill.emulator.races.warp_accesses import Rows, S, Stores, resized, rows_of
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
@@ -63,7 +63,7 @@ class SharedSpace:
         # Intervals are numbered on from one tenant of a row to the next, so that old stamps stay old.
         self._last: Ints = np.zeros(0, dtype=np.int64)
         self._span = _FIRST_SPAN
-        self._unit = WORD_BYTES
+        self._unit = _GRAIN
         self._read: Stamps = np.zeros(0, dtype=np.int32)
         self._wrote: Stamps = np.zeros(0, dtype=np.int32)
         # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async in flight.

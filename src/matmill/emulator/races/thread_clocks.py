@@ -108,7 +108,9 @@ class ThreadClocks:
         entries = [each[held] for each in (keys, moment.warp, moment.lane, moment.clock, plane)]
         bits = lanes[held]
         new = np.ones(held.size, np.bool_)
-        new[1:] = np.any([bits[1:] != bits[:-1], *(each[1:] != each[:-1] for each in entries)], axis=0)
+        np.not_equal(bits[1:], bits[:-1], out=new[1:])
+        for each in entries:
+            new[1:] |= each[1:] != each[:-1]
         keys, warp, lane, now, plane = (each[new] for each in entries)
         first = (keys >> CLOCK_BITS) - 1
         slot, member = self._members(warp)
