@@ -281,7 +281,7 @@ class Access:
         if now is None:
             now = self._cost(piece.region.kind, self._active(piece))
             if piece.region.kind == "global" or now[1] == now[2]:
-                if len(_COSTS) == _MOST_COSTS:
+                if len(_COSTS) >= _MOST_COSTS:
                     _COSTS.clear()
                 _COSTS[alike] = now
         return now

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.clocks import Ints
 
-_MOST_SHAPES = 128
+_MOST_SHAPES = 256
 _MOST_NODES = 1 << 14
 _MOST_DEFERRED = 1 << 12
 # After so many new accesses, and no known one among them, a program's intervals count as not repeating.
