@@ -7,8 +7,8 @@
 ``hgemm``       512 x 512 x 512 in float16 with float32 sums: the ladder's multistage rung (mma.sync, cp.async)
 ``persistent``  256 x 256 x 512 in bfloat16: examples/hopper/persistent_product.cuh (wgmma, TMA, mbarriers)
 
-A product runs on one thread. The first run of each, which also translates, is not counted. The fastest of the others
-counts: what makes a run longer are other programs.
+A product runs on one thread, whose processor time is taken. The first run of each, which also translates, is not
+counted. The fastest of the others counts: what makes a run longer are other programs.
 """
 
 from __future__ import annotations
@@ -109,15 +109,15 @@ class Product:
         return {races: times[1:] for races, times in found.items()}
 
     def once(self, *, races: bool) -> float:
-        """Seconds of one run."""
+        """Seconds of processor time of one run."""
         d = self.arrays["D"]
         d.view(np.uint8)[...] = 0xFF
         memory = emulator.Memory()
         pointers = {n: memory.bind(n, x, access="rw" if n == "D" else "r") for n, x in self.arrays.items()}
         text, launch = self.launch(pointers)
-        start = time.perf_counter()
+        start = time.process_time()
         report = emulator.run(text, launch, memory, races=races)
-        taken = time.perf_counter() - start
+        taken = time.process_time() - start
         if not self.excess(d) <= 1 or report.hazards:
             raise SystemExit(f"{self.name}: {self.excess(d):.3g} of the error allowed, {report.hazards}")
         return taken

@@ -63,7 +63,7 @@ def _legal(product: StridedProduct, config: Config) -> bool:
 def test_products(dtype: str, made: StridedProduct) -> None:
     product = replace(made, dtype=ALL[dtype])
     every = configs(product, 2)
-    # Float16 is copied, multiplied and stored as bfloat16 is: which of the configurations it has varies with the product.
+    # Float16 is copied, multiplied and stored as bfloat16 is: it has one of the configurations.
     index = PRODUCTS.index(made) % len(every)
     for config in every[index : index + 1] if dtype == "float16" else every:
         (report,) = product.emulated(SHORT_K.with_config(config), races=False)
