@@ -1,13 +1,14 @@
-"""Time the emulator on three products, with counters alone and with the search for races.
+"""Time the emulator on four products, with counters alone and with the search for races, interleaved.
 
     python benchmarks/emulator_speed.py --repeats 5 --out benchmarks/results/emulator_speed.json
 
 ``sgemm``       512 x 512 x 512 in float32: 8 x 8 outputs per thread, tiles of 128 x 128 x 16, 256 threads
+``tiled``       256 x 256 x 256 in float32: one output per thread, tiles of 16 x 16 x 16, 256 threads
 ``hgemm``       512 x 512 x 512 in float16 with float32 sums: the ladder's multistage rung (mma.sync, cp.async)
 ``persistent``  256 x 256 x 512 in bfloat16: examples/hopper/persistent_product.cuh (wgmma, TMA, mbarriers)
 
-A product runs on one thread. The first run of each, which also translates, is not counted. The fastest of the others
-counts: what makes a run longer are other programs.
+A product runs on one thread, whose processor time is taken. The first run of each, which also translates, is not
+counted. The fastest of the others counts: what makes a run longer are other programs.
 """
 
 from __future__ import annotations
@@ -70,6 +71,23 @@ extern "C" __global__ void __launch_bounds__(256) sgemm(const float* a, const fl
       c[(row + i / 4 * 64 + ty * 4 + i % 4) * n + column + j / 4 * 64 + tx * 4 + j % 4] = acc[i][j];
 }
 """
+TILE_OF_THREADS = 16
+TILED = """
+constexpr int T = 16;
+extern "C" __global__ void __launch_bounds__(256) tiled(const float* a, const float* b, float* c, int n) {
+  __shared__ float as[T][T], bs[T][T];
+  const int tx = threadIdx.x % T, ty = threadIdx.x / T, row = blockIdx.y * T + ty, column = blockIdx.x * T + tx;
+  float sum = 0;
+  for (int k0 = 0; k0 < n; k0 += T) {
+    as[ty][tx] = a[row * n + k0 + tx];
+    bs[ty][tx] = b[(k0 + ty) * n + column];
+    __syncthreads();
+    for (int k = 0; k < T; k++) sum += as[ty][k] * bs[k][tx];
+    __syncthreads();
+  }
+  c[row * n + column] = sum;
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -82,21 +100,27 @@ class Product:
     launch: Callable[[Mapping[str, Pointer]], tuple[str, Launch]]
     excess: Callable[[Array], float]
 
-    def seconds(self, repeats: int, *, races: bool) -> list[float]:
-        """Of each run but the first; raises where the product is wrong or a hazard is found."""
-        found: list[float] = []
+    def seconds(self, repeats: int) -> dict[bool, list[float]]:
+        """Of each run but the first, without and with the search for races; raises where it is wrong or has hazards."""
+        found: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(repeats + 1):
-            d = self.arrays["D"]
-            d.view(np.uint8)[...] = 0xFF
-            memory = emulator.Memory()
-            pointers = {n: memory.bind(n, x, access="rw" if n == "D" else "r") for n, x in self.arrays.items()}
-            text, launch = self.launch(pointers)
-            start = time.perf_counter()
-            report = emulator.run(text, launch, memory, races=races)
-            found.append(time.perf_counter() - start)
-            if not self.excess(d) <= 1 or report.hazards:
-                raise SystemExit(f"{self.name}: {self.excess(d):.3g} of the error allowed, {report.hazards}")
-        return found[1:]
+            for races, times in found.items():
+                times.append(self.once(races=races))
+        return {races: times[1:] for races, times in found.items()}
+
+    def once(self, *, races: bool) -> float:
+        """Seconds of processor time of one run."""
+        d = self.arrays["D"]
+        d.view(np.uint8)[...] = 0xFF
+        memory = emulator.Memory()
+        pointers = {n: memory.bind(n, x, access="rw" if n == "D" else "r") for n, x in self.arrays.items()}
+        text, launch = self.launch(pointers)
+        start = time.process_time()
+        report = emulator.run(text, launch, memory, races=races)
+        taken = time.process_time() - start
+        if not self.excess(d) <= 1 or report.hazards:
+            raise SystemExit(f"{self.name}: {self.excess(d):.3g} of the error allowed, {report.hazards}")
+        return taken
 
 
 def matrices(size: int, dtype: type[np.generic]) -> dict[str, Array]:
@@ -111,16 +135,16 @@ def checked(arrays: dict[str, Array]) -> Callable[[Array], float]:
     return lambda d: reference.excess(d, answer, bound)
 
 
-def sgemm(size: int = 512) -> Product:
-    """The kernel above."""
+def simple(name: str, source: str, size: int, tile: int) -> Product:
+    """A square product in float32 by a kernel above, whose 256 threads make a square tile."""
     arrays = matrices(size, np.float32)
-    text = compile_ptx(Source("sgemm", "sgemm", SOURCE), "sm_90")
+    text = compile_ptx(Source(name, name, source), "sm_90")
 
     def launch(pointers: Mapping[str, Pointer]) -> tuple[str, Launch]:
         args: tuple[Argument, ...] = (*(pointers[name] for name in "ABD"), np.int32(size))
-        return text, Launch("sgemm", "sgemm", (size // TILE, size // TILE, 1), (256, 1, 1), args)
+        return text, Launch(name, name, (size // tile, size // tile, 1), (256, 1, 1), args)
 
-    return Product("sgemm", (size, size, size), arrays, launch, checked(arrays))
+    return Product(name, (size, size, size), arrays, launch, checked(arrays))
 
 
 def hgemm(size: int = 512) -> Product:
@@ -159,17 +183,19 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(), "numpy": np.__version__,
         "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2),
     }  # fmt: skip
-    for product in (sgemm(), hgemm(), persistent()):
+    products = (simple("sgemm", SOURCE, 512, TILE), simple("tiled", TILED, 256, TILE_OF_THREADS), hgemm(), persistent())
+    for product in products:
         result[product.name] = {"shape": product.shape}
-        for races in (False, True):
-            seconds = product.seconds(arguments.repeats, races=races)
+        for races, seconds in product.seconds(arguments.repeats).items():
             name = "with races" if races else "counters only"
             nanoseconds = min(seconds) / np.prod(product.shape) * 1e9
             print(
                 f"{product.name}, {name}: {min(seconds):.3f} s, the fastest of {len(seconds)} runs, "
                 f"{nanoseconds:.2f} ns per product of two numbers"
             )
-            result[product.name][name.replace(" ", "_")] = {"fastest_s": min(seconds), "runs_s": seconds}
+            result[product.name][name.replace(" ", "_")] = {
+                "fastest_s": min(seconds), "runs_s": [round(each, 4) for each in seconds],
+            }  # fmt: skip
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

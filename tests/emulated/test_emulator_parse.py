@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matmill.emulator import parse
+from matmill.emulator.frontend import lexer
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Register, Vector
 from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
@@ -228,3 +229,18 @@ def test_code_inlined_from_a_header_of_cuda_s_is_at_the_user_s_own_line() -> Non
     assert (first.where, first.within) == ("k.cu:20", "")
     assert (second.where, second.within) == ("helpers.cuh:7", "cuda_fp16.hpp:34")
     assert (last.where, last.within) == ("helpers.cuh:9", "")
+
+
+def test_a_statement_is_what_its_words_spell(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [
+        compile_ptx(SOURCE),
+        entry(".reg .b32 a, b; .reg .pred p; @p add.u32 a, a, 1; { .reg .b32 b; mov.b32 b, a; }"),
+    ]
+
+    def told(text: str) -> list[str]:
+        module = parse(text)
+        return [repr(s) for f in (*module.entries.values(), *module.functions.values()) for s in f.body]
+
+    as_one = [told(text) for text in texts]
+    monkeypatch.setattr(lexer, "_STATEMENT_OR_TOKEN", lexer._TOKEN)
+    assert [told(text) for text in texts] == as_one

@@ -194,7 +194,7 @@ def test_any_product_that_tensor_cores_take_is_right(data: st.DataObject) -> Non
 )
 def test_many_sums_are_written_in_whole_sectors(subject: TensorCores, case: Case) -> None:
     trial = Trial(subject, case)
-    counters = trial.main().counters
+    counters = trial.main(races=False).counters
     written = subject.blocks * case.m * case.n * trial.problem.dtype.accumulator.itemsize
     assert counters.global_store_bytes == written
     # A warp's store of neighbours, where they begin anywhere, ends in a sector that the next one begins.
@@ -223,7 +223,9 @@ def test_k_groups_with_fewer_stages_pass_as_many_barriers(stages: int) -> None:
     subject = TensorCores(lambda config: config["U"] > 1 and config["BS"] > 32 * config["U"], blocks=1)
     config = Trial(subject, Case(64, 64, 1)).kernel.config
     barriers = [
-        Trial(subject, Case(64, 64, config["BK"] * (k_groups(config) * (stages - 1) + last))).main().counters.barriers
+        Trial(subject, Case(64, 64, config["BK"] * (k_groups(config) * (stages - 1) + last)))
+        .main(races=False)
+        .counters.barriers
         for last in (1, k_groups(config))
     ]
     assert barriers[0] == barriers[1] > 0
@@ -350,7 +352,7 @@ def test_the_host_knows_which_banks_meet_for_tensor_cores(subject: TensorCores, 
     sums = (groups(config) - (not together)) * warps * outputs_of(config) * wide // 4
     twice = groups(config) * 4 * max(2, config["V"])  # k's of a last stage's first step, which is loaded again
     expected = passed * warps * (trial.problem.k + twice) + sums
-    found = trial.main().counters.shared_load_wavefronts
+    found = trial.main(races=False).counters.shared_load_wavefronts
     if max(8 * config["TM"] * config["DOWN"] - case.m, 8 * config["TN"] * config["ACROSS"] - case.n) == 0:
         assert found == expected
     else:  # rows beyond the last are the last, which several lanes read at once

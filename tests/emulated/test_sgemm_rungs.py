@@ -102,7 +102,7 @@ def test_register_tile_reads_a_two_way_and_b_four_way_conflicted() -> None:
 
 
 def test_conflict_free_is_free_of_conflicts() -> None:
-    counts = in_place(RUNGS["conflict-free"], (256, 128, 16)).main().counters
+    counts = in_place(RUNGS["conflict-free"], (256, 128, 16)).main(races=False).counters
     # 16 warps, 16 steps, 8 reads of A and 8 of B; 8 stores of A and 4 of B per thread.
     assert counts.shared_load_wavefronts == counts.shared_load_wavefronts_ideal == 16 * 16 * (8 + 8)
     assert counts.shared_store_wavefronts == counts.shared_store_wavefronts_ideal == 16 * (8 + 4)
@@ -111,7 +111,7 @@ def test_conflict_free_is_free_of_conflicts() -> None:
 @pytest.mark.parametrize("label", [label for label in STAGED if label not in {"register-tile", "conflict-free"}])
 def test_square_tiles_and_broadcasts_never_conflict(label: str) -> None:
     # S0 suspects a 32-way conflict on the A tile of shared(32): there is none.
-    counts = in_place(kernel_of(label), one_step_more(label)).main().counters
+    counts = in_place(kernel_of(label), one_step_more(label)).main(races=False).counters
     assert counts.shared_load_wavefronts == counts.shared_load_wavefronts_ideal > 0
     assert counts.shared_store_wavefronts == counts.shared_store_wavefronts_ideal > 0
 
@@ -119,7 +119,7 @@ def test_square_tiles_and_broadcasts_never_conflict(label: str) -> None:
 @pytest.mark.parametrize("multi", [1, 2, 4, 8])
 def test_multi_goes_to_global_memory_for_every_term(multi: int) -> None:
     k = 5
-    counts = in_place(RUNGS[f"multi({multi})"], (8, 32 * multi, k)).main().counters
+    counts = in_place(RUNGS[f"multi({multi})"], (8, 32 * multi, k)).main(races=False).counters
     warps = 8
     # Per step a load of A and, per output, loads of B and C and a store of C; then one pass over C at either end.
     assert counts.global_load_requests == warps * (k * (1 + 2 * multi) + multi)

@@ -62,7 +62,10 @@ def _legal(product: StridedProduct, config: Config) -> bool:
 @pytest.mark.parametrize("made", PRODUCTS, ids=lambda made: "x".join(map(str, made.shape)))
 def test_products(dtype: str, made: StridedProduct) -> None:
     product = replace(made, dtype=ALL[dtype])
-    for config in configs(product, 2):
+    every = configs(product, 2)
+    # Float16 is copied, multiplied and stored as bfloat16 is: it has one of the configurations.
+    index = PRODUCTS.index(made) % len(every)
+    for config in every[index : index + 1] if dtype == "float16" else every:
         (report,) = product.emulated(SHORT_K.with_config(config), races=False)
         assert product.excess() <= 1, config
         assert not report.hazards, config

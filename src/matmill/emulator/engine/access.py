@@ -1,150 +1,30 @@
-"""The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays.
-
-Address rows repeat: in a loop an instruction uses the same addresses again, or the same ones shifted by a constant. So
-:class:`Addresses` splits a row into its lowest address and the distances from it, and everything that depends on the
-distances alone (indices, alignment, wavefronts, sectors) is kept until they change.
-"""
+"""The memory accesses of one instruction: addresses checked, counted, and made indices of host arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.addresses import Addresses, Piece
 from matmill.emulator.engine.dependent_launch import GridDependency
-from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
+from matmill.emulator.engine.race_watch import RaceWatch
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import Ordering, access_ordering
-from matmill.emulator.races.detector import Stores
-from matmill.emulator.races.shared_space import RepeatedRead
 from matmill.emulator.report.counters import Conflict
 from matmill.emulator.report.hazards import KernelFault, fault
 
-
-class Addresses:
-    """The addresses that one register holds, for the lanes of one site under one guard; ``among`` selects lanes."""
-
-    def __init__(
-        self, lanes: Lanes, row: Row, guard: Mask | None, *, negated: bool, space: str, among: Mask | None = None
-    ) -> None:
-        self.lanes = lanes
-        self.among = among
-        # An address of shared memory has 32 bits: the compiler may leave it below 0 for an offset to bring it back.
-        self.row = row.view({8: np.int64, 4: np.int32}[row.itemsize])
-        self.guard = guard
-        self.negated = negated
-        self.space = space
-        self.low = 0
-        self.span = 0
-        self.bits = 0
-        self.epoch = 0
-        self.version = -1
-        self.none = False
-        self.mask: Mask | None = None
-        self.distance = np.zeros(len(row), np.int64)
-        self._next = np.zeros(len(row), np.int64)
-        self._same = np.empty(len(row), np.bool_)
-        self.indices: dict[tuple[str, int], NDArray[np.int64]] = {}
-        self.memo: dict[Any, Any] = {}
-
-    def _active(self) -> Mask | None:
-        active = self.lanes.active
-        if self.guard is not None:
-            own = ~self.guard if self.negated else self.guard
-            active = own.copy() if active is None else own & active
-        if self.among is not None:
-            active = self.among if active is None else self.among & active
-        if active is None or active.all():
-            return None
-        return active
-
-    def refresh(self) -> None:
-        """Look at the register again; to be called before the first use after it may have changed."""
-        row, mask = self.row, self._active()
-        if mask is None:
-            low = int(np.minimum.reduce(row))
-            np.subtract(row, low, out=self._next)
-        else:
-            chosen = row[mask]
-            self.none = not len(chosen)
-            if self.none:
-                self.version = -1
-                return
-            low = int(np.minimum.reduce(chosen))
-            np.subtract(row, low, out=self._next)
-            self._next[~mask] = 0
-        self.none = False
-        fresh = self.version != self.lanes.version
-        if not fresh:
-            np.equal(self._next, self.distance, out=self._same)
-            fresh = not self._same.all() or not _same_mask(mask, self.mask)
-        if fresh:
-            self.version = self.lanes.version
-            self._next, self.distance = self.distance, self._next
-            self.mask = mask
-            self.span = int(np.maximum.reduce(self.distance))
-            self.bits = int(np.bitwise_or.reduce(self.distance))
-            self.indices.clear()
-            self.memo.clear()
-        elif low == self.low:
-            return
-        self.low = low
-        self.epoch += 1
-
-    def index(self, kind: str, shift: int) -> NDArray[np.int64]:
-        """Element indices relative to the lowest address, for elements of ``1 << shift`` bytes in a region's arrays."""
-        found = self.indices.get((kind, shift))
-        if found is None:
-            base = self.lanes.base(kind)
-            found = (self.distance if base is None else self.distance + base) >> shift
-            self.indices[kind, shift] = found
-        return found
-
-    def active_lanes(self) -> Mask:
-        """bool[warps, 32]: who takes part."""
-        if self.mask is None:
-            return np.ones((len(self.row) // LANES, LANES), np.bool_)
-        return self.mask.reshape(-1, LANES)
-
-    def absolute(self, offset: int) -> NDArray[np.int64]:
-        """int64[warps, 32]: the addresses plus ``offset``; inactive lanes repeat the lowest one."""
-        return (self.distance + (self.low + offset)).reshape(-1, LANES)
-
-
-def _same_mask(a: Mask | None, b: Mask | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return bool((a == b).all())
-
-
-class Piece:
-    """The lanes of an access that one region serves: ``index`` counts elements from ``start``.
-
-    ``owners`` are the blocks of the batch whose shared memory the lanes name, None where each names its own.
-    """
-
-    def __init__(
-        self,
-        region: Region,
-        start: int,
-        index: NDArray[np.int64],
-        mask: Mask | None,
-        owners: NDArray[np.int64] | None = None,
-    ) -> None:
-        self.region = region
-        self.start = start
-        self.index = index
-        self.mask = mask
-        self.owners = owners
+#: Requests, sectors or wavefronts, fewest wavefronts, bytes.
+Cost: TypeAlias = "tuple[int, int, int, int]"
+_COSTS: dict[tuple[object, ...], Cost] = {}
+_MOST_COSTS = 1 << 9
 
 
 class Access:
@@ -180,15 +60,17 @@ class Access:
         self._doing = f"{verb} {self.width} bytes at"
         self.counted_as = kind
         self.ordering = Ordering() if instruction in machine.program.compared else access_ordering(instruction)
-        # Bytes at the start of shared memory of which plain accesses are not searched for races.
-        plain = self.ordering is None or self.ordering.volatile
-        self._reserved = machine.program.reserved_shared if plain else 0
         self.epoch = -1
-        self._watched = -1
-        self._repeated: RepeatedRead | None = None
+        self.races = (
+            RaceWatch(
+                machine, machine.detector, addresses, self.where, offset, element, self.width, kind, self.ordering
+            )
+            if machine.detector is not None and kind != "copy"
+            else None
+        )
         self.pieces: list[Piece] = []
         self.traffic: tuple[list[int], ...] = ()
-        self.counts: tuple[tuple[int, int, int, int], ...] = ()
+        self.counts: tuple[Cost, ...] = ()
         self.array = machine.program.arrays.get(instruction)
         if self.array is not None:
             self.bounds = machine.program.bounds(self.array, machine.launch.dynamic_shared)
@@ -212,12 +94,16 @@ class Access:
             total[1] += now[1]
             total[2] += now[2]
             total[3] += now[3]
-        if self.machine.detector is not None and self.kind != "copy":
-            self._watch(values)
+        self._watch(values)
         dependency = self.machine.dependency
         if dependency is not None and dependency.left:
             self._check_dependency(dependency)
         return True
+
+    def _watch(self, values: tuple[Row, ...]) -> None:
+        """Tell the race detector."""
+        if self.races is not None:
+            self.races.tell(self.pieces, values)
 
     def _find(self) -> None:
         addresses = self.addresses
@@ -391,15 +277,33 @@ class Access:
             simple = len(self.pieces) == 1
             now = addresses.memo.get(key) if simple else None
             if now is None:
-                active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
-                now = self._cost(kind, active)
+                now = self._known_cost(piece, key) if simple else self._cost(kind, self._active(piece))
                 if simple:
                     addresses.memo[key] = now
             traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
             counts.append(now)
         self.traffic, self.counts = tuple(traffic), tuple(counts)
 
-    def _cost(self, kind: str, active: Mask) -> tuple[int, int, int, int]:
+    def _active(self, piece: Piece) -> Mask:
+        """The lanes of a piece: bool[warps, 32]."""
+        return (piece.mask if piece.mask is not None else self.addresses.active_lanes()).reshape(-1, LANES)
+
+    def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
+        """The cost of an access in one piece, from those of other instructions and launches where one was alike.
+
+        Those with bank conflicts are not kept, because the worst of them is noted as it is counted.
+        """
+        alike = (type(self), key, *self.addresses.identity())
+        now = _COSTS.get(alike)
+        if now is None:
+            now = self._cost(piece.region.kind, self._active(piece))
+            if piece.region.kind == "global" or now[1] == now[2]:
+                if len(_COSTS) >= _MOST_COSTS:
+                    _COSTS.clear()
+                _COSTS[alike] = now
+        return now
+
+    def _cost(self, kind: str, active: Mask) -> Cost:
         absolute = self.addresses.absolute(self.offset)
         requests = int(active.any(axis=1).sum())
         asked = int(active.sum()) * self.width
@@ -424,91 +328,3 @@ class Access:
                 )
             )
         return requests, int(actual.sum()), int(ideal.sum()), asked
-
-    def _watch(self, values: tuple[Row, ...]) -> None:
-        """Pass the access to the race detector."""
-        detector = self.machine.detector
-        addresses = self.addresses
-        same = self._watched == addresses.epoch
-        if same and self._repeated is not None and self._repeated.again():
-            return
-        self._watched, self._repeated = addresses.epoch, None
-        if self._reserved and self._is_reserved():
-            return
-        for piece in self.pieces:
-            kind = piece.region.kind
-            if detector is None or kind not in {"global", "shared"}:
-                continue
-            if not piece.region.writable:
-                # Nothing can store there, so no read of it races.
-                continue
-            active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
-            absolute = addresses.absolute(self.offset)
-            ordering = self.ordering
-            stores = Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None
-            if ordering is not None and ordering.volatile and kind == "shared":
-                # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
-                ordering = None
-            for owners, chosen in self._by_owner(piece, active):
-                detector.access(
-                    kind,
-                    warp=addresses.lanes.warp_ids,
-                    addresses=absolute if kind == "global" else self._offsets(absolute, piece),
-                    active=chosen,
-                    width=self.width,
-                    kind=self.kind,
-                    where=self.where,
-                    stores=stores,
-                    ordering=ordering,
-                    owners=owners,
-                )
-
-        if same and self._repeatable and detector is not None:
-            piece = self.pieces[0]
-            self._repeated = detector.repeated_read(
-                warp=addresses.lanes.warp_ids,
-                addresses=self._offsets(addresses.absolute(self.offset), piece),
-                active=addresses.active_lanes(),
-                width=self.width,
-                where=self.where,
-            )
-
-    def _is_reserved(self) -> bool:
-        """Whether it is of shared memory that the system has for itself.
-
-        Only cooperative_groups works there: its lanes pass on by shuffles what one of them has acquired.
-        """
-        piece, end = self.pieces[0], self.pieces[0].start + self.addresses.span + self.width
-        return piece.region.kind == "shared" and end <= self._reserved
-
-    @property
-    def _repeatable(self) -> bool:
-        """Whether it is a plain read of the blocks' own shared memory, by all its lanes."""
-        if self.kind != "read" or len(self.pieces) != 1:
-            return False
-        piece = self.pieces[0]
-        plain = self.ordering is None or self.ordering.volatile
-        return plain and piece.region.kind == "shared" and piece.owners is None and piece.mask is self.addresses.mask
-
-    def _offsets(self, absolute: NDArray[np.int64], piece: Piece) -> NDArray[np.int64]:
-        """Addresses of shared memory as offsets in the window of the block that they name."""
-        return self.machine.shared_offset(absolute) if piece.owners is None else absolute & OFFSET_MASK
-
-    def _by_owner(self, piece: Piece, active: Mask) -> Iterator[tuple[NDArray[np.int64] | None, Mask]]:
-        """The lanes of a piece (bool[warps, 32]) by the block of the grid whose shared memory each warp names there."""
-        if piece.owners is None:
-            yield None, active
-            return
-        geometry, size = self.machine.geometry, self.machine.cluster.size
-        own = geometry.block_of_warp[self.addresses.lanes.warps]
-        rank = piece.owners.reshape(-1, LANES) % size
-        for named in np.unique(rank[active]).tolist():
-            yield geometry.block_ids[own - own % size + named], active & (rank == named)
-
-    def _contents(self, piece: Piece, values: tuple[Row, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """What the lanes of a piece store, and what is there before: uint8[warps, 32, width] each."""
-        held, first, lanes = piece.region.words[self.element], piece.start >> self.shift, len(piece.index)
-        stored = np.stack([np.broadcast_to(value.view(f"u{self.element}"), lanes) for value in values], axis=1)
-        there = np.stack([held[first + i + piece.index] for i in range(len(values))], axis=1)
-        shape = (-1, LANES, self.width)
-        return stored.view(np.uint8).reshape(shape), there.view(np.uint8).reshape(shape)

@@ -65,8 +65,7 @@ class BlockBarriers:
         machine.progress += 1
         if machine.detector is not None:
             ids = machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
-            for block in range(geometry.blocks):
-                machine.detector.barrier(ids[:, block])
+            machine.detector.barriers(ids.T)
         return True
 
     def arrive(self, end: Terminator, warps: Ints, here: Flags) -> None:
@@ -118,6 +117,7 @@ class BlockBarriers:
         state = self._by_block(self._counters.counter)
         there = (state >= BARRIER) & (state < DONE) & (self._by_block(self._number) == number)
         gone = state >= DONE
+        met = []
         for index in block_indices:
             waiting = there[:, index]
             if not waiting.any():
@@ -128,10 +128,13 @@ class BlockBarriers:
             whole = (waiting | gone[:, index]).all(axis=1) | early
             present = int((waiting.any(axis=1) & whole | early).sum()) * LANES
             if present >= wanted if wanted else whole.all():
-                self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted)
+                met.append(self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted))
+        if met and self._machine.detector is not None:
+            alike = len({len(warps) for warps in met}) == 1
+            self._machine.detector.barriers(np.array(met) if alike else met)
 
-    def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> None:
-        """Let the waiting threads of one thread block go on."""
+    def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> Ints:
+        """Let the waiting threads of one thread block go on; returns the warps that met, as the launch numbers them."""
         geometry, machine = self._geometry, self._machine
         roles = np.flatnonzero(waiting.any(axis=1))
         warps = roles * geometry.blocks + index
@@ -144,12 +147,11 @@ class BlockBarriers:
         reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction, warps, waiting[roles])
-        if machine.detector is not None:
-            # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
-            met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
-            machine.detector.barrier(machine.warp_ids(met.astype(np.int64)))
         self._counters.release(warps, waiting[roles], BARRIER)
         self._order.shuffle()
+        # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
+        met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
+        return machine.warp_ids(met.astype(np.int64))
 
     def _exists(self, index: int) -> Flags:
         """The threads that a thread block of the batch has: bool[its warps, 32]."""

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access, Piece
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.addresses import Piece
 
 
 def check_written(access: Access, piece: Piece, vector: int) -> bool:

@@ -59,7 +59,7 @@ class Lanes:
     """The lanes that bound code works on. ``active`` is None where all of them take part.
 
     ``version`` changes whenever the lanes do (in scratch rows) or shared memory was emptied: what was remembered about
-    addresses is then void.
+    addresses is then void. ``rows`` are registers as rows of these lanes, by the kind that they are seen as.
     """
 
     def __init__(self, geometry: Geometry, warps: NDArray[np.int64], *, scratch: bool) -> None:
@@ -68,6 +68,7 @@ class Lanes:
         self.warp_count = len(warps)
         self.active: NDArray[np.bool_] | None = np.empty(self.count, np.bool_) if scratch else None
         self.version = 0
+        self.rows: dict[tuple[object, str], Row] = {}
         self._place(warps)
 
     def _place(self, warps: NDArray[np.int64]) -> None:

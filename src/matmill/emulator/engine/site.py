@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from matmill.emulator.arith.fma_batch import BatchRows, FusedBatch
 from matmill.emulator.arith.row import Mask, Row
-from matmill.emulator.engine.access import Access, Addresses
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.addresses import Addresses
 from matmill.emulator.engine.lanes import Lanes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.frontend.literals import bits_of
@@ -49,6 +51,13 @@ def copy_where(out: Row, value: Row, guard: Row) -> None:
     np.copyto(out, value, where=guard)
 
 
+@lru_cache(maxsize=1 << 12)
+def _number(bits: int, kind: str) -> Row:
+    """The low ``bits`` as a scalar, which serves as a row of equal lanes."""
+    size = int(kind[1])
+    return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # see above
+
+
 class Site:
     """One block of a program bound to one set of lanes, whose rows are ``files``: a list of steps to run in order."""
 
@@ -62,6 +71,8 @@ class Site:
         self._addresses: dict[tuple[object, ...], Addresses] = {}
         self._fresh: set[tuple[object, ...]] = set()
         self._prepared: dict[tuple[object, ...], tuple[int, Any]] = {}
+        # What is in the keys of both.
+        self._keyed: set[object] = set()
         self._bind(block)
 
     def _bind(self, block: Block) -> None:
@@ -120,7 +131,9 @@ class Site:
     def _forget(self, action: Action) -> None:
         """After a register was written, what was made of it must be made again."""
         for value in action.results:
-            if isinstance(value.operand, Register):
+            # Few registers are in any key.
+            if value.operand in self._keyed:
+                self._keyed.discard(value.operand)
                 self._fresh = {key for key in self._fresh if value.operand not in key}
                 self._prepared = {key: held for key, held in self._prepared.items() if value.operand not in key}
 
@@ -144,6 +157,12 @@ class Site:
     # Operands
 
     def _register(self, register: Register, kind: str) -> Row:
+        row = self.lanes.rows.get((register, kind))
+        if row is None:
+            row = self.lanes.rows[register, kind] = self._row_of(register, kind)
+        return row
+
+    def _row_of(self, register: Register, kind: str) -> Row:
         file = file_of(register)
         row: Row = self.files[file][self.machine.program.layout.rows[register]]
         if kind == "p" or file == "p":
@@ -182,8 +201,7 @@ class Site:
             return np.bool_(bits != 0)  # type: ignore[return-value] # a scalar serves as a row of equal lanes
         if kind.endswith("x2"):
             return np.full(self.lanes.count, bits & 0xFFFFFFFF, np.uint32).view(kind.removesuffix("x2"))
-        size = int(kind[1])
-        return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # as above
+        return _number(bits, kind)
 
     def result(self, value: Value) -> Row:
         """The row of a result operand; a scratch row where it is a sink."""
@@ -249,6 +267,7 @@ class Site:
         addresses = self._addresses[key]
         if key not in self._fresh:
             self._fresh.add(key)
+            self._keyed.update(key)
             self.steps.append((addresses.refresh, ()))
         return addresses
 
@@ -266,6 +285,7 @@ class Site:
             slot = min(set(range(slots)).difference(kin.values()))
             made = make(slot)
             self._prepared[key] = slot, made
+            self._keyed.update(key)
             self.steps.append((made.refresh, ()))
         _, held = self._prepared[key]
         return held  # type: ignore[no-any-return] # of the type that ``make`` returns for this kind

@@ -15,7 +15,8 @@ from matmill.emulator.arith import exact
 from matmill.emulator.arith.atomic import UFUNCS, combine
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access, Piece
+from matmill.emulator.engine.access import Access
+from matmill.emulator.engine.addresses import Piece
 from matmill.emulator.engine.initialised import check_written, ones
 from matmill.emulator.engine.site import Site
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from matmill.emulator.frontend.lexer import Token, syntax_error, tokens
+from matmill.emulator.frontend.lexer import Token, spelled_out, syntax_error, tokens
 from matmill.emulator.frontend.literals import immediate
 from matmill.emulator.frontend.syntax import Label, Name, Register, Statement, Variable
 
@@ -40,6 +40,9 @@ class Cursor:
     def take(self, text: str | None = None) -> Token:
         """Take the next token, which must be ``text`` where given."""
         token = self.tokens[self.at]
+        if token.kind == "statement":
+            self.tokens[self.at : self.at + 1] = spelled_out(token)
+            token = self.tokens[self.at]
         if token.kind == "end" or (text is not None and token.text != text):
             got = "the end of the text" if token.kind == "end" else repr(token.text)
             raise syntax_error(token.line, got, repr(text) if text is not None else "more PTX")

@@ -9,11 +9,8 @@ from matmill.errors import EmulationError
 
 # A ``.loc`` directive is one token, and so is a section of debug information: they are half of what NVRTC writes, and
 # hardly any of it is used.
-_TOKEN = re.compile(
-    r"""
-    [ \t]*
-    (?:
-      (?P<space>\s+|//[^\n]*|/\*.*?\*/)
+_PARTS = r"""
+    (?P<space>//[^\n]*|/\*.*?\*/)
     | (?P<location>\.loc\b[^\n/]*)
     | (?P<section>\.section\s+[\w$%.]+\s*\{[^{}"/]*\})
     | (?P<string>"(?:[^"\\\n]|\\.)*")
@@ -21,10 +18,15 @@ _TOKEN = re.compile(
     | (?P<number>0[fF][0-9A-Fa-f]{8}\b|0[dD][0-9A-Fa-f]{16}\b|0[xX][0-9A-Fa-f]+U?\b|0[bB][01]+U?\b
         |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?\b)
     | (?P<mark>[@!|{}\[\]();,:+\-<>=*/&^~?])
-    )
-    """,
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
+"""
+# Most instructions are one token too, guard, operands and semicolon included: the parser knows most operands by their
+# text. What looks like one and is none is spelled out by it.
+_STATEMENT = r"""
+    (?P<statement>(?:@!?[\w$%]+[ \t]+)?[a-z][\w.]*(?:::[\w.]+)*[ \t]+[%$\w\[{_!][\w$%.,\[\]{}|!+\-<>@ \t]*;) |
+"""
+_FLAGS = re.VERBOSE | re.DOTALL | re.ASCII
+_TOKEN = re.compile(rf"\s*(?:{_PARTS})", _FLAGS)
+_STATEMENT_OR_TOKEN = re.compile(rf"\s*(?:{_STATEMENT}{_PARTS})", _FLAGS)
 
 
 class Token(NamedTuple):
@@ -51,17 +53,33 @@ def tokens(text: str) -> list[Token]:
 
     Raises :class:`EmulationError` with the line number on a character that PTX does not know.
     """
+    return _scan(_STATEMENT_OR_TOKEN, text, 1, 0)
+
+
+def spelled_out(statement: Token) -> list[Token]:
+    """The tokens that a statement is made of."""
+    return _scan(_TOKEN, statement.text, statement.line, statement.start)[:-1]
+
+
+def _scan(pattern: re.Pattern[str], text: str, line: int, offset: int) -> list[Token]:
+    """The tokens of ``text``, which begins in a line and at an offset of a longer one."""
     found: list[Token] = []
-    line, position = 1, 0
-    for m in _TOKEN.finditer(text):
+    position = 0
+    for m in pattern.finditer(text):
         if m.start() != position:
             break
-        kind, position = m.lastgroup or "", m.end()
-        word = m.group(kind)
+        kind = m.lastgroup or ""
+        start, end = m.span(kind)
+        line += text.count("\n", position, start)
         if kind != "space":
-            found.append(Token(kind, word, line, position - len(word)))
-        line += word.count("\n")
-    if position < len(text):
-        raise syntax_error(line, repr(text[position : position + 20].lstrip(" \t")), "PTX")
-    found.append(Token("end", "end of text", line, len(text)))
+            found.append(Token(kind, m[kind], line, offset + start))
+        if kind in {"space", "section"}:
+            line += text.count("\n", start, end)
+        position = end
+    rest = text[position:].lstrip()
+    end = len(text) - len(rest)
+    line += text.count("\n", position, end)
+    if rest:
+        raise syntax_error(line, repr(text[end : end + 20]), "PTX")
+    found.append(Token("end", "end of text", line, offset + len(text)))
     return found

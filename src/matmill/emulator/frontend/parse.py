@@ -7,13 +7,13 @@ table decides later what an instruction means. Debug sections are skipped.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import prod
 from typing import TypeGuard
 
 from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
-from matmill.emulator.frontend.lexer import Token, syntax_error
+from matmill.emulator.frontend.lexer import Token, syntax_error, tokens
 from matmill.emulator.frontend.literals import immediate, initializer
+from matmill.emulator.frontend.locations import Locations
 from matmill.emulator.frontend.syntax import (
     CODE,
     TYPE_BYTES,
@@ -36,6 +36,7 @@ from matmill.emulator.frontend.syntax import (
     Variable,
     Vector,
 )
+from matmill.errors import EmulationError
 
 _SPACES = {".reg", ".const", ".global", ".local", ".shared", ".param"}
 _LINKING = {".visible", ".extern", ".weak", ".common"}
@@ -45,13 +46,11 @@ _NUMERIC_LIMITS = {
     ".abi_preserve", ".abi_preserve_control",
 }  # fmt: skip
 _WORD_LIMITS = {".noreturn", ".explicitcluster", ".blocksareclusters"}
-_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
-# Paths of CUDA's own headers, in wheels and in toolkits.
-_TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
-# What NVRTC has of CUDA's headers in itself, where nobody can look a line up.
-_BUILTIN = "__nv_nvrtc_builtin_header.h"
 # Vectors of more than eight operands, which messages shorten: wgmma has up to 128.
 _LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
+_LONG = 8
+# Operands, where some are vectors or addresses.
+_PARTS = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|[^\s,{}\[\]]+")
 _MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
@@ -74,12 +73,12 @@ def parse(text: str) -> Module:
 class _Parser(Cursor):
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.files: dict[str, str] = {}
-        self.toolkit: set[str] = set()
         self.functions: dict[str, Function] = {}
-        self.callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+        self.locations = Locations(self.tokens)
+        # What the texts of operands stand for in the innermost scope, and opcodes taken apart.
+        self.operands: dict[str, Operand] = {}
+        self.opcodes: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.scope_count = 0
-        self.where = ""
         self.function_variables: list[Variable] = []
         self.targets: dict[str, tuple[str, ...]] = {}
 
@@ -109,7 +108,7 @@ class _Parser(Cursor):
             elif word != ";":
                 raise syntax_error(token.line, repr(word), "a module directive")
         variables = tuple(self.scopes[0].variables.values())
-        return self._named(Module(entries, self.functions, variables, target, self.code))
+        return Module(entries, self.functions, variables, target, self.code)
 
     def _directive(self, word: str, line: int) -> str:
         """The value of a directive that ends with its line, or after its first value where others follow on it."""
@@ -137,10 +136,6 @@ class _Parser(Cursor):
         parts = self.skip_line(line)
         if len(parts) < 2 or parts[1].kind != "string":
             raise syntax_error(line, ".file", ".file with a number and a name")
-        path = parts[1].text.strip('"').replace("\\\\", "/")
-        self.files[parts[0].text] = path.rsplit("/", 1)[-1]
-        if _TOOLKIT.search(path) or path == _BUILTIN:
-            self.toolkit.add(parts[0].text)
 
     def _section(self) -> None:
         while not self.accept("{"):
@@ -153,34 +148,6 @@ class _Parser(Cursor):
     def _until_semicolon(self) -> None:
         while not self.accept(";"):
             self.take()
-
-    def _named(self, module: Module) -> Module:
-        """The module with ``.loc`` file numbers replaced by names: ``.file`` may come after the code."""
-        if not self.files:
-            return module
-
-        def renamed(function: Function) -> Function:
-            body = tuple(self._with_file(s) if isinstance(s, Instruction) else s for s in function.body)
-            return replace(function, body=body)
-
-        return Module(
-            entries={name: renamed(f) for name, f in module.entries.items()},
-            functions={name: renamed(f) for name, f in module.functions.items()},
-            variables=module.variables,
-            target=module.target,
-            code=module.code,
-        )
-
-    def _with_file(self, s: Instruction) -> Instruction:
-        chain = [each.partition(":") for each in s.where.split("<")]
-        # The user's own line is the first that is not in a header of CUDA's.
-        own = next((each for each in chain if each[0] not in self.toolkit), chain[0])
-        number, _, line = own
-        where = f"{self.files[number]}:{line}" if number in self.files else s.where
-        inner, _, inner_line = chain[0]
-        named = own is not chain[0] and self.files.get(inner, _BUILTIN) != _BUILTIN
-        within = f"{self.files[inner]}:{inner_line}" if named else ""
-        return replace(s, where=where, within=within)
 
     def _declaration(self, first: Token) -> Function | None:
         extern = False
@@ -201,6 +168,7 @@ class _Parser(Cursor):
         variable = self._variable(space, extern=extern)
         self.take(";")
         self.scopes[-1].variables[variable.name] = variable
+        self.operands.clear()
         if len(self.scopes) > 1:
             self.function_variables.append(variable)
 
@@ -255,7 +223,8 @@ class _Parser(Cursor):
     def _function(self, *, entry: bool) -> Function | None:
         self.scope_count = 0
         self.scopes.append(Scope(0))
-        self.where = ""
+        self.operands = {}
+        self.locations.leave()
         self.function_variables = []
         self.targets = {}
         returns = self._params() if self.token.text == "(" else ()
@@ -315,12 +284,18 @@ class _Parser(Cursor):
         if depth > _MAX_NESTING:
             raise syntax_error(opened, f"{depth} nested scopes", f"at most {_MAX_NESTING}")
         while not self.accept("}"):
+            instruction = self._statement(self.token) if self.token.kind == "statement" else None
+            if instruction is not None:
+                body.append((instruction, path))
+                continue
             token = self.take()
             word = token.text
             if word == "{":
                 self.scope_count += 1
                 self.scopes.append(Scope(self.scope_count))
+                outer, self.operands = self.operands, {}
                 self._block(body, (*path, self.scope_count), depth + 1, token.line)
+                self.operands = outer
                 self.scopes.pop()
             elif self._inner_directive(token):
                 continue
@@ -335,7 +310,7 @@ class _Parser(Cursor):
         """Take a directive inside a body; False if the token begins something else."""
         word = token.text
         if token.kind == "location":
-            self._location(token)
+            self.locations.move(token)
         elif word == ".reg":
             self._registers(self.take())
         elif word.startswith(".reg."):  # as cuda_fp16.hpp writes it: {.reg.b16 h;
@@ -365,27 +340,12 @@ class _Parser(Cursor):
         else:
             body.append((Label(name), path))
 
-    def _location(self, token: Token) -> None:
-        found = _LOCATION.match(token.text)
-        if found is None:
-            raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
-        # NVRTC marks moved code with line 0; the last real line is the better guide.
-        if found[2] == "0":
-            return
-        self.where = f"{found[1]}:{found[2]}"
-        if found[4] is None:
-            return
-        caller: tuple[str, str, str] | None = (found[4], found[5], found[6])
-        self.callers[found[1], found[2], found[3]] = found[4], found[5], found[6]
-        while caller is not None and self.where.count("<") < _MAX_NESTING:
-            self.where += f"<{caller[0]}:{caller[1]}"
-            caller = self.callers.get(caller)
-
     def _registers(self, token: Token) -> None:
         kind = token.text[1:]
         if kind in {"v2", "v4"} or kind not in TYPE_BYTES:
             raise syntax_error(token.line, repr(token.text), "a scalar register type")
         scope = self.scopes[-1]
+        self.operands.clear()
         while True:
             name = self.take_word("a register's name").text
             if self.accept("<"):
@@ -398,6 +358,51 @@ class _Parser(Cursor):
             self.take(",")
 
     # Instructions
+
+    def _statement(self, token: Token) -> Instruction | None:
+        """The instruction of a token that holds all of it, whose operands are looked up by their text.
+
+        None, and nothing taken, where it has to be read word by word.
+        """
+        text, guard, negated = " ".join(token.text.split()), None, False
+        spelled = text[:-1]
+        if text[0] == "@":
+            name, _, spelled = spelled.partition(" ")
+            negated = name[1] == "!"
+            known = self._operand_of(name[2:] if negated else name[1:])
+            if not isinstance(known, Register) or known.type != "pred":
+                return None
+            guard = known
+        opcode, _, spelled = spelled.partition(" ")
+        words = self.opcodes.get(opcode)
+        if words is None:
+            name, *modifiers = opcode.split(".")
+            words = self.opcodes[opcode] = name, tuple(modifiers)
+        parts = _PARTS.findall(spelled) if "{" in spelled or "[" in spelled else spelled.split(", ")
+        operands = tuple([known for part in parts if (known := self._operand_of(part)) is not None])
+        if len(operands) < len(parts) or ", ".join(parts) != spelled or words[0] == "call":
+            return None
+        self.at += 1
+        where, within = self.locations.where, self.locations.within
+        return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within)
+
+    def _operand_of(self, text: str) -> Operand | None:
+        """The operand that a text is in the innermost scope; None where it is not exactly one."""
+        known = self.operands.get(text) or self.register(text)
+        if known is None:
+            before = self.tokens, self.at
+            try:
+                self.tokens, self.at = tokens(text), 0
+                known = self._operand(0)
+                whole = self.token.kind == "end"
+            except EmulationError:
+                return None
+            finally:
+                self.tokens, self.at = before
+            if not whole:
+                return None
+        self.operands[text] = known
+        return known
 
     def _instruction(self, first: Token) -> Instruction:
         guard, negated, token = None, False, first
@@ -419,8 +424,9 @@ class _Parser(Cursor):
             end = self.tokens[self.at - 1]
         if words[0] == "call":
             operands = [Name(o.variable.name) if _is_code(o) else o for o in operands]
-        text = _LONG_VECTOR.sub(r"{\1, …, \2}", " ".join(self.text[first.start : end.start + 1].split()))
-        return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, self.where, text)
+        text = _shortened(" ".join(self.text[first.start : end.start + 1].split()))
+        where, within = self.locations.where, self.locations.within
+        return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, where, text, within)
 
     def _operand(self, depth: int) -> Operand:
         if depth > _MAX_NESTING:
@@ -494,6 +500,11 @@ class _Parser(Cursor):
         if not isinstance(base, (Register, Symbol, Immediate)):
             raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
         return Address(base, offset, tuple(extra))
+
+
+def _shortened(text: str) -> str:
+    """The text of an instruction with long vectors cut."""
+    return _LONG_VECTOR.sub(r"{\1, …, \2}", text) if text.count(",") >= _LONG else text
 
 
 def _is_code(operand: Operand) -> TypeGuard[Symbol]:

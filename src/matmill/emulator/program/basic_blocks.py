@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from matmill.emulator.frontend.frames import Flat, Stack
@@ -22,9 +23,11 @@ from matmill.emulator.frontend.syntax import (
 )
 from matmill.emulator.program.expand import expanded
 from matmill.emulator.program.special_registers import CLOCKS, PREDICATES, is_known
-from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode, registers
+from matmill.emulator.program.table import KIND_OF_TYPE, Action, Value, decode
 from matmill.emulator.program.wide_registers import WideRegisters
 
+_SOURCES = (Register, Immediate, Special, Symbol)
+_RESULTS = (Register, Sink)
 _SPECIAL_KINDS = {"u1", "i1", "u2", "i2", "u4", "i4", "f4"}
 
 
@@ -87,7 +90,7 @@ def checked(action: Action) -> Action:
     for value in (*action.sources, *((Value(members, "u4"),) if members is not None else ())):
         _check_source(i, value)
     for value in action.results:
-        if not isinstance(value.operand, Register | Sink) or not _readable(value.operand, value.kind):
+        if not isinstance(value.operand, _RESULTS) or not _readable(value.operand, value.kind):
             raise i.unsupported("a result of the wrong kind")
     return action
 
@@ -101,36 +104,33 @@ def _check_source(i: Instruction, value: Value) -> None:
             raise i.unsupported(f"special register {operand.name}")
         if value.kind not in _SPECIAL_KINDS | ({"p"} if operand.name in PREDICATES else set()):
             raise i.unsupported(f"special register {operand.name}, which has 32 bits, as an operand of another kind")
-    if not isinstance(operand, Register | Immediate | Special | Symbol) or not _readable(operand, value.kind):
+    if not isinstance(operand, _SOURCES) or not _readable(operand, value.kind):
         raise i.unsupported("a source operand of the wrong kind")
 
 
 def _readable(operand: Operand, kind: str) -> bool:
     """Whether a register is wide enough for a kind, and as wide for two halves; predicates are for predicates alone."""
-    if not isinstance(operand, Register):
-        return True
-    own = KIND_OF_TYPE.get(operand.type)
+    return not isinstance(operand, Register) or _fits(operand.type, kind)
+
+
+@cache
+def _fits(type_name: str, kind: str) -> bool:
+    own = KIND_OF_TYPE.get(type_name)
     if own is None or (own == "p") != (kind == "p"):
         return False
     if kind.endswith("x2"):
-        return TYPE_BYTES[operand.type] == 2 * int(kind[1])
-    return own == "p" or max(TYPE_BYTES[operand.type], 2) >= int(kind[1])
+        return TYPE_BYTES[type_name] == 2 * int(kind[1])
+    return own == "p" or max(TYPE_BYTES[type_name], 2) >= int(kind[1])
 
 
-def uses_of(action: Action) -> list[Register]:
+def uses_of(action: Action) -> tuple[Register, ...]:
     """The registers that an action reads; results under a guard count, since their old value may stay."""
-    found = registers(v.operand for v in action.sources)
-    found += [v.operand.register for v in action.sources if isinstance(v.operand, Negated)]
-    found += action.uses
-    if action.instruction.guard is not None:
-        found.append(action.instruction.guard)
-        found += registers(v.operand for v in action.results)
-    return found
+    return action.read
 
 
-def results_of(action: Action) -> list[Register]:
+def results_of(action: Action) -> tuple[Register, ...]:
     """The registers that an action writes."""
-    return [*registers(v.operand for v in action.results), *action.writes]
+    return action.written
 
 
 class _Builder:

@@ -156,7 +156,7 @@ class _Walk:
     def _end(self) -> Iterator[Finding]:
         end = self.block.end
         if end.instruction is not None:
-            written = results_of(end.action) if end.action is not None else []
+            written = results_of(end.action) if end.action is not None else ()
             yield from self._other(end.instruction, registers(v.operand for v in operands_of_end(end)), written)
         if isinstance(end.detail, GroupWait):
             allowed = end.detail.allowed

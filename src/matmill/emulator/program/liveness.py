@@ -97,8 +97,8 @@ def _end_uses(block: Block) -> list[Register]:
     return registers(v.operand for v in operands_of_end(block.end))
 
 
-def _end_results(block: Block) -> list[Register]:
-    return results_of(block.end.action) if block.end.action is not None else []
+def _end_results(block: Block) -> tuple[Register, ...]:
+    return results_of(block.end.action) if block.end.action is not None else ()
 
 
 class _BlockRanges:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
-from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
+from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Negated, Operand, Register, Vector
 
 Call: TypeAlias = "Callable[..., object]"
 
@@ -33,7 +34,7 @@ class Value:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Action:
     """What one instruction does.
 
@@ -63,6 +64,22 @@ class Action:
     group: str = ""
     detail: Any = None
     flops: int = 0
+
+    @cached_property
+    def read(self) -> tuple[Register, ...]:
+        """The registers that it reads; results under a guard count, since their old value may stay."""
+        found = registers(v.operand for v in self.sources)
+        found += [v.operand.register for v in self.sources if isinstance(v.operand, Negated)]
+        found += self.uses
+        if self.instruction.guard is not None:
+            found.append(self.instruction.guard)
+            found += registers(v.operand for v in self.results)
+        return tuple(found)
+
+    @cached_property
+    def written(self) -> tuple[Register, ...]:
+        """The registers that it writes."""
+        return (*registers(v.operand for v in self.results), *self.writes)
 
 
 Decoder: TypeAlias = "Callable[[Instruction], Action]"

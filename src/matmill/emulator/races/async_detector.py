@@ -37,6 +37,7 @@ from matmill.emulator.races.async_reports import ASYNC, AsyncReports
 from matmill.emulator.races.clocks import Ints
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.races.flag_clocks import FlagClocks
+from matmill.emulator.races.interval_patterns import Pattern
 from matmill.emulator.races.releases import Log
 from matmill.emulator.races.remote_accesses import RemoteAccesses
 from matmill.emulator.races.report import MBARRIER, READ, WRITE, Access, Party, Reports
@@ -107,6 +108,7 @@ class AsyncDetector(RaceDetector):
         stores: Stores | None = None,
         ordering: Ordering | None = None,
         owners: Ints | None = None,
+        pattern: Pattern | None = None,
     ) -> None:
         """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
         if owners is not None:
@@ -121,7 +123,7 @@ class AsyncDetector(RaceDetector):
             self._flags.overwrite(space, warp=warp, addresses=addresses, active=active, owners=blocks)
         super().access(
             space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where, stores=stores,
-            ordering=ordering, owners=owners,
+            ordering=ordering, owners=owners, pattern=pattern,
         )  # fmt: skip
 
     def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
@@ -136,8 +138,14 @@ class AsyncDetector(RaceDetector):
 
     def barrier(self, warps: Ints) -> None:
         """Let ``warps`` (int64[m], one block's) meet."""
-        self._threads.meet(np.asarray(warps, np.int64)[None])
+        if len(warps) != self._warps_per_block:
+            self._threads.meet(np.asarray(warps, np.int64)[None])
         super().barrier(warps)
+
+    def _meet_in_full(self, blocks: Ints) -> None:
+        """Let all warps of each of ``blocks`` meet."""
+        self._threads.meet(blocks[:, None] * self._warps_per_block + np.arange(self._warps_per_block))
+        super()._meet_in_full(blocks)
 
     def warp_barrier(self, warps: Ints, lanes: Flags) -> None:
         """Record ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""

@@ -69,6 +69,10 @@ class HappensBefore(Protocol):
         """How warps are numbered through blocks."""
 
     @property
+    def now(self) -> Ints:
+        """Each warp's clock."""
+
+    @property
     def floor(self) -> Ints:
         """Per warp the clock up to which all its lanes know of all it did."""
 

@@ -28,6 +28,7 @@ from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.clocks import Clocks, Ints
 from matmill.emulator.races.copy_groups import CopyQueue
 from matmill.emulator.races.global_space import GlobalSpace
+from matmill.emulator.races.interval_patterns import IntervalPatterns, Pattern
 from matmill.emulator.races.release_order import Order
 from matmill.emulator.races.report import ATOMIC, COPY, READ, STRONG_READ, STRONG_WRITE, WRITE, Race, Reports
 from matmill.emulator.races.shared_space import RepeatedRead, SharedSpace
@@ -90,6 +91,7 @@ class RaceDetector:
         stores: Stores | None = None,
         ordering: Ordering | None = None,
         owners: Ints | None = None,
+        pattern: Pattern | None = None,
     ) -> None:
         """Record one instruction executed by ``n`` warps: int64[n], int64[n, 32] and bool[n, 32].
 
@@ -98,7 +100,7 @@ class RaceDetector:
         index. ``stores`` is what a write stores: without it all writes count as different. Lanes of a warp that store
         one value in one instruction do not race; other writes of one value are reported as "same-value".
         ``ordering`` makes the access a strong one. ``owners`` (int64[n]) are the blocks whose shared memory each warp
-        accesses, its own by default.
+        accesses, its own by default. ``pattern`` is one that :attr:`patterns` refused to follow, of these accesses.
 
         Raises ``ArgumentError``, and ``EmulationError`` for global addresses more than 1 TiB apart.
         """
@@ -129,7 +131,18 @@ class RaceDetector:
             clock=clock,
             owner=owners,
         )
-        (self._shared if space == "shared" else self._global).access(rows, stores)
+        if space == "shared":
+            self._shared.access(rows, stores, pattern)
+        else:
+            self._global.access(rows, stores)
+
+    @property
+    def patterns(self) -> IntervalPatterns | None:
+        """What knows plain accesses to shared memory that need no check; None where every access needs one.
+
+        An access that :meth:`~IntervalPatterns.follow` takes is recorded by that, any other by :meth:`access`.
+        """
+        return self._shared.patterns if self._order is None else None
 
     def repeated_read(
         self, *, warp: Ints, addresses: Ints, active: NDArray[np.bool_], width: int, where: int
@@ -142,7 +155,7 @@ class RaceDetector:
             kind=READ, where=where, width=width, warp=warp, addresses=addresses, active=active,
             clock=self._clocks.now[warp],
         )  # fmt: skip
-        return self._shared.repeated(rows, self._clocks)
+        return self._shared.repeated(rows)
 
     def fence(self, warps: Ints, lanes: NDArray[np.bool_], ordering: Ordering) -> None:
         """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
@@ -174,6 +187,7 @@ class RaceDetector:
 
     def warp_barrier(self, warps: Ints, lanes: NDArray[np.bool_]) -> None:
         """Record ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""
+        self._shared.settle()
         whole = lanes.all(axis=1)
         self._clocks.warp_barrier(warps[whole])
         if self._order is not None:
@@ -227,10 +241,10 @@ class RaceDetector:
 
     def _meet_in_full(self, blocks: Ints) -> None:
         """Let all warps of each of ``blocks`` meet."""
+        self._shared.block_barrier(blocks)
         self._clocks.block_barrier(blocks)
         if self._order is not None:
             self._order.threads.meet(blocks)
-        self._shared.block_barrier(blocks)
 
 
 def _check_width(width: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from matmill.emulator.races.clocks import Ints
@@ -24,7 +22,7 @@ class IntervalLog:
 
     def append(self, rows: Rows, interval: Ints) -> bool:
         """Add ``rows`` given each block's current ``interval``; returns whether the log has become too long."""
-        return self.add(replace(rows, tag=interval[rows.warp // self._warps_per_block]), interval)
+        return self.add(rows.tagged(interval[rows.warp // self._warps_per_block]), interval)
 
     def add(self, rows: Rows, interval: Ints) -> bool:
         """Add ``rows`` that are tagged with their blocks' intervals; returns whether the log has become too long."""

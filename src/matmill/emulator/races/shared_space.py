@@ -10,6 +10,9 @@ Barriers of fewer warps or lanes break the rule that an interval's accesses of d
 first one to the interval's end the block is *general*, that is hot and without the shortcut that rests on that rule;
 the log is entered again, for what the shortcut left out.
 
+Intervals whose accesses are those of an earlier one need no screen (``interval_patterns``): what they would leave here
+is entered only where another access or barrier asks for it (:meth:`SharedSpace.settle`).
+
 Where mbarriers, clusters and asynchronous units order accesses (``ordered``) there are no such intervals: all blocks
 are hot and general for good.
 """
@@ -23,10 +26,11 @@ from numpy.typing import NDArray
 
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.races.cells import Cells
-from matmill.emulator.races.clocks import Clocks, HappensBefore, Ints
+from matmill.emulator.races.clocks import HappensBefore, Ints
 from matmill.emulator.races.interval_log import IntervalLog
+from matmill.emulator.races.interval_patterns import IntervalPatterns, Pattern
 from matmill.emulator.races.report import COPY, READ, STRONG_READ, WRITE, Access, Reports, mark_of
-from matmill.emulator.races.warp_accesses import WORD_BYTES, Rows, S, Stores, resized
+from matmill.emulator.races.warp_accesses import Rows, S, Stores, resized, rows_of
 
 _GRAIN = 16
 _FIRST_SPAN = 4096
@@ -59,7 +63,7 @@ class SharedSpace:
         # Intervals are numbered on from one tenant of a row to the next, so that old stamps stay old.
         self._last: Ints = np.zeros(0, dtype=np.int64)
         self._span = _FIRST_SPAN
-        self._unit = WORD_BYTES
+        self._unit = _GRAIN
         self._read: Stamps = np.zeros(0, dtype=np.int32)
         self._wrote: Stamps = np.zeros(0, dtype=np.int32)
         # Per unit: the last interval that wrote it, a scratch to find lanes that meet, and the cp.async in flight.
@@ -69,21 +73,70 @@ class SharedSpace:
         self._copy_mark: Stamps = np.zeros(0, dtype=np.int32)
         # Counts the changes of what shadow elements a block's addresses have.
         self.layout = 0
+        # The blocks with anything noted or ordered since their last barrier, and a scratch for those that meet.
+        self._busy = np.zeros(blocks, dtype=np.bool_)
+        self._met = np.zeros(blocks, dtype=np.bool_)
+        self._patterns = IntervalPatterns()
+        self._copied = ordered
 
-    def repeated(self, rows: Rows, clocks: Clocks) -> RepeatedRead | None:
+    @property
+    def patterns(self) -> IntervalPatterns | None:
+        """The intervals known; None where they are not looked for: copies in flight reach from one into the next."""
+        return self._patterns if not self._copied and self._patterns.on else None
+
+    def settle(self) -> None:
+        """Enter the accesses that were deferred: screened already, so only noted."""
+        if not self._patterns.deferred:
+            return
+        deferred = self._patterns.deferred
+        self._patterns.deferred = []
+        for pattern, warps in deferred:
+            active = pattern.shape.active
+            rows = rows_of(
+                kind=pattern.kind, where=pattern.where, width=pattern.width, warp=warps,
+                addresses=pattern.shape.distance + pattern.low, active=active, clock=self._clocks.now[warps],
+            )  # fmt: skip
+            block = self._fit(rows)
+            self._busy[block] = True
+            self._stamp(rows, block, self._bases(block, _GRAIN) + (rows.addresses >> 4))
+            self._remember(rows, block)
+
+    def _interrupt(self, blocks: Ints, *, known: bool = False) -> None:
+        """Something else than what is deferred comes to ``blocks``; unless it is ``known``, no path has it."""
+        if self._ordered:
+            return
+        self.settle()
+        self._busy[blocks] = True
+        if not known:
+            self._patterns.stop()
+
+    def _drop(self, blocks: Ints) -> None:
+        """Drop what was deferred if all of it is of ``blocks``, which have met; else enter it."""
+        deferred = self._patterns.deferred
+        if not deferred:
+            return
+        self._met[blocks] = True
+        if all(self._met[warps // self.warps_per_block].all() for warps in {id(w): w for _, w in deferred}.values()):
+            self._patterns.deferred = []
+        else:
+            self.settle()
+        self._met[blocks] = False
+
+    def repeated(self, rows: Rows) -> RepeatedRead | None:
         """What remembers a plain read that has just been checked, for when the same lanes read the same bytes again."""
-        return None if self._ordered else RepeatedRead(self, rows, clocks)
+        return None if self._ordered else RepeatedRead(self, rows)
 
     def read_again(self, read: RepeatedRead) -> bool:
         """Check and remember a repeated read; False, and nothing done, where it takes :meth:`access`."""
         if self._hot[read.blocks].any() or self._general[read.blocks].any():
             return False
+        self._interrupt(read.blocks)
         now = self._interval.take(read.owners).astype(np.int32)
         if np.greater_equal(self._wrote.take(read.grains), now).any():
             return False
         self._read[read.grains] = now
         rows = read.rows
-        clock, tag = read.clocks.now[rows.warp], self._interval[read.block]
+        clock, tag = self._clocks.now[rows.warp], self._interval[read.block]
         again = Rows(rows.kind, rows.where, rows.width, rows.warp, rows.addresses, rows.active, clock, tag, rows.full)
         if self._log.add(again, self._interval):
             self._give_up_log()
@@ -99,10 +152,19 @@ class SharedSpace:
         block = rows.blocks(self._clocks.warps_per_block)
         return rows.on(self._bases(block, _GRAIN) + (rows.addresses >> 4))
 
-    def access(self, rows: Rows, stores: Stores | None) -> None:
-        """Check one instruction's reads, plain writes or atomics, and remember them."""
+    def access(self, rows: Rows, stores: Stores | None, pattern: Pattern | None = None) -> None:
+        """Check one instruction's reads, plain writes or atomics, and remember them.
+
+        ``pattern`` stands for them where an equal access after equal ones need not be checked again.
+        """
         block = self._fit(rows)
+        self._interrupt(block, known=pattern is not None)
         grains, judged = self._screen(rows, block)
+        if pattern is not None:
+            if judged.any():
+                self._patterns.stop()
+            else:
+                self._patterns.learn(pattern)
         if judged.any():
             access = self._entries(rows.take(judged))
             self._judge(access, stores)
@@ -114,7 +176,9 @@ class SharedSpace:
 
     def copy(self, rows: Rows) -> None:
         """Check the issue of ``cp.async`` writes and mark their bytes as in flight."""
+        self._copied = True
         block = self._fit(rows)
+        self._interrupt(block)
         grains, judged = self._screen(rows, block)
         if judged.any():
             self._judge(self._entries(rows.take(judged)), None)
@@ -140,6 +204,7 @@ class SharedSpace:
     def complete(self, rows: Rows) -> None:
         """Record copies as writes that their threads make at ``rows.clock``."""
         block = self._fit(rows)
+        self._interrupt(block)
         first = rows.on(self._bases(block, self._unit) + rows.addresses // self._unit)
         threads = rows.on(_threads(rows)) + 1
         for unit in range(rows.width // self._unit):
@@ -157,14 +222,22 @@ class SharedSpace:
         self._remember(rows, block)
 
     def block_barrier(self, blocks: Ints) -> None:
-        """Begin a new interval of ``blocks``."""
+        """Begin a new interval of ``blocks``; to be called before their clocks go on."""
+        self._drop(blocks)
         self._interval[blocks] += 1
-        if not self._ordered:
-            self._hot[blocks] = False
-            self._general[blocks] = False
+        if self._ordered:
+            return
+        self._hot[blocks] = False
+        self._general[blocks] = False
+        self._busy[blocks] = False
+        if self.patterns is not None and not self._busy.any():
+            self._patterns.restart()
+        else:
+            self._patterns.stop()
 
     def generalize(self, blocks: Ints) -> None:
         """Prepare ``blocks`` for a barrier of some of their warps or lanes."""
+        self._interrupt(blocks)
         blocks = blocks[~self._general[blocks]]
         if blocks.size:
             self._general[blocks] = True
@@ -172,6 +245,7 @@ class SharedSpace:
 
     def release(self, blocks: Ints) -> None:
         """Free the rows of ``blocks``, which have ended."""
+        self._drop(blocks)
         width = self._span // self._unit
         for block in blocks[self._row[blocks] >= 0].tolist():
             row = int(self._row[block])
@@ -344,10 +418,9 @@ class RepeatedRead:
     ``grains`` are the shadow elements that it touches, each once, and ``owners`` their blocks.
     """
 
-    def __init__(self, space: SharedSpace, rows: Rows, clocks: Clocks) -> None:
+    def __init__(self, space: SharedSpace, rows: Rows) -> None:
         self._space = space
         self._layout = space.layout
-        self.clocks = clocks
         self.rows = rows
         self.block = rows.blocks(space.warps_per_block)
         self.blocks = np.unique(self.block)

@@ -74,6 +74,11 @@ class ThreadClocks:
         self._issuers: dict[int, dict[int, int]] = {}
 
     @property
+    def now(self) -> Ints:
+        """Each warp's clock."""
+        return self.clocks.now
+
+    @property
     def floor(self) -> Ints:
         """Per warp the clock up to which all its lanes know of all it did."""
         return self.clocks.floor
@@ -103,7 +108,9 @@ class ThreadClocks:
         entries = [each[held] for each in (keys, moment.warp, moment.lane, moment.clock, plane)]
         bits = lanes[held]
         new = np.ones(held.size, np.bool_)
-        new[1:] = np.any([bits[1:] != bits[:-1], *(each[1:] != each[:-1] for each in entries)], axis=0)
+        np.not_equal(bits[1:], bits[:-1], out=new[1:])
+        for each in entries:
+            new[1:] |= each[1:] != each[:-1]
         keys, warp, lane, now, plane = (each[new] for each in entries)
         first = (keys >> CLOCK_BITS) - 1
         slot, member = self._members(warp)

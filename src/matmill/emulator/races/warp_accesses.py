@@ -58,6 +58,21 @@ class Rows:
             None if self.owner is None else self.owner[chosen],
         )
 
+    def tagged(self, tag: Ints) -> Rows:
+        """Return the same with another tag."""
+        return Rows(
+            self.kind,
+            self.where,
+            self.width,
+            self.warp,
+            self.addresses,
+            self.active,
+            self.clock,
+            tag,
+            self.full,
+            self.owner,
+        )
+
     def blocks(self, warps_per_block: int) -> Ints:
         """The block whose shared memory each warp accesses."""
         return self.warp // warps_per_block if self.owner is None else self.owner

@@ -1,0 +1,78 @@
+"""Source lines of a module: what ``.file`` and ``.loc`` say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from matmill.emulator.frontend.lexer import Token, syntax_error
+
+_LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
+# Paths of CUDA's own headers, in wheels and in toolkits.
+_TOOLKIT = re.compile(r"/(?:nvidia|cuda|targets)\b.*/include/|/include/(?:cccl|cub|cuda|cooperative_groups|crt)/")
+# What NVRTC has of CUDA's headers in itself, where nobody can look a line up.
+_BUILTIN = "__nv_nvrtc_builtin_header.h"
+_MOST_CALLERS = 64
+
+
+class Locations:
+    """The files of a module, and the line that its code comes from, which changes as its text is read.
+
+    ``where`` is "file:line", or the numbers of both where the file has no name; ``within`` is the line of a header of
+    CUDA's that was inlined there, or "".
+    """
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        """All files first: ``.file`` may come after the code."""
+        self.where = self.within = ""
+        self._files: dict[str, str] = {}
+        self._toolkit: set[str] = set()
+        self._callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
+        self._known: dict[str, tuple[str, str]] = {}
+        for directive, number, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
+            if directive.text == ".file" and name.kind == "string":
+                self._name(number.text, name.text)
+
+    def _name(self, number: str, quoted: str) -> None:
+        path = quoted.strip('"').replace("\\\\", "/")
+        self._files[number] = path.rsplit("/", 1)[-1]
+        if _TOOLKIT.search(path) or path == _BUILTIN:
+            self._toolkit.add(number)
+
+    def leave(self) -> None:
+        """What follows has no line yet."""
+        self.where = self.within = ""
+
+    def move(self, token: Token) -> None:
+        """Go to the line that a ``.loc`` names."""
+        found = _LOCATION.match(token.text)
+        if found is None:
+            raise syntax_error(token.line, token.text, ".loc with a file, a line and a column")
+        file, line, column, *inlined = found.groups()
+        # NVRTC marks moved code with line 0; the last real line is the better guide.
+        if line == "0":
+            return
+        chain = f"{file}:{line}"
+        if inlined[0] is not None:
+            caller: tuple[str, str, str] | None = (inlined[0], inlined[1], inlined[2])
+            self._callers[file, line, column] = inlined[0], inlined[1], inlined[2]
+            while caller is not None and chain.count("<") < _MOST_CALLERS:
+                chain += f"<{caller[0]}:{caller[1]}"
+                caller = self._callers.get(caller)
+        if chain not in self._known:
+            self._known[chain] = self._named(chain)
+        self.where, self.within = self._known[chain]
+
+    def _named(self, chain: str) -> tuple[str, str]:
+        """``where`` and ``within`` of a line and those that inlined it, innermost first."""
+        if not self._files:
+            return chain, ""
+        lines = [each.partition(":") for each in chain.split("<")]
+        # The user's own line is the first that is not in a header of CUDA's.
+        own = next((each for each in lines if each[0] not in self._toolkit), lines[0])
+        number, _, line = own
+        where = f"{self._files[number]}:{line}" if number in self._files else chain
+        inner, _, inner_line = lines[0]
+        named = own is not lines[0] and self._files.get(inner, _BUILTIN) != _BUILTIN
+        within = f"{self._files[inner]}:{inner_line}" if named else ""
+        return where, within
