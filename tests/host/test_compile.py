@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,3 +269,21 @@ def test_ptx_alone_is_that_of_the_binary_and_is_kept_apart(folder: Path) -> None
         compile_ptx(Source("tests.wrong", "wrong", "this is no C++"), "sm_90a")
     with pytest.raises(UnknownNameError, match="sm_12345"):
         compile_ptx(source, "sm_12345")
+
+
+def test_an_option_that_would_last_does_not_change_later_kernels() -> None:
+    text = 'extern "C" __global__ void k(int* to, const int* from) { to[0] = from[0]; to[1] = from[0]; }'
+    plain = nvrtc.Request("k.cu", text, (), ("--gpu-architecture=sm_90a",))
+    restricted = replace(plain, options=(*plain.options, "--restrict"))
+    before = nvrtc.build(plain, machine_code=False)
+    found = nvrtc.build(restricted, machine_code=True)
+    assert found.compiled
+    assert found.cubin.startswith(b"\x7fELF")
+    assert found.ptx.count("ld.global") < before.ptx.count("ld.global")
+    assert nvrtc.build(plain, machine_code=False) == before
+
+
+def test_a_process_of_its_own_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_CHILD", "raise RuntimeError('no memory')")
+    with pytest.raises(CompileError, match=r"RuntimeError: no memory"):
+        nvrtc.build(nvrtc.Request("k.cu", "", (), ("-restrict",)), machine_code=False)

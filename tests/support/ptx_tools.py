@@ -7,10 +7,10 @@ from functools import cache
 from typing import Any, TypedDict
 
 import numpy as np
-from cuda.bindings import nvrtc
 from numpy.typing import DTypeLike, NDArray
 
 from matmill.emulator import Memory, Report, run
+from matmill.jit.nvrtc import Request, build
 from matmill.launch import Argument, Dim3, Launch
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
@@ -28,25 +28,13 @@ class Options(TypedDict, total=False):
     threads: int
 
 
-def check(result: tuple[Any, ...]) -> int:
-    """The number that an NVRTC call gave (a handle or a size, 0 for none); the call must have worked."""
-    assert int(result[0]) == 0, result
-    return result[1] if len(result) > 1 else 0
-
-
 @cache
 def compile_ptx(source: str, *options: str) -> str:
     """The PTX that NVRTC makes of CUDA C++, with source lines."""
-    program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"test.cu", 0, [], []))
-    flags = [o.encode() for o in ("--gpu-architecture=compute_90", "-lineinfo", "--std=c++17", *options)]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-    # No bytes objects: those of length 1, an empty log's, are shared by the whole process, and NVRTC writes into them.
-    log = bytearray(check(nvrtc.nvrtcGetProgramLogSize(program)))
-    check(nvrtc.nvrtcGetProgramLog(program, log))
-    assert int(status) == 0, log.decode()
-    text = bytearray(check(nvrtc.nvrtcGetPTXSize(program)))
-    check(nvrtc.nvrtcGetPTX(program, text))
-    return text.rstrip(b"\0").decode()
+    flags = ("--gpu-architecture=compute_90", "-lineinfo", "--std=c++17", *options)
+    answer = build(Request("test.cu", source, (), flags), machine_code=False)
+    assert answer.compiled, answer.log
+    return answer.ptx
 
 
 def entry(body: str, parameters: Sequence[str] = (), declarations: str = "") -> str:

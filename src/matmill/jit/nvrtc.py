@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
 from matmill.errors import CompileError
+
+#: Options that NVRTC goes on with in later compilations of the process (seen with 13.0 and 13.5): other kernels would
+#: be compiled so too, and kept under keys that do not say it.
+_LASTING = frozenset({"--restrict", "-restrict"})
+# The child gets this process's module path, so that it finds the same matmill however this one was started.
+_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from matmill.jit import nvrtc; nvrtc.answer_parent()"
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,31 @@ def targets() -> tuple[str, ...]:
 def build(request: Request, *, machine_code: bool) -> Answer:
     """Compiles a translation unit; source that NVRTC does not accept is an answer, too.
 
+    Options whose effect would last are given to a process of its own.
+
     Raises :class:`~matmill.errors.CompileError` where NVRTC itself fails.
     """
+    if _LASTING.isdisjoint(request.options):
+        return _build(request, machine_code=machine_code)
+    asked = json.dumps({**asdict(request), "machine_code": machine_code})
+    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path)]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)  # noqa: S603 — ourselves
+    _demand(done.returncode, f"a process of its own ({(done.stderr.strip().splitlines() or [''])[-1]})")
+    found = json.loads(done.stdout)
+    return Answer(**{**found, "cubin": bytes.fromhex(found["cubin"])})
+
+
+def answer_parent() -> None:
+    """The side of the process of its own: a request as JSON in, an answer as JSON out."""
+    asked = json.load(sys.stdin)
+    machine_code = asked.pop("machine_code")
+    for name in ("headers", "options", "names"):
+        asked[name] = tuple(tuple(each) if isinstance(each, list) else each for each in asked[name])
+    found = _build(Request(**asked), machine_code=machine_code)
+    json.dump({**asdict(found), "cubin": found.cubin.hex()}, sys.stdout)
+
+
+def _build(request: Request, *, machine_code: bool) -> Answer:
     from cuda.bindings import nvrtc  # noqa: PLC0415 — see compiler_version
 
     names = [name.encode() for name, _ in request.headers]
