@@ -27,7 +27,8 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: .15rem .6rem; text-align: left; vertical-align: top; } thead th { background: var(--stripe); }
 td.n, th.n { text-align: right; white-space: nowrap; } tbody tr:nth-child(even) { background: var(--stripe); }
 code, pre, .code { font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-pre { margin: 0; white-space: pre; } .code td.src { white-space: pre; tab-size: 4; }
+pre { margin: 0; white-space: pre; } .code td.src { white-space: pre-wrap;
+  overflow-wrap: anywhere; min-width: 32ch; tab-size: 4; }
 .bar { display: inline-block; height: .7em; min-width: 1px; background: var(--bar); border-radius: 2px;
   print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .bar.over { background: var(--second); }
@@ -44,7 +45,7 @@ svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px s
 ins { color: #116329; text-decoration: none; } del { color: var(--error); text-decoration: none; }
 @media (prefers-color-scheme: dark) { ins { color: #7ee787; } }
 @media (max-width: 40rem) { body { font-size: 15px; } th, td { padding: .15rem .35rem; } }
-@media print { nav, .skip { display: none; } .scroll { overflow: visible; } .code td.src { white-space: pre-wrap; }
+@media print { nav, .skip { display: none; } .scroll { overflow: visible; }
   section { break-inside: avoid-page; } a { color: inherit; } }
 """
 
