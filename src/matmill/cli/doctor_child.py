@@ -10,26 +10,22 @@ import time
 from typing import Any
 
 from matmill.errors import MatmillError
+from matmill.jit.child import last_words, run_in_child
 
 _PATIENCE = 60.0
-# The child gets this process's module path, so that it finds the same matmill however this one was started.
-_CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from matmill.cli import doctor_child as d; d.answer()"
-)
+_CHILD = "from matmill.cli import doctor_child as d; d.answer()"
 
 
 def ask(question: str, patience: float = _PATIENCE) -> dict[str, Any]:
     """The answer to ``gpu`` or ``compiler`` from a child process, or ``{"error": …}`` after ``patience`` seconds."""
-    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path), question]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False)  # noqa: S603 — ourselves
+        done = run_in_child(_CHILD, question, patience=patience)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {patience:.0f} s"}
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return {"error": f"the check ended with code {done.returncode}: {last}"}
+        return {"error": f"the check ended with code {done.returncode}: {last_words(done)}"}
     return answer
 
 

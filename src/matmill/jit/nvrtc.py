@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 from matmill.errors import CompileError
+from matmill.jit.child import last_words, run_in_child
 
 #: Options that NVRTC goes on with in later compilations of the process (seen with 13.0 and 13.5): other kernels would
 #: be compiled so too, and kept under keys that do not say it.
 _LASTING = frozenset({"--restrict", "-restrict"})
-# The child gets this process's module path, so that it finds the same matmill however this one was started.
-_CHILD = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from matmill.jit import nvrtc; nvrtc.answer_parent()"
+_CHILD = "from matmill.jit import nvrtc; nvrtc.answer_parent()"
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,8 @@ def build(request: Request, *, machine_code: bool) -> Answer:
     """
     if _LASTING.isdisjoint(request.options):
         return _build(request, machine_code=machine_code)
-    asked = json.dumps({**asdict(request), "machine_code": machine_code})
-    command = [sys.executable, "-c", _CHILD, json.dumps(sys.path)]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)  # noqa: S603 — ourselves
-    _demand(done.returncode, f"a process of its own ({(done.stderr.strip().splitlines() or [''])[-1]})")
+    done = run_in_child(_CHILD, given=json.dumps({**asdict(request), "machine_code": machine_code}))
+    _demand(done.returncode, f"a process of its own ({last_words(done)})")
     found = json.loads(done.stdout)
     return Answer(**{**found, "cubin": bytes.fromhex(found["cubin"])})
 
