@@ -95,7 +95,7 @@ class Ranks:
         first = {name: self.agreed(self._once(run), dist.ReduceOp.MAX) for name, run in runs.items()}
         groups = [[name for name in runs if (first[name] > _LONG) == is_long] for is_long in (False, True)]
         medians: dict[str, float] = {}
-        for names in groups:
+        for names in filter(None, groups):
             medians |= self._medians({name: runs[name] for name in names}, seconds, sum(first[name] for name in names))
         return {name: medians[name] for name in runs}
 

@@ -13,7 +13,7 @@ SECOND, SECOND_STEP, STEP_SLICES = 3.0e-6, 0.3e-6, 64
 #: Bytes of partial sums that an SM stores or loads per clock. This and SECOND were fitted by hand to the 107 split
 #: configurations of the kernels gemm and thin in ``benchmarks/results/shapes_h200.json`` and ``thin_h200.json``: L2
 #: alone would be four times as fast, but all blocks store at once, after their last FMA.
-BYTES = 10.0
+BYTES_PER_CYCLE = 10.0
 
 
 def second(problem: Gemm, slices: int, arch: Arch) -> float:
@@ -25,4 +25,4 @@ def second(problem: Gemm, slices: int, arch: Arch) -> float:
     if slices == 1 and not needs_epilogue(problem):
         return 0.0
     moved = 2 * slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (BYTES * arch.sms * arch.boost_hz)
+    return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (BYTES_PER_CYCLE * arch.sms * arch.boost_hz)

@@ -323,7 +323,9 @@ def bound_symbols(values: Mapping[str, object]) -> dict[str, NDArray[Any]]:
                 wanted="an array or a NumPy scalar of the variable's type",
                 fix=f"Write np.int32({value!r}) or np.float32({value!r}).",
             )
-        found[name] = np.asarray(value) if isinstance(value, np.generic) else host_array(name, value)
         if isinstance(value, np.generic):
+            found[name] = np.asarray(value)
             found[name].flags.writeable = False
+        else:
+            found[name] = host_array(name, value)
     return found

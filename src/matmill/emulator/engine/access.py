@@ -15,7 +15,6 @@ from matmill.emulator.engine.race_watch import RaceWatch
 from matmill.emulator.frontend.syntax import Instruction, Variable
 from matmill.emulator.memory import banks
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, SHARED_BASE, SHARED_WINDOW
-from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.regions import Region
 from matmill.emulator.program.ordering import Ordering, access_ordering
 from matmill.emulator.report.counters import Conflict
@@ -150,8 +149,9 @@ class Access:
         addresses = self.addresses
         for piece in self.pieces:
             if piece.region.kind == "global":
-                active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1)
-                self.check_dependency(dependency, active, addresses.absolute(self.offset).reshape(-1))
+                self.check_dependency(
+                    dependency, piece.active(addresses).reshape(-1), addresses.absolute(self.offset).reshape(-1)
+                )
 
     def _search(self) -> list[Piece]:
         """The slow path, lane by lane: lanes in several regions, or a fault."""
@@ -277,16 +277,12 @@ class Access:
             simple = len(self.pieces) == 1
             now = addresses.memo.get(key) if simple else None
             if now is None:
-                now = self._known_cost(piece, key) if simple else self._cost(kind, self._active(piece))
+                now = self._known_cost(piece, key) if simple else self._cost(kind, piece.active(addresses))
                 if simple:
                     addresses.memo[key] = now
             traffic.append(self.machine.tally.traffic(self.where, kind, self.counted_as))
             counts.append(now)
         self.traffic, self.counts = tuple(traffic), tuple(counts)
-
-    def _active(self, piece: Piece) -> Mask:
-        """The lanes of a piece: bool[warps, 32]."""
-        return (piece.mask if piece.mask is not None else self.addresses.active_lanes()).reshape(-1, LANES)
 
     def _known_cost(self, piece: Piece, key: tuple[object, ...]) -> Cost:
         """The cost of an access in one piece, from those of other instructions and launches where one was alike.
@@ -296,7 +292,7 @@ class Access:
         alike = (type(self), key, *self.addresses.identity())
         now = _COSTS.get(alike)
         if now is None:
-            now = self._cost(piece.region.kind, self._active(piece))
+            now = self._cost(piece.region.kind, piece.active(self.addresses))
             if piece.region.kind == "global" or now[1] == now[2]:
                 if len(_COSTS) >= _MOST_COSTS:
                     _COSTS.clear()

@@ -141,3 +141,7 @@ class Piece:
         self.index = index
         self.mask = mask
         self.owners = owners
+
+    def active(self, addresses: Addresses) -> Mask:
+        """bool[warps, 32]: the lanes that it serves."""
+        return addresses.active_lanes() if self.mask is None else self.mask.reshape(-1, LANES)

@@ -71,12 +71,11 @@ class RaceWatch:
     def _pass(self, piece: Piece, values: tuple[Row, ...], pattern: Pattern | None) -> None:
         """Pass the accesses of a piece on."""
         kind, addresses, ordering = piece.region.kind, self.addresses, self.ordering
-        active = (piece.mask if piece.mask is not None else addresses.active_lanes()).reshape(-1, LANES)
         stores = Stores(addresses.lanes.warp_ids, partial(self._contents, piece, values)) if values else None
         if ordering is not None and ordering.volatile and kind == "shared":
             # Old code has volatile arrays there and relies on warps to run in lockstep: treated as plain accesses.
             ordering = None
-        for owners, chosen in self._by_owner(piece, active):
+        for owners, chosen in self._by_owner(piece, piece.active(addresses)):
             self.detector.access(
                 kind,
                 warp=addresses.lanes.warp_ids,

@@ -55,7 +55,7 @@ def copy_where(out: Row, value: Row, guard: Row) -> None:
 def _number(bits: int, kind: str) -> Row:
     """The low ``bits`` as a scalar, which serves as a row of equal lanes."""
     size = int(kind[1])
-    return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # see above
+    return np.frombuffer((bits & ((1 << 8 * size) - 1)).to_bytes(size, "little"), kind)[0]  # type: ignore[no-any-return] # a scalar
 
 
 class Site:

@@ -24,15 +24,15 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
     Raises ``ArgumentError`` for a name that is not a variable's, and for an array larger than its variable.
     """
     addresses: dict[Variable, int] = {}
-    contents: list[tuple[Variable, NDArray[np.uint8]]] = []
+    contents: dict[Variable, NDArray[np.uint8]] = {}
     for variable in _variables(module):
         data = np.zeros(-(-max(variable.size, 1) // 16), np.complex128).view(np.uint8)[: variable.size]
         data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
         access = "rw" if variable.space == "global" else "r"
         addresses[variable] = space.allocate(variable.spelled, data, access).start
-        contents.append((variable, data))
+        contents[variable] = data
     addresses |= {module.code[name]: address for name, address in code_addresses(module).items()}
-    for variable, data in contents:
+    for variable, data in contents.items():
         for offset, target, addend in variable.relocations:
             address = addresses[target] + addend
             data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
@@ -45,7 +45,7 @@ def allocate_variables(module: Module, space: AddressSpace, symbols: Symbols) ->
                 wanted=f"at most the {variable.size} bytes of {variable.spelled}",
                 fix="Give an array of the variable's type and size; a shorter one fills its beginning.",
             )
-        dict(contents)[variable][: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+        contents[variable][: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
     return addresses
 
 

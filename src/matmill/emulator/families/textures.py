@@ -130,7 +130,7 @@ class Fetch:
             return found[0].channel(channel)
         total = np.zeros(self.access.lanes.count)
         for each in found:
-            # A texel without a share is not read: what it holds, be it a NaN, does not matter.
+            # A texel of weight 0 is not read: what it holds, be it a NaN, does not matter.
             total += np.where(each.tap.weight == 0, 0, each.tap.weight * each.channel(channel))
         return total.astype(np.float32)
 

@@ -10,31 +10,24 @@ import re
 from math import prod
 from typing import TypeGuard
 
-from matmill.emulator.frontend.cursor import Cursor, Scope, resolve_labels
+from matmill.emulator.frontend.cursor import Scope, resolve_labels
 from matmill.emulator.frontend.lexer import Token, syntax_error, tokens
-from matmill.emulator.frontend.literals import immediate, initializer
+from matmill.emulator.frontend.literals import initializer
 from matmill.emulator.frontend.locations import Locations
+from matmill.emulator.frontend.operands import MAX_NESTING, OperandReader
 from matmill.emulator.frontend.syntax import (
     CODE,
     TYPE_BYTES,
-    Address,
     Function,
-    Group,
-    Immediate,
     Instruction,
     Label,
     Module,
     Name,
-    Negated,
     Operand,
-    Pair,
     Register,
-    Sink,
-    Special,
     Statement,
     Symbol,
     Variable,
-    Vector,
 )
 from matmill.errors import EmulationError
 
@@ -51,7 +44,6 @@ _LONG_VECTOR = re.compile(r"\{([^{},]+)(?:,[^{},]+){7,},\s*([^{},]+)\}")
 _LONG = 8
 # Operands, where some are vectors or addresses.
 _PARTS = re.compile(r"\{[^{}]*\}|\[[^\[\]]*\]|[^\s,{}\[\]]+")
-_MAX_NESTING = 64
 _MAX_BYTES = 1 << 30
 _MAX_ALIGNMENT = 1 << 20
 _SM_REGISTERS = 1 << 16
@@ -70,7 +62,7 @@ def parse(text: str) -> Module:
     return _Parser(text).module()
 
 
-class _Parser(Cursor):
+class _Parser(OperandReader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.functions: dict[str, Function] = {}
@@ -281,8 +273,8 @@ class _Parser(Cursor):
         self, body: list[tuple[Statement, tuple[int, ...]]], path: tuple[int, ...], depth: int, opened: int
     ) -> None:
         """The statements up to the closing brace; nested scopes are flattened, their names already resolved."""
-        if depth > _MAX_NESTING:
-            raise syntax_error(opened, f"{depth} nested scopes", f"at most {_MAX_NESTING}")
+        if depth > MAX_NESTING:
+            raise syntax_error(opened, f"{depth} nested scopes", f"at most {MAX_NESTING}")
         while not self.accept("}"):
             instruction = self._statement(self.token) if self.token.kind == "statement" else None
             if instruction is not None:
@@ -393,7 +385,7 @@ class _Parser(Cursor):
             before = self.tokens, self.at
             try:
                 self.tokens, self.at = tokens(text), 0
-                known = self._operand(0)
+                known = self.operand(0)
                 whole = self.token.kind == "end"
             except EmulationError:
                 return None
@@ -416,9 +408,9 @@ class _Parser(Cursor):
         words = token.text.split(".")
         operands: list[Operand] = []
         if not self.accept(";"):
-            operands.append(self._operand(0))
+            operands.append(self.operand(0))
             while self.accept(",") or (words[0] == "call" and self.token.text not in {";", "}"}):
-                operands.append(self._operand(0))
+                operands.append(self.operand(0))
             end = self.take(";")
         else:
             end = self.tokens[self.at - 1]
@@ -427,79 +419,6 @@ class _Parser(Cursor):
         text = _shortened(" ".join(self.text[first.start : end.start + 1].split()))
         where, within = self.locations.where, self.locations.within
         return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, where, text, within)
-
-    def _operand(self, depth: int) -> Operand:
-        if depth > _MAX_NESTING:
-            raise syntax_error(self.token.line, "a deeply nested operand", "PTX")
-        first = self._single(depth)
-        if self.accept("|"):
-            return Pair(first, self._single(depth))
-        return first
-
-    def _single(self, depth: int) -> Operand:
-        token = self.take()
-        word = token.text
-        if word == "{":
-            return Vector(self._list("}", depth))
-        if word == "(":
-            return Group(self._list(")", depth))
-        if word == "[":
-            return self._address(token, depth)
-        if word == "!":
-            name = self.take_word("a predicate")
-            register = self.register(name.text)
-            if register is None:
-                raise syntax_error(name.line, repr(name.text), "a predicate register")
-            return Negated(register)
-        if word == "-" or token.kind == "number":
-            number = self.take() if word == "-" else token
-            if number.kind != "number":
-                raise syntax_error(number.line, repr(number.text), "a number")
-            return immediate(number, negative=word == "-")
-        if token.kind == "word":
-            return self._word(word)
-        raise syntax_error(token.line, repr(word), "an operand")
-
-    def _word(self, word: str) -> Operand:
-        if word == "_":
-            return Sink()
-        register = self.register(word)
-        if register is not None:
-            return register
-        variable = self.variable(word)
-        if variable is not None:
-            offset = 0
-            while self.token.text in {"+", "-"}:
-                sign = -1 if self.take().text == "-" else 1
-                offset += sign * self.take_integer("an offset in bytes")
-            return Symbol(variable, offset)
-        if word == "WARP_SZ":
-            return Immediate(32, "int")
-        if word in self.code:
-            return Symbol(self.code[word])
-        return Special(word) if word.startswith("%") else Name(word)
-
-    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
-        items: list[Operand] = []
-        while not self.accept(closing):
-            items.append(self._operand(depth + 1))
-            if self.token.text != closing:
-                self.take(",")
-        return tuple(items)
-
-    def _address(self, opening: Token, depth: int) -> Address:
-        base = self._single(depth + 1)
-        offset = 0
-        while self.token.text in {"+", "-"}:
-            sign = -1 if self.take().text == "-" else 1
-            offset += sign * self.take_integer("an offset in bytes")
-        extra: list[Operand] = []
-        while self.accept(","):
-            extra.append(self._operand(depth + 1))
-        self.take("]")
-        if not isinstance(base, (Register, Symbol, Immediate)):
-            raise syntax_error(opening.line, f"an address of {base}", "a register, a variable or a number in []")
-        return Address(base, offset, tuple(extra))
 
 
 def _shortened(text: str) -> str:

@@ -28,7 +28,7 @@ _GATHERED = ((0, 1), (1, 1), (1, 0), (0, 0))
 
 @dataclass(frozen=True)
 class Tap:
-    """A texel of each lane: bytes from the first texel of the array, the share that it has, and who reads it.
+    """A texel of each lane: bytes from the first texel of the array, its weight, and who reads it.
 
     ``weight`` is None where there is one texel, ``inside`` None where all lanes read a texel; the others have the
     border's value, and an offset that is valid all the same.
@@ -132,7 +132,7 @@ def _point(position: Floats, extent: int, mode: str) -> _Step:
 
 
 def _linear(position: Floats, extent: int, mode: str) -> tuple[tuple[_Step, _Step], Floats]:
-    """The two texels around a position, and the share of the second."""
+    """The two texels around a position, and the weight of the second."""
     fixed = np.rint((_within(position, extent, mode) - 0.5) * _FRACTION) / _FRACTION
     first = np.floor(fixed)
     return (_step(first, extent, mode), _step(first + 1, extent, mode)), fixed - first

@@ -123,16 +123,6 @@ def _fits(type_name: str, kind: str) -> bool:
     return own == "p" or max(TYPE_BYTES[type_name], 2) >= int(kind[1])
 
 
-def uses_of(action: Action) -> tuple[Register, ...]:
-    """The registers that an action reads; results under a guard count, since their old value may stay."""
-    return action.read
-
-
-def results_of(action: Action) -> tuple[Register, ...]:
-    """The registers that an action writes."""
-    return action.written
-
-
 class _Builder:
     def __init__(self, flat: Flat) -> None:
         self.flat = flat

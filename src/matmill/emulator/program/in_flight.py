@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from matmill.emulator.frontend.syntax import Instruction, Register
-from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of, uses_of
+from matmill.emulator.program.basic_blocks import Block, operands_of_end
 from matmill.emulator.program.table import registers
 from matmill.emulator.program.waits import GroupWait
 
@@ -150,13 +150,13 @@ class _Walk:
                 flights = self.state.flights
                 flights.update({r: _Flight(f.commits + 1, f.product, f.sums) for r, f in flights.items()})
             else:
-                yield from self._other(action.instruction, uses_of(action), results_of(action))
+                yield from self._other(action.instruction, action.read, action.written)
         yield from self._end()
 
     def _end(self) -> Iterator[Finding]:
         end = self.block.end
         if end.instruction is not None:
-            written = results_of(end.action) if end.action is not None else ()
+            written = end.action.written if end.action is not None else ()
             yield from self._other(end.instruction, registers(v.operand for v in operands_of_end(end)), written)
         if isinstance(end.detail, GroupWait):
             allowed = end.detail.allowed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matmill.emulator.frontend.syntax import Register
-from matmill.emulator.program.basic_blocks import Block, CallSite, operands_of_end, results_of, uses_of
+from matmill.emulator.program.basic_blocks import Block, CallSite, operands_of_end
 from matmill.emulator.program.table import registers
 
 
@@ -54,7 +54,7 @@ def _written_from(blocks: Sequence[Block], first: int) -> set[Register]:
     waiting = [first]
     while waiting:
         block = blocks[waiting.pop()]
-        found.update(r for action in block.actions for r in results_of(action))
+        found.update(r for action in block.actions for r in action.written)
         found.update(_end_results(block))
         following = [*_in_function(block), *(block.end.table if block.end.kind == "call" else ())]
         waiting += [n for n in following if n not in seen]
@@ -72,8 +72,8 @@ def live_sets(
         reads: set[Register] = set()
         writes: set[Register] = set()
         for action in block.actions:
-            reads.update(r for r in uses_of(action) if r not in writes)
-            writes.update(results_of(action))
+            reads.update(r for r in action.read if r not in writes)
+            writes.update(action.written)
         reads.update(r for r in _end_uses(block) if r not in writes)
         writes.update(_end_results(block))
         upward.append(reads)
@@ -98,7 +98,7 @@ def _end_uses(block: Block) -> list[Register]:
 
 
 def _end_results(block: Block) -> tuple[Register, ...]:
-    return results_of(block.end.action) if block.end.action is not None else ()
+    return block.end.action.written if block.end.action is not None else ()
 
 
 class _BlockRanges:
@@ -129,9 +129,9 @@ class _BlockRanges:
         """Add the block's live ranges; returns the position after it."""
         self.began = dict.fromkeys(live_in, self.position)
         for action in block.actions:
-            for register in uses_of(action):
+            for register in action.read:
                 self._use(register)
-            for register in results_of(action):
+            for register in action.written:
                 if action.instruction.guard is not None:
                     # The old value stays where the guard does not hold, so its range continues.
                     self.last[register] = self.position + 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from matmill.emulator.frontend.syntax import Address, Instruction, Operand, Register, Symbol, Variable, Vector
-from matmill.emulator.program.basic_blocks import Block, results_of
+from matmill.emulator.program.basic_blocks import Block
 from matmill.emulator.program.table import Action
 
 # What a register holds: an address in a variable, a number, something else, or None while that is not known.
@@ -29,7 +29,7 @@ def arrays_of_accesses(blocks: Iterable[Block]) -> dict[Instruction, Variable]:
     while changed:
         changed = False
         for action in actions:
-            for result in results_of(action):
+            for result in action.written:
                 before = known.get(result)
                 now = _either(before, _result(action, known))
                 if now is not before:

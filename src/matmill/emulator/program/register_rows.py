@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Operand, Register, Special
-from matmill.emulator.program.basic_blocks import Block, operands_of_end, results_of
+from matmill.emulator.program.basic_blocks import Block, operands_of_end
 from matmill.emulator.program.fma_batches import Batch
 from matmill.emulator.program.in_flight import held_registers
 from matmill.emulator.program.liveness import live_ranges
@@ -47,7 +47,7 @@ def lay_out(blocks: Sequence[Block], batches: dict[int, list[Batch]]) -> Layout:
             allocator.batch(batch)
     for block in blocks:
         for action in block.actions:
-            allocator.together(results_of(action))
+            allocator.together(action.written)
     for register in ranges:
         allocator.single(register)
     layout = Layout(rows=allocator.rows, sizes=allocator.sizes())

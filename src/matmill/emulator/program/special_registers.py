@@ -29,10 +29,13 @@ _VARYING = {
 }  # fmt: skip
 
 
+_KNOWN = _VARYING | _RESERVED | set(CONSTANTS)
+
+
 def is_known(name: str) -> bool:
     """Whether the emulator has a special register of this name."""
     base, _, axis = name.partition(".")
-    return name in CLOCKS or (base in _VARYING | _RESERVED | set(CONSTANTS) and axis in {"", "x", "y", "z"})
+    return name in CLOCKS or (base in _KNOWN and axis in {"", "x", "y", "z"})
 
 
 def reserved_bytes(names: Iterable[str]) -> int:

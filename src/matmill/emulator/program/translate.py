@@ -13,7 +13,7 @@ from matmill.emulator.frontend.inline import flatten
 from matmill.emulator.frontend.names import element_at
 from matmill.emulator.frontend.syntax import Function, Instruction, Module, Special, Variable
 from matmill.emulator.memory.address_space import SHARED_BASE
-from matmill.emulator.program.basic_blocks import Block, blocks_of, results_of, uses_of
+from matmill.emulator.program.basic_blocks import Block, blocks_of
 from matmill.emulator.program.fma_batches import Batch, find_batches
 from matmill.emulator.program.in_flight import Finding, find_misuses
 from matmill.emulator.program.liveness import keep_registers
@@ -97,9 +97,9 @@ class Program:
         needs: dict[str, set[int]] = {}
         changes: dict[str, set[int]] = {}
         for action in self.blocks[block].actions:
-            for register in uses_of(action):
+            for register in action.read:
                 needs.setdefault(file_of(register), set()).add(self.layout.rows[register])
-            for register in results_of(action):
+            for register in action.written:
                 changes.setdefault(file_of(register), set()).add(self.layout.rows[register])
             for value in action.sources:
                 if isinstance(value.operand, Special):
