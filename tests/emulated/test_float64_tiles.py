@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -20,6 +21,8 @@ from matmill.runtime.gpu import GPU
 from support.fake_gpu import Buffer, FakeGPU
 
 SCRATCH = 2**16
+#: Without torch the script times our configurations alone.
+TORCH = find_spec("torch") is not None
 
 
 class Room(Buffer):
@@ -98,10 +101,10 @@ def test_every_configuration_is_checked_and_recorded(script: Path, capsys: pytes
         assert {*row["extra"], row["chosen"]} <= set(own)
         assert any("MMA_K" in name for name in own)
         assert any("SLICES" in name for name in own)
-        assert row["seconds"]["torch.mm"] == pytest.approx((len(own) + 1) * 1e-6)
+        assert row["seconds"]["torch.mm"] == (pytest.approx((len(own) + 1) * 1e-6) if TORCH else None)
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 1 + len(rows)
-    assert all("best" in line and "torch.mm" in line for line in printed[1:])
+    assert all("best" in line and ("torch.mm" in line) == TORCH for line in printed[1:])
 
 
 @pytest.mark.usefixtures("script")
