@@ -240,15 +240,18 @@ def _mirrored(problem: Gemm, axes: list[Axis]) -> bool:
 
 
 def _alignments(problem: Gemm, axes: list[Axis], starts: Sequence[int]) -> list[int]:
-    """For A, B and D, what divides the address of every contiguous row or column: a power of two, at most 16 bytes.
+    """Compute the alignment of every contiguous row or column of A, B and D: a power of two, at most 16 bytes.
 
-    ``starts`` have the bits of their first addresses, and that of 16.
+    ``starts`` have the bits of their first addresses, and that of 16. A stride of 1 inside a row does not count. Of an
+    operand whose strides are both 1, as sliding windows have, the other one steps from row to row.
     """
     extents = ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
     strides = (problem.a_row_col, problem.b_row_col, problem.d_row_col)
     found = []
     for which, start, own_extents, own_strides in zip((0, 1, 3), starts, extents, strides, strict=True):
-        steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1 and stride != 1]
+        steps = [stride for extent, stride in zip(own_extents, own_strides, strict=True) if extent > 1]
+        if 1 in steps:
+            steps.remove(1)
         steps += [axis.strides[which] for axis in axes]
         found.append(lowest_bit(start, steps, (problem.d_dtype if which == 3 else problem.dtype).itemsize))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 
 from matmill.config import Config
 from matmill.dtypes import DType
@@ -97,10 +98,10 @@ class Side:
         return self.base % VECTOR_BYTES == 0 and self.batch >= 0
 
     @property
-    def shifted(self) -> bool:
-        """Whether work tiles do not all start on 16 bytes."""
+    def start_multiple(self) -> int:
+        """Elements, at most a vector's, that divide each work tile's start in a matrix that starts on 16 bytes."""
         steps = (self.batch * self.products, 0 if self.count == self.total else self.count * self.outer)
-        return any(step * self.size % VECTOR_BYTES for step in steps)
+        return gcd(self.vector, *steps)
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,13 @@ class Part:
     """How an operand's part of a work tile is copied, and where it stands in shared memory, in elements.
 
     ``width`` elements are copied at once. ``pitch`` is the distance between runs, ``product`` that between products.
-    One run that is ``shifted`` stands as far behind 16 bytes as it does in memory.
+    ``start_multiple`` divides the element where the part starts, at most a vector's: one run keeps its offset from 16
+    bytes in memory.
     """
 
     k_inner: bool
     one_run: bool
-    shifted: bool
+    start_multiple: int
     width: int
     pitch: int
     product: int
@@ -131,23 +133,23 @@ class Part:
         vectors = ceil_div(side.length, vector)
         pitch = side.length if one_run else (vectors + (vectors + 1) % 2) * vector
         product = side.runs * pitch
-        shifted = one_run and side.shifted
-        elements = ceil_div(side.products * product + (vector - 1) * shifted, vector) * vector
+        start = side.start_multiple if one_run else vector
+        elements = ceil_div(side.products * product + (vector - 1) * (start < vector), vector) * vector
         copies = ceil_div(side.length, width)
-        return cls(side.k_inner, one_run, shifted, width, pitch, product, side.runs, copies, elements)
+        return cls(side.k_inner, one_run, start, width, pitch, product, side.runs, copies, elements)
 
     def constants(self, name: str, side: Side, tile: int) -> dict[str, int]:
         """Those that the device code depends on; ``tile`` is a thread's rows or columns."""
-        even = self.pitch % side.vector == 0 and self.product % side.vector == 0
+        aligned = gcd(self.start_multiple, self.pitch, self.product)
         if side.size == 2:  # whole vectors, or pairs along k in one word
-            pairs = self.k_inner and self.pitch % 2 == 0 and self.product % 2 == 0
+            pairs = self.k_inner and aligned % 2 == 0
             vec = side.vector if self.width == side.vector and not self.one_run else 2 if pairs else 1
         else:
-            vec = side.vector if even and (self.k_inner or tile % side.vector == 0) else 1
+            vec = side.vector if aligned % side.vector == 0 and (self.k_inner or tile % side.vector == 0) else 1
         return {
             f"{name}_K_INNER": int(self.k_inner),
             f"{name}_ONE_RUN": int(self.one_run),
-            f"{name}_SHIFTED": int(self.shifted),
+            f"{name}_SHIFTED": int(self.start_multiple < side.vector),
             f"{name}_IRREGULAR": int(side.products > 1 and side.beyond != 0 and not self.one_run),
             f"{name}_WIDTH": self.width,
             f"{name}_VEC": vec,
