@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -207,3 +208,17 @@ def test_production_kernels_have_names_of_their_own() -> None:
     packages = [production.kernel.package for production in PRODUCTION]
     assert packages
     assert len(set(packages)) == len(packages)
+
+
+@pytest.mark.parametrize("precision", ["default", "high", "tf32"])
+@pytest.mark.parametrize(("n", "k"), [(3, 3), (4, 4), (16, 16), (1, 64), (40, 17), (120, 40)])
+def test_twice_the_rows_take_twice_the_time(n: int, k: int, precision: str) -> None:
+    """No cliff as far as kernels count in 32 bits, or where operands are repacked, as far as the workspace goes."""
+    h200 = arch.get("h200")
+    most = 23 if precision == "tf32" else 30
+    extents = [2**power + 5 for power in range(16, most + 1)]
+    tall = [Gemm(extent, n, k, precision=precision) for extent in extents]
+    wide = [Gemm(n, extent, k, precision=precision) for extent in extents]
+    for problems in (tall, wide):
+        seconds = [choose(problem, h200).predicted_seconds for problem in problems]
+        assert all(less < 20e-6 or more <= 2.2 * less for less, more in pairwise(seconds))

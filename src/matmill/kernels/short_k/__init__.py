@@ -155,12 +155,18 @@ def _work_tiles(problem: Gemm, arch: Arch) -> Iterator[tuple[int, int, int]]:
             yield (group // 8 * 8 or group, m, n)
         return
     if n <= _WHOLE:
-        yield from ((1, min(rows, m), n) for rows in _ROWS if ceil_div(m, rows) <= 2 * rows * arch.sms)
+        yield from ((1, min(rows, m), n) for rows in _large_enough(m, arch))
     if m <= _WHOLE < n:
-        yield from ((1, m, min(columns, n)) for columns in _ROWS if ceil_div(n, columns) <= 2 * columns * arch.sms)
+        yield from ((1, m, min(columns, n)) for columns in _large_enough(n, arch))
     if min(m, n) > _ROWS[0]:
-        tiles = ((min(rows, m), min(columns, n)) for rows, columns in _TILES)
-        yield from ((1, bm, bn) for bm, bn in tiles if ceil_div(m, bm) * ceil_div(n, bn) <= bm * bn * arch.sms // 32)
+        tiles = [(min(rows, m), min(columns, n)) for rows, columns in _TILES]
+        few = [(bm, bn) for bm, bn in tiles if ceil_div(m, bm) * ceil_div(n, bn) <= bm * bn * arch.sms // 32]
+        yield from ((1, bm, bn) for bm, bn in few or tiles[-1:])
+
+
+def _large_enough(extent: int, arch: Arch) -> list[int]:
+    """Drop rows (or columns) of work tiles that would cut ``extent`` into very many, but keep the largest."""
+    return [rows for rows in _ROWS if ceil_div(extent, rows) <= 2 * rows * arch.sms] or [_ROWS[-1]]
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
