@@ -364,3 +364,14 @@ def test_functionalized_functions(name: str) -> None:
 def test_graphs_of_torch_fx_are_refused() -> None:
     with pytest.raises(ArgumentError, match="Proxy"):
         torch.fx.symbolic_trace(lambda x: matmill.matmul(x, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_storages_stay_resizable(dtype: Any) -> None:
+    """FSDP frees and refills storages of parameters: none may belong to NumPy, nor a result's."""
+    x = torch.ones(4, 4, dtype=dtype)
+    out = torch.empty(4, 4, dtype=dtype)
+    results = [matmill.matmul(x, x.t()), mt.matmul(x, x), matmill.matmul(x, x, out=out), matmill.inner(x, x)]
+    for tensor in (x, *results):
+        tensor.untyped_storage().resize_(0)
+        assert tensor.untyped_storage().nbytes() == 0

@@ -203,10 +203,11 @@ def _torch_reader(kind: type) -> Reader:
 def _torch_on_host(x: Any, argument: str, dtype: DType, dtypes: Table) -> Operand:
     if x.device.type != "cpu":
         raise _unreachable(argument, f"a tensor on {x.device}")
-    x = x.detach()
-    # torch gives NumPy no bfloat16, because NumPy knows none: it travels as the integers of the same bits.
-    host = x.view(sys.modules["torch"].int16).numpy().view(BF16.numpy) if dtype is BF16 else x.numpy()
-    return _of_view(host, argument, dtypes, "torch", readonly=False)
+    if not x.numel():
+        return _of_view(np.empty(x.shape, dtype.numpy), argument, dtypes, "torch", readonly=False)
+    # Tensor.numpy() would share the storage with NumPy for good: torch no longer resizes it, as FSDP does.
+    memory = _Interface(x.detach(), x.data_ptr(), x.shape, x.stride(), dtype.itemsize)
+    return _of_view(np.asarray(memory).view(dtype.numpy), argument, dtypes, "torch", readonly=False)
 
 
 def _torch_wrapper(x: Any, argument: str, _stream: int | None, _dtypes: Table) -> Operand:
@@ -334,20 +335,34 @@ def _host_view(x: Any) -> np.ndarray[Any, Any]:
     """Host memory that speaks DLPack, as NumPy sees it; bfloat16 too, which NumPy's own reader refuses."""
     if str(getattr(x, "dtype", "")).rpartition(".")[2] != BF16.name:
         return np.from_dlpack(x)
-    return np.asarray(_Interface(dlpack.read(x.__dlpack__()))).view(BF16.numpy)
+    tensor = dlpack.read(x.__dlpack__())
+    strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    memory = _Interface(tensor, tensor.address, tensor.shape, strides, BF16.itemsize, readonly=tensor.readonly)
+    return np.asarray(memory).view(BF16.numpy)
 
 
 class _Interface:
-    """A capsule's 16-bit elements as integers in NumPy's own protocol; holding it keeps the memory alive."""
+    """Memory in NumPy's array interface: ``strides`` in elements of ``itemsize`` bytes without a type.
 
-    def __init__(self, tensor: dlpack.Tensor) -> None:
-        strides = packed_strides(tensor.shape) if tensor.strides is None else tensor.strides
-        self._tensor = tensor
+    NumPy has no type string for bfloat16: the caller views the elements as what they are. ``owner`` is kept alive.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        itemsize: int,
+        *,
+        readonly: bool = False,
+    ) -> None:
+        self._owner = owner
         self.__array_interface__ = {
-            "shape": tensor.shape,
-            "strides": tuple(2 * stride for stride in strides),
-            "typestr": np.dtype(np.int16).str,
-            "data": (tensor.address, tensor.readonly),
+            "shape": tuple(shape),
+            "strides": tuple(itemsize * stride for stride in strides),
+            "typestr": f"|V{itemsize}",
+            "data": (address, readonly),
             "version": 3,
         }
 

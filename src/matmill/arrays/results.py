@@ -78,9 +78,10 @@ def from_host(like: Any, operand: Operand, array: np.ndarray[Any, Any]) -> Any:
         return array
     if operand.library == "torch":
         torch = sys.modules["torch"]
-        if array.dtype == BF16.numpy:  # see the reader of torch tensors
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(array)
+        # torch does not resize memory of NumPy's, as FSDP does: the result is a copy in torch's own.
+        if array.dtype == BF16.numpy:  # NumPy's custom type, which torch does not know
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).clone()
+        return torch.from_numpy(array).clone()
     if not hasattr(like, "__array_namespace__"):
         return array
     return namespace(like, operand).asarray(array, device=like.device)
