@@ -578,3 +578,16 @@ def test_16_bit_products_convert_a_bounded_stretch_at_a_time(monkeypatch: pytest
         assert check(result, a, b).ok
         assert len(seen) > 2
         assert max(seen) <= 4096
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_sums_of_any_strides_keep_their_digits_on_the_cpu(dtype: str) -> None:
+    """NumPy multiplies strided, reversed and broadcast operands by a loop that adds one product after the other."""
+    k, unit = 2**22, np.finfo(dtype).eps / 2
+    u = np.random.default_rng(4).random((2, 2 * k)).astype(dtype)
+    row = np.broadcast_to(u[0, :1], k)
+    for a, b in ((u[:, ::2], u[0, :k]), (u[:, :k], u[0, k - 1 :: -1]), (u[:, ::-2], u[1, ::2]), (u[:, ::2], row)):
+        wanted = a.astype(np.longdouble) @ b.astype(np.longdouble)
+        for got in (matmill.matmul(a, b, executor="cpu"), matmill.matmul(b, a.T, executor="cpu")):
+            # Values are positive: the sum of their magnitudes is the sum. BLAS adds 16 and more sums of blocks.
+            assert (np.abs(got - wanted) <= 400 * unit * wanted).all()

@@ -134,7 +134,12 @@ def _compute(request: Request, shape: Shape) -> Array:
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        product = _widened(a.owner, b.owner, scalar) if a.dtype.wider else np.asarray(np.matmul(a.owner, b.owner))
+        if a.dtype.wider:
+            product = _widened(a.owner, b.owner, scalar)
+        elif _by_blas(a.owner) and _by_blas(b.owner):
+            product = np.asarray(np.matmul(a.owner, b.owner))
+        else:
+            product = np.asarray(_widened(a.owner, b.owner, scalar), scalar)
         if len(a.shape) > 1 and mirrors(a, b):
             _mirror(product)
         if request.alpha != 1:
@@ -157,14 +162,29 @@ def _bias(bias: Operand, a: Operand, b: Operand) -> Array:
     return own.reshape(-1) if 1 in {len(a.shape), len(b.shape)} else own
 
 
+def _by_blas(x: Array) -> bool:
+    """Tell whether NumPy multiplies a matrix or vector by BLAS, which sums in blocks.
+
+    Its own loop adds one product after the other, and loses digits where k is long.
+    """
+    size = x.itemsize
+    if max(x.shape[-2:]) >= 2**31:  # BLAS counts in 32 bits
+        return False
+    if x.ndim == 1:
+        return bool(x.strides[0] == size)
+    (rows, columns), (row, column) = x.shape[-2:], x.strides[-2:]
+    return bool((column == size and row >= columns * size) or (row == size and column >= rows * size))
+
+
 def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
-    """``a @ b`` summed in a wider type, for which a bounded chunk of k is converted at a time."""
+    """Compute ``a @ b`` by chunks of k, copied to a packed ``scalar``; their sums are added up in float64 at least."""
     k = a.shape[-1]
     per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
-    total = np.zeros(np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape, scalar)
+    shape = np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape
+    total = np.zeros(shape, np.promote_types(scalar, np.float64))
     for chunk in k_chunks(k, per_k):
         rows = b[..., chunk, :] if b.ndim > 1 else b[chunk]
-        total += np.matmul(a[..., chunk].astype(scalar), rows.astype(scalar))
+        total += np.matmul(a[..., chunk].astype(scalar, order="C"), rows.astype(scalar, order="C"))
     return total
 
 
