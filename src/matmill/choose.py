@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Generic
 
-from matmill.arch import Arch
+from matmill.arch import Arch, get
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P
 from matmill.problem import Geam, Gemm
@@ -33,12 +33,16 @@ class Choice(Generic[P]):
 
 
 @lru_cache(maxsize=1024)
-def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
-    """The best legal production kernel for a product on ``arch``.
+def choose(problem: Gemm, arch: Arch | str) -> Choice[Gemm]:
+    """Choose the best legal production kernel for a product on ``arch``, an :class:`~matmill.arch.Arch` or its name.
 
-    Raises :class:`~matmill.errors.IllegalConfigError`, with every reason, where none is legal.
+    Raises :class:`~matmill.errors.IllegalConfigError`, with every reason, where none is legal, and
+    :class:`~matmill.errors.UnknownNameError` for a name of no GPU.
+
+    >>> choose(Gemm(4096, 3, 10**6), "h200").kernel.entry == choose(Gemm(4096, 3, 10**6), get("h200")).kernel.entry
+    True
     """
-    return choose_from(PRODUCTION, problem, arch)
+    return choose_from(PRODUCTION, problem, get(arch) if isinstance(arch, str) else arch)
 
 
 @lru_cache(maxsize=1024)

@@ -114,7 +114,11 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
                 f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
             ),
         )
-    return named(dtype.name, argument, table, fix=f"Convert it first, for example {argument}.astype('float32').")
+    if dtype.kind == "c":
+        fix = f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
+    else:
+        fix = f"Convert it first, for example {argument}.astype('float32')."
+    return named(dtype.name, argument, table, fix=fix)
 
 
 def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DType:

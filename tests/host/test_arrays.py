@@ -591,3 +591,11 @@ def test_torch_exports_are_taken(torch: Any) -> None:
     memory = np.arange(6, dtype=np.float64)
     export = dlpack.Export(memory.ctypes.data, (2, 3), F64, device=(1, 0), keep=memory)
     assert torch.from_dlpack(export).sum().item() == 15
+
+
+def test_complex_arrays_are_not_told_to_drop_their_imaginary_part() -> None:
+    z = np.ones((2, 3), np.complex64)
+    with pytest.raises(DTypeError, match=r"a\.real and a\.imag") as raised:
+        inspect(z, "a")
+    assert "astype" not in str(raised.value)
+    assert inspect(z.real, "a").dtype.name == inspect(z.imag, "a").dtype.name == "float32"

@@ -14,7 +14,7 @@ from matmill import arch
 from matmill.choose import choose, choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
-from matmill.errors import IllegalConfigError
+from matmill.errors import IllegalConfigError, UnknownNameError
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
@@ -222,3 +222,10 @@ def test_twice_the_rows_take_twice_the_time(n: int, k: int, precision: str) -> N
     for problems in (tall, wide):
         seconds = [choose(problem, h200).predicted_seconds for problem in problems]
         assert all(less < 20e-6 or more <= 2.2 * less for less, more in pairwise(seconds))
+
+
+def test_a_gpu_is_named_or_described() -> None:
+    problem = Gemm(200, 200, 200)
+    assert choose(problem, "h200") == choose(problem, arch.get("h200"))
+    with pytest.raises(UnknownNameError, match="h200"):
+        choose(problem, "h20")

@@ -182,7 +182,8 @@ def _widened(a: Array, b: Array, scalar: type[np.generic]) -> Array:
     per_k = np.dtype(scalar).itemsize * ((a.size + b.size) // max(1, k))
     shape = np.matmul(a[..., :0], b[..., :0, :] if b.ndim > 1 else b[:0]).shape
     total = np.zeros(shape, np.promote_types(scalar, np.float64))
-    for chunk in k_chunks(k, per_k):
+    # Of longer chunks BLAS's own float32 sums would lose digits: a lane of theirs adds thousands of terms.
+    for chunk in k_chunks(k, max(per_k, _WIDENED_BYTES // 2**14)):
         rows = b[..., chunk, :] if b.ndim > 1 else b[chunk]
         total += np.matmul(a[..., chunk].astype(scalar, order="C"), rows.astype(scalar, order="C"))
     return total
