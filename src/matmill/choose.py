@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Generic
+from math import inf
+from typing import Any, Generic
 
 from matmill.arch import Arch, get
 from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P
+from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
 from matmill.problem import Geam, Gemm
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS, Production
 
@@ -51,6 +53,39 @@ def choose_transpose_add(problem: Geam, arch: Arch) -> Choice[Geam]:
     return choose_from(TRANSPOSE_ADD_KERNELS, problem, arch)
 
 
+def fit_batches(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[SubProblem[Any], ...]:
+    """Cut batches of products that are longer than a grid's second dimension, unless they are faster as a whole.
+
+    Persistent kernels take any batch at once, all others only what a grid counts.
+    """
+    fitting: list[SubProblem[Any]] = []
+    for stage in stages:
+        if not isinstance(stage.problem, Gemm) or stage.problem.batch <= MOST_BATCHES:
+            fitting.append(stage)
+            continue
+        runs = tuple(split_batch(stage))
+        fitting += runs if stages_seconds(runs, arch) < stages_seconds((stage,), arch) else (stage,)
+    return tuple(fitting)
+
+
+def stages_seconds(stages: Sequence[SubProblem[Any]], arch: Arch) -> float:
+    """Predict the seconds of all launches of a call, one after the other; infinite where no kernel takes a stage."""
+    seconds = 0.0
+    for stage in stages:
+        try:
+            choice: Choice[Any] = choose_stage(stage, arch)
+        except IllegalConfigError:
+            return inf
+        seconds += call_seconds(choice.kernel, stage.problem, choice.predicted_seconds, len(stage.offsets))
+    return seconds
+
+
+def choose_stage(stage: SubProblem[Any], arch: Arch) -> Choice[Any]:
+    """Choose the kernel for a stage of any operation."""
+    problem = stage.problem
+    return choose_transpose_add(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
+
+
 def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> Choice[P]:
     """:func:`choose` among given kernels: the legal configuration whose calls are predicted to be fastest.
 
@@ -89,6 +124,9 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
 
 
-def call_seconds(kernel: Kernel[P], problem: P, seconds: float) -> float:
-    """Seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer."""
-    return max(seconds, _FIRST + _FURTHER * (kernel.count_launches(problem) - 1))
+def call_seconds(kernel: Kernel[P], problem: P, seconds: float, times: int = 1) -> float:
+    """Seconds of each of many calls in a row: the GPU's ``seconds`` or the host's time, whichever is longer.
+
+    A call solves ``problem`` so many ``times``, each at other addresses.
+    """
+    return max(times * seconds, _FIRST + _FURTHER * (times * kernel.count_launches(problem) - 1))

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
 from matmill.arch import Arch
-from matmill.choose import Choice, choose, choose_transpose_add
+from matmill.choose import Choice, choose_stage, fit_batches
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, P
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
-from matmill.problem import Geam
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import Own, scratch
 from matmill.tiling.split_k import MOST_ADDED_BY_ONE
@@ -80,12 +79,11 @@ def _operands(
 
 def prepare(stages: Sequence[SubProblem[Any]], arch: Arch) -> tuple[Ready[Any], ...]:
     """Choice and source for each stage: the pure middle of the flow, which needs no GPU."""
-    return tuple(_ready(stage, arch) for stage in stages)
+    return tuple(_ready(stage, arch) for stage in fit_batches(stages, arch))
 
 
 def _ready(stage: SubProblem[Any], arch: Arch) -> Ready[Any]:
-    problem = stage.problem
-    choice: Choice[Any] = choose_transpose_add(problem, arch) if isinstance(problem, Geam) else choose(problem, arch)
+    problem, choice = stage.problem, choose_stage(stage, arch)
     steps = choice.kernel.steps(problem, _operands(_NOWHERE))
     return Ready(stage, choice, tuple(generate(program, problem.dtype) for program, _ in steps), arch.target)
 
@@ -101,7 +99,7 @@ class _Step:
         self._gpu, self._ready = gpu, ready
         launches = ready.launches(_NOWHERE)
         self._kernels = tuple(gpu.prepare(*pair) for pair in zip(ready.binaries, launches, strict=True))
-        self._at_once = ready.stage.offsets == (_NOWHERE[:4],)
+        self._at_once = ready.stage.offsets.only_origin
 
     @property
     def once(self) -> bool:

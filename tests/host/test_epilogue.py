@@ -227,7 +227,7 @@ def test_offsets_of_a_wider_result_are_in_its_bytes() -> None:
     a, b = np.zeros((3, 2, 4, 5), np.float16), np.zeros((2, 5, 3), np.float16)
     d = np.zeros((3, 4, 4, 3), np.float32)[:, ::2]
     stages = lower_gemm(inspect(a, "a"), inspect(b, "b"), None, inspect(d, "out"))
-    assert [stage.offsets for stage in stages] == [((0, 0, 0, 0), (40, 30, 0, 96))]
+    assert [tuple(stage.offsets) for stage in stages] == [((0, 0, 0, 0), (40, 30, 0, 96))]
     (problem,) = (stage.problem for stage in stages)
     assert (problem.batch, problem.out_dtype, problem.d_align) == (3, F32, 4)
 

@@ -16,9 +16,10 @@ from matmill import arch as arches
 from matmill.analysis.explain import explain
 from matmill.arrays import Operand
 from matmill.arrays.operand import CPU, packed_strides
+from matmill.choose import fit_batches, stages_seconds
 from matmill.cli.console import output, show, show_json
 from matmill.cli.options import Subparsers, size
-from matmill.cli.why_report import record, report
+from matmill.cli.why_report import in_parts, record, report
 from matmill.dispatch.gemm import checked_options
 from matmill.dtypes import ALL, ELEMENTWISE, DType, long_name
 from matmill.errors import ArgumentError, unknown_name
@@ -60,12 +61,15 @@ def run(args: argparse.Namespace) -> int:
         raise unknown_name("operation", args.operation, _OPERATIONS)
     product = _OPERATIONS[args.operation] is _product
     dtype = ELEMENTWISE[long_name(args.dtype, ALL if product else ELEMENTWISE)]
-    stages = _OPERATIONS[args.operation](args, dtype)
+    stages = fit_batches(_OPERATIONS[args.operation](args, dtype), arch)
     found = [(stage, explain(stage.problem, arch)) for stage in stages]
     if args.json:
         records = [record(made, len(stage.offsets)) for stage, made in found]
-        show_json({"operation": args.operation, "arch": arch.name, "stages": records})
+        seconds = stages_seconds(stages, arch)
+        show_json({"operation": args.operation, "arch": arch.name, "seconds": seconds, "stages": records})
         return 0
+    if sum(len(stage.offsets) for stage in stages) > 1:
+        show(in_parts(stages, stages_seconds(stages, arch), output().width))
     for stage, made in found:
         show(report(made, len(stage.offsets), args.top, output().width))
     if not found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -18,6 +18,7 @@ from matmill.analysis.floor import Floor
 from matmill.analysis.runner_ups import RunnerUp
 from matmill.bench import units
 from matmill.cli.console import table
+from matmill.lowering import SubProblem
 from matmill.problem import Gemm
 
 #: The most columns of a configuration, and the fewest of any wrapped text.
@@ -78,6 +79,13 @@ def _row(one: Candidate, chosen: Candidate) -> dict[str, Any]:
 
 def _constants(one: Candidate) -> dict[str, int]:
     return dict((*one.config.constants, *one.config.launch))
+
+
+def in_parts(stages: Sequence[SubProblem[Any]], seconds: float, width: int) -> Iterator[RenderableType]:
+    """Say what a call is made of that takes several launches, and how long all of them take."""
+    parts = " and ".join(f"{len(stage.offsets)} x ({stage.problem})" for stage in stages)
+    yield _wrapped(f"In all {units.seconds(seconds)} predicted, for {parts}. What follows is about one of each.", width)
+    yield Text()
 
 
 def report(made: Explanation, offsets: int, top: int, width: int) -> Iterator[RenderableType]:

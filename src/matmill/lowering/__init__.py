@@ -7,7 +7,7 @@ offsets. Dimensions with regular strides in all operands collapse into one. What
 from __future__ import annotations
 
 from matmill.lowering.axes import MOST_BATCHES, Offsets, Shape, SubProblem, check_broadcast
-from matmill.lowering.gemm import NARROW, gemm_epilogue, gemm_shape, is_long, lower_gemm
+from matmill.lowering.gemm import NARROW, gemm_epilogue, gemm_shape, is_long, lower_gemm, split_batch
 from matmill.lowering.transpose import lower_transpose, many_small, transpose_shape
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "lower_gemm",
     "lower_transpose",
     "many_small",
+    "split_batch",
     "transpose_shape",
 ]

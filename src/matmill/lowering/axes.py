@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Generic, NamedTuple, TypeAlias
+from math import prod
+from typing import Generic, NamedTuple, TypeAlias, overload
 
 from matmill.errors import ShapeError
 from matmill.kernel import P
 
-#: Members of a batch are counted by grid.y, which ends here (CUDA programming guide, compute capabilities).
-MOST_BATCHES = 65535
+#: Members of a batch are counted by grid.y, which ends at 65535 (CUDA programming guide, compute capabilities). A
+#: multiple of 16 leaves the next launch's operands as aligned as the first one's.
+MOST_BATCHES = 65520
 
 Shape: TypeAlias = tuple[int, ...]
 #: Byte offsets of A, B, C and D from their operands' addresses.
 Offsets: TypeAlias = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class SubProblem(Generic[P]):
-    """One problem and the offsets at which it is to be computed."""
-
-    problem: P
-    offsets: tuple[Offsets, ...]
 
 
 class Axis(NamedTuple):
@@ -36,6 +30,58 @@ class Axis(NamedTuple):
         """The distance from the first index to this one, in elements of A, B, C and D."""
         a, b, c, d = self.strides
         return index * a, index * b, index * c, index * d
+
+
+@dataclass(frozen=True)
+class Lattice(Sequence[Offsets]):
+    """Offsets in bytes: from each of ``firsts`` along ``axes``, the last one fastest. They are computed when asked for.
+
+    >>> list(Lattice(((0, 0, 0, 0), (64, 0, 0, 0)), (Axis(2, (4, 8, 0, 0)),)))
+    [(0, 0, 0, 0), (4, 8, 0, 0), (64, 0, 0, 0), (68, 8, 0, 0)]
+    """
+
+    firsts: tuple[Offsets, ...]
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def only_origin(self) -> bool:
+        """Whether all is computed at once, at the operands' addresses."""
+        return not self.axes and self.firsts == ((0, 0, 0, 0),)
+
+    @property
+    def steps(self) -> tuple[Offsets, ...]:
+        """Offsets of which all others are sums."""
+        return (*self.firsts, *(axis.strides for axis in self.axes))
+
+    def __len__(self) -> int:
+        return len(self.firsts) * prod(axis.extent for axis in self.axes)
+
+    @overload
+    def __getitem__(self, index: int) -> Offsets: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Offsets]: ...
+    def __getitem__(self, index: int | slice) -> Offsets | Sequence[Offsets]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        rest = range(len(self))[index]
+        steps = []
+        for axis in reversed(self.axes):
+            rest, along = divmod(rest, axis.extent)
+            steps.append(axis.at(along))
+        return total((self.firsts[rest], *steps))
+
+    def __iter__(self) -> Iterator[Offsets]:
+        for first in self.firsts:
+            for index in product(*(range(axis.extent) for axis in self.axes)):
+                yield total((first, *map(Axis.at, self.axes, index)))
+
+
+@dataclass(frozen=True)
+class SubProblem(Generic[P]):
+    """One problem and the offsets at which it is to be computed."""
+
+    problem: P
+    offsets: Lattice
 
 
 #: A dimension that is not there.
@@ -120,7 +166,7 @@ def grids(
     starts: Iterable[Offsets] = ((0, 0, 0, 0),),
     *,
     most: int = MOST_BATCHES,
-) -> Iterator[tuple[Axis, tuple[Offsets, ...]]]:
+) -> Iterator[tuple[Axis, Lattice]]:
     """One axis, the longest, in runs of at most ``most``, each with the offsets at which it is launched.
 
     The other axes are looped over, from each of ``starts`` (in elements). ``sizes`` are the bytes of an element of A,
@@ -128,12 +174,12 @@ def grids(
     """
     longest = max(axes, key=lambda axis: axis.extent, default=NO_AXIS)
     loops = [axis for axis in axes if axis is not longest]
-    indices = list(product(*(range(axis.extent) for axis in loops)))
-    firsts = [total([start, *map(Axis.at, loops, index)]) for start in starts for index in indices]
+    starts = tuple(starts)
     for batch, numbers in cut(longest.extent, most):
-        offsets = tuple(total([first, longest.at(n)], sizes) for first in firsts for n in numbers)
-        if offsets:
-            yield Axis(batch, longest.strides if batch > 1 else NO_AXIS.strides), offsets
+        walked = [*loops, Axis(len(numbers), longest.at(numbers.step))]
+        firsts = tuple(total((start, longest.at(numbers.start)), sizes) for start in starts)
+        looped = tuple(Axis(axis.extent, total([axis.strides], sizes)) for axis in walked if axis.extent > 1)
+        yield Axis(batch, longest.strides if batch > 1 else NO_AXIS.strides), Lattice(firsts, looped)
 
 
 def total(steps: Iterable[Sequence[int]], sizes: Offsets = (1, 1, 1, 1)) -> Offsets:

@@ -6,32 +6,46 @@ one, a batch whose second matrix is shared becomes taller matrices, and what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 from matmill.arrays import Operand
 from matmill.errors import ShapeError
+from matmill.kernel import ceil_div
 from matmill.lowering.axes import (
+    MOST_BATCHES,
+    NO_AXIS,
     Axis,
+    Lattice,
+    Offsets,
     Shape,
     SubProblem,
     broadcast_batches,
     broadcast_strides,
     canonical,
     collapse,
+    cut,
     grids,
     lowest_bit,
+    total,
 )
-from matmill.problem import Epilogue, Gemm
+from matmill.problem import Epilogue, Gemm, Strides
 
 #: Products of at most this many rows and columns are narrow: `inner` takes them alone.
 NARROW = 128
 #: A k this many times longer than the longer side of a narrow result is long.
 _LONG = 32
-#: Kernels count rows in 32 bits; batches are not joined into matrices that come near the end of that.
-_TALLEST = 2**30
+#: Kernels count rows and columns in 32 bits, and tiles reach past the end: longer ones are cut into pieces.
+_LONGEST = 2**30
+#: Bytes of an operand that a kernel may have to repack: copies of A and B together must fit in 4 GiB.
+_MOST_REPACKED = 2**31
+#: The least rows (or columns) of a piece that is cut for that: with fewer, repacking both operands of each piece anew
+#: would cost more than it saves. Where only one kernel has the precision, there is nothing else.
+_LEAST_PIECE, _LEAST_PIECE_OF_PRECISION = 2048, 64
+#: Pieces are multiples of this many rows or columns, so that all start as aligned as the first one.
+_PIECE = 64
 
 
 def is_long(problem: Gemm) -> bool:
@@ -164,23 +178,86 @@ def lower_gemm(
     )
     if a.address == b.address and _mirrored(problem, axes):
         known = replace(known, gram=True, b_strides=None, b_align=a_align)
-    found = []
     first = starts[0] | starts[1] | starts[2]
     size, wide = problem.dtype.itemsize, problem.d_dtype.itemsize
-    for axis, offsets in grids(axes, (size, size, wide, wide)):
-        a_batch, b_batch, c_batch, d_batch = axis.strides
-        moved = (offset for a_to, b_to, _, d_to in offsets for offset in (a_to, b_to, d_to))
-        whole = replace(
-            known,
-            batch=axis.extent,
-            a_batch=a_batch,
-            b_batch=b_batch,
-            c_batch=c_batch,
-            d_batch=d_batch,
-            base_align=lowest_bit(first, moved, 1),
-        )
-        found.append(SubProblem(whole, offsets))
-    return tuple(found)
+    pieces = []
+    for piece, corners, batches in _pieces(known):
+        for axis, offsets in grids(axes, (size, size, wide, wide), corners, most=batches):
+            a_batch, b_batch, c_batch, d_batch = axis.strides
+            moved = (offset for a_to, b_to, _, d_to in offsets.steps for offset in (a_to, b_to, d_to))
+            whole = replace(
+                piece,
+                batch=axis.extent,
+                a_batch=a_batch,
+                b_batch=b_batch,
+                c_batch=c_batch,
+                d_batch=d_batch,
+                base_align=lowest_bit(first, moved, 1),
+            )
+            pieces.append(SubProblem(whole, offsets))
+    return tuple(pieces)
+
+
+def _pieces(problem: Gemm) -> Iterator[tuple[Gemm, list[Offsets], int]]:
+    """Cut rows and columns that no kernel counts, or whose operand is too large to be repacked.
+
+    Yields a piece, the offsets in elements where such pieces start, and how many products of a batch may be computed
+    at once, which is all of them unless an operand may be repacked. A Gram matrix stays whole, and so does an extent
+    along which a bias has an element for each row or column.
+    """
+    (a_row, a_column), (b_row, b_column) = problem.a_row_col, problem.b_row_col
+    (c_row, c_column), (d_row, d_column) = problem.c_row_col, problem.d_row_col
+    run = ceil_div(problem.k * problem.dtype.itemsize, 64) * 64
+    least = _LEAST_PIECE if problem.precision == "default" else _LEAST_PIECE_OF_PRECISION
+    lengths, batches = [], _LONGEST
+    for extent, align, strides, kind in (
+        (problem.m, problem.a_align, (a_column, a_row), "column"),
+        (problem.n, problem.b_align, (b_row, b_column), "row"),
+    ):
+        most = _LONGEST
+        if run and _may_be_repacked(problem, align, strides):
+            most = min(most, max(least, _MOST_REPACKED // run))
+            batches = min(batches, _whole_sixteens(max(1, _MOST_REPACKED // (run * min(extent, most)))))
+        whole = problem.gram or problem.epilogue.bias == kind or extent <= most
+        # Pieces are about as long as each other.
+        lengths.append(extent if whole else ceil_div(ceil_div(extent, ceil_div(extent, most)), _PIECE) * _PIECE)
+    for m, rows in cut(problem.m, lengths[0]):
+        for n, columns in cut(problem.n, lengths[1]):
+            corners = [(i * a_row, j * b_column, i * c_row + j * c_column, i * d_row + j * d_column)
+                       for i in rows for j in columns]  # fmt: skip
+            yield replace(problem, m=m, n=n), corners, batches
+
+
+def split_batch(stage: SubProblem[Gemm]) -> Iterator[SubProblem[Gemm]]:
+    """Cut a batch into runs that the second dimension of a grid counts."""
+    problem, offsets = stage.problem, stage.offsets
+    sizes = (problem.dtype.itemsize,) * 2 + (problem.d_dtype.itemsize,) * 2
+    axis = Axis(problem.batch, total([problem.batch_strides], sizes))
+    for batch, numbers in cut(problem.batch, MOST_BATCHES):
+        start, step = axis.at(numbers.start), axis.at(numbers.step)
+        firsts = tuple(total((first, start)) for first in offsets.firsts)
+        runs = (Axis(len(numbers), step),) if len(numbers) > 1 else ()
+        moved = (to for steps in ((start, step) if runs else (start,)) for to in (*steps[:2], steps[3]))
+        align = lowest_bit(problem.base_align or 1, moved, 1)
+        a, b, c, d = problem.batch_strides if batch > 1 else NO_AXIS.strides
+        run = replace(problem, batch=batch, a_batch=a, b_batch=b, c_batch=c, d_batch=d, base_align=align)
+        yield SubProblem(run, Lattice(firsts, (*offsets.axes, *runs)))
+
+
+def _whole_sixteens(count: int) -> int:
+    """Round down to a multiple of 16, after which operands are as aligned as at first; below 16 to 1, 2, 4 or 8."""
+    return count // 16 * 16 or 1 << (count.bit_length() - 1)
+
+
+def _may_be_repacked(problem: Gemm, align: int, strides: Strides) -> bool:
+    """Tell whether tensor cores take an operand as a copy: it is off 16 bytes, or of tf32 and not contiguous along k.
+
+    ``strides`` are those along k and across it.
+    """
+    along_k, across = strides
+    if problem.precision == "tf32":
+        return align < 16 or along_k != 1 or across == 1
+    return problem.dtype.itemsize == 2 and (align < 16 or 1 not in {along_k, across})
 
 
 def _split(x: Operand, batch: Shape, missing: int | None) -> tuple[tuple[int, ...], tuple[int, int]]:
@@ -215,7 +292,7 @@ def _taller(problem: Gemm, axes: list[Axis]) -> tuple[Gemm, list[Axis]]:
         and d == m * problem.d_row_col[0]
         and (not problem.has_c or c == m * problem.c_row_col[0])
     )
-    if b != 0 or not regular or m * extent > (NARROW if is_long(problem) else _TALLEST):
+    if b != 0 or not regular or (is_long(problem) and m * extent > NARROW):
         return problem, axes
     if m == 1:
         problem = replace(

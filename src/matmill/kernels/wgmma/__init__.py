@@ -25,6 +25,7 @@ from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split, workspa
 from matmill.tiling.wgmma import (
     ROWS,
     SHAPES,
+    Shape,
     as_bound,
     as_launched,
     cluster_blocks,
@@ -93,10 +94,7 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
         launched = exchanged(problem) if swap else problem
         needed = unaligned(launched)
         wanted = tuple(sorted({*needed, *straddling(launched)}))
-        k_major = runs(launched, "B").along_k
-        for shape in SHAPES:
-            if not shape.suits(launched.m, launched.n) or not (k_major or shape.bn % ROWS == 0):
-                continue
+        for shape in _shapes(launched):
             for repack in dict.fromkeys((needed, wanted)):
                 config = configured(shape, problem, arch, swap=swap, repack=repack)
                 most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
@@ -112,6 +110,14 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
                     if blocks * slices <= arch.sms * (_LARGE_CLUSTERS if slices > 2 else 1)
                 )
     return tuple(found)
+
+
+def _shapes(launched: Gemm) -> list[Shape]:
+    """Select tiles for a problem. Where no other kernel has its precision, those that are larger than D will do."""
+    k_major = runs(launched, "B").along_k
+    possible = [shape for shape in SHAPES if k_major or shape.bn % ROWS == 0]
+    suitable = [shape for shape in possible if shape.suits(launched.m, launched.n)]
+    return suitable or (possible if launched.precision != "default" else [])
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
