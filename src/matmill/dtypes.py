@@ -62,6 +62,11 @@ _HALVES = "matmill/dtype/half.cuh"
 F16 = DType("float16", np.dtype(np.float16), "matmill::Half", 2, 2.0**-11, 2.0**-14, F32, _HALVES)
 BF16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), "matmill::BFloat", 2, 2.0**-8, 2.0**-126, F32, _HALVES)
 
+#: float32 elements whose products, exact in float64, are summed there: for results with ``out_dtype="float64"``.
+F32_IN_F64 = DType(
+    "float32 in float64", F32.numpy, "matmill::Single", 4, F32.roundoff, F32.tiny, F64, "matmill/dtype/single.cuh"
+)
+
 _UNSIGNED = DType("uint32", np.dtype(np.uint32), "unsigned", 4, 0.0, 0.0)
 # Sums of integers wrap around, which C++ defines for unsigned numbers alone.
 I8 = DType("int8", np.dtype(np.int8), "signed char", 1, 0.0, 0.0, _UNSIGNED)
@@ -125,9 +130,10 @@ def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DTy
     """The element type that a product of elements of ``dtype`` is asked to have.
 
     ``asked`` is a name, a NumPy dtype or type, or the dtype object of another library; None is ``dtype`` itself. It may
-    be the type that 16-bit elements are summed in. Raises :class:`~matmill.errors.DTypeError` for all others.
+    be float32 for 16-bit elements and float64 for float32 ones, which are then summed in it. Raises
+    :class:`~matmill.errors.DTypeError` for all others.
 
-    >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type(None, F64).name
+    >>> result_type("f32", F16).name, result_type(np.float16, F16).name, result_type("float64", F32).name
     ('float32', 'float16', 'float64')
     """
     if asked is None:
@@ -142,16 +148,26 @@ def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DTy
             if isinstance(error, DTypeError):
                 raise
             name = repr(asked)
-    for one in (dtype, dtype.accumulator):
-        if name == one.name:
-            return one
-    wanted = dtype.name if dtype.wider is None else f"{dtype.name} or {dtype.wider.name}"
+    wider = F64 if dtype is F32 else dtype.wider
+    for each in (dtype, wider):
+        if each is not None and name == each.name:
+            return each
+    wanted = dtype.name if wider is None else f"{dtype.name} or {wider.name}"
     raise DTypeError(
         argument=argument,
         got=f"dtype {name} for a product in {dtype.name}",
         wanted=wanted,
         fix="Omit it, and convert the result.",
     )
+
+
+def summed(dtype: DType, result: DType) -> DType:
+    """The type that kernels take elements of ``dtype`` as, whose product is to have the type ``result``.
+
+    >>> summed(F32, F64).accumulator.name, summed(F32, F32).accumulator.name, summed(F16, F32).name
+    ('float64', 'float32', 'float16')
+    """
+    return F32_IN_F64 if dtype is F32 and result is F64 else dtype
 
 
 def named(

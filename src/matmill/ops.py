@@ -101,7 +101,8 @@ def matmul(
 
     In float16 and bfloat16, terms and scalars are multiplied and summed in float32, bias and activation are applied to
     that, and the result is rounded once: to the dtype of ``a``, or not at all with ``out_dtype="float32"`` (a name, or
-    a dtype object of NumPy, torch, CuPy or JAX). ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no
+    a dtype object of NumPy, torch, CuPy or JAX). float32 elements with ``out_dtype="float64"`` are multiplied exactly
+    and summed in float64. ``c`` and ``out`` have the result's dtype. GPUs before Ampere have no
     tensor cores for bfloat16: they take products of at most 128 rows and columns in it.
 
     ``precision="high"`` sums 16-bit terms more exactly than the tensor cores of Hopper do by themselves: each 128 terms
@@ -152,23 +153,57 @@ def matmul(
     return _product(MATMUL, a, b, c, alpha, beta, out, stream, executor, None, asked)
 
 
+@overload
 def inner(
     e: A,
+    f: Any = None,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out_dtype: None = None,
+    out: Any = None,
+    stream: object = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> A: ...
+
+
+@overload
+def inner(
+    e: Any,
+    f: Any = None,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out_dtype: object,
+    out: Any = None,
+    stream: object = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any: ...
+
+
+def inner(
+    e: Any,
     f: Any = None,
     *misplaced: Never,
     c: Any = None,
     alpha: float = 1.0,
     beta: float | None = None,
+    out_dtype: object = None,
     out: Any = None,
     stream: object = None,
-    executor: Executor | None = None,
+    executor: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> A:
+) -> Any:
     """``alpha * (e @ f)``, or ``alpha * (e @ f) + beta * c``, for few rows and columns and a long k.
 
     ``e`` is (m, k), ``f`` (k, n) and the result (m, n), with m and n in 1..128 and any k; ``c`` broadcasts to the
     result's shape. Elements are float32, float64, float16 or bfloat16. 16-bit terms and the scalars are multiplied and
-    summed in float32, and the result is rounded once.
+    summed in float32, and the result is rounded once. ``out_dtype`` is as in :func:`matmul`: ``"float64"`` sums float32
+    elements in float64, where their products are exact, as covariances of numbers far from zero need.
 
     Where ``f`` is ``e``'s transpose in the same memory (``f = e.T``, or no ``f`` at all), the result is symmetric to
     the bit, and where k is long each element is read from memory once. The same arguments on the same GPU give the same
@@ -179,7 +214,7 @@ def inner(
 
     Host arrays of more than 64 MiB together, ``np.memmap`` among them, need not fit the GPU: they are copied in
     chunks of k through page-locked buffers while earlier chunks are summed, and ``progress(bytes_done, bytes_all)`` is
-    called for each. ``out`` is written at the end, whole.
+    called for each. ``out`` is written at the end, whole. With ``out_dtype`` they are copied whole.
 
     Raises :class:`~matmill.errors.ShapeError` for other numbers of dimensions and for m or n beyond 128, and whatever
     else :func:`matmul` raises, before anything is written.
@@ -193,8 +228,8 @@ def inner(
     check_callable(progress, "progress")
     if misplaced:
         raise _third_array()
-    found: A = _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress)
-    return found
+    asked = None if out_dtype is None else (None, None, out_dtype, None)
+    return _product(INNER, e, f, c, alpha, beta, out, stream, executor, progress, asked)
 
 
 def transpose_add(

@@ -427,3 +427,29 @@ def test_what_is_no_tensor_is_refused_by_name(stranger: Any) -> None:
     for argument, call in calls.items():
         with pytest.raises(errors.DTypeError, match=rf"^{argument}: got .*; wanted a torch.Tensor"):
             call()
+
+
+def test_float32_sums_in_float64() -> None:
+    """Of the operators, compiled, differentiated, batched and by ranks' code: as of torch's product in float64."""
+    x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(1)) + 1000
+    wanted = x.mT.double() @ x.double()
+    limit = {"rtol": 1e-13, "atol": 0.0}
+    for got in (
+        mt.gram(x, out_dtype="float64"),
+        mt.gram(x, alpha=2.0, out_dtype=torch.float64) / 2,
+        mt.inner(x.mT, x, out_dtype=torch.float64),
+        mt.inner(x.mT, x, c=wanted, beta=0.5, out_dtype="f64") - 0.5 * wanted,
+        mt.matmul(x.mT, x, out_dtype=torch.float64, activation="relu"),
+        torch.vmap(lambda a: mt.matmul(a.mT, a, out_dtype=torch.float64))(x[None])[0],
+        torch.compile(lambda a: mt.gram(a, out_dtype=torch.float64), fullgraph=True, backend="aot_eager")(x),
+    ):
+        assert got.dtype == torch.float64
+        torch.testing.assert_close(got, wanted, **limit)
+    recorded = x.clone().requires_grad_()
+    product = mt.matmul(recorded.mT, recorded, activation="relu", out_dtype=torch.float64)
+    torch.testing.assert_close(product.detach(), wanted, **limit)
+    product.sum().backward()
+    assert recorded.grad.dtype == torch.float32
+    torch.testing.assert_close(recorded.grad, (2 * x @ torch.ones(3, 3)), rtol=1e-5, atol=0.0)
+    with pytest.raises(errors.DTypeError, match="float64 on cpu"):
+        mt.gram(x, out=torch.empty(3, 3), out_dtype="float64")

@@ -87,7 +87,7 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
 
 def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
     """Cycles per k-tile and block of an SM that holds ``resident`` blocks."""
-    lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
+    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     schedulers = 4
     slots_per_fma = schedulers * 32 / lanes
     vector = VECTOR_BYTES // problem.dtype.itemsize

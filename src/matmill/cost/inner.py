@@ -272,7 +272,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     one_triangle = triangle(config)
     tm, tn = config["TM"], 0.0 if one_triangle else float(config["TN"])
     products = config["TM"] * (config["TM"] + 1) / 2 if one_triangle else config["TM"] * config["TN"]
-    lanes = arch.peak(problem.dtype.name) / (2 * arch.sms * arch.boost_hz)
+    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
     threads = float(s)  # that load the same k
     if mma:

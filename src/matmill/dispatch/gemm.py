@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from matmill.arrays import Operand, mirrors
 from matmill.dispatch.activations import activate
 from matmill.dispatch.validate import Operation, Options, Request
-from matmill.dtypes import F32, DType, result_type
+from matmill.dtypes import F32, DType, result_type, summed
 from matmill.errors import ArgumentError, ShapeError, unknown_name
 from matmill.lowering import NARROW, Shape, SubProblem, check_broadcast, gemm_epilogue, gemm_shape, lower_gemm
 from matmill.problem import ACTIVATIONS, PRECISIONS, Gemm
@@ -130,11 +130,12 @@ def k_chunks(k: int, per_k: int) -> Iterator[slice]:
 def _compute(request: Request, shape: Shape) -> Array:
     """The product by NumPy's BLAS; Gram matrices are symmetric to the bit, as the GPU's are."""
     a, b = _factors(request)
-    c, scalar = request.c, a.dtype.accumulator.numpy.type
+    taken = summed(a.dtype, request.result_type)
+    c, scalar = request.c, taken.accumulator.numpy.type
     if request.alpha == 0 or 0 in shape:  # NumPy visits every batch of an empty result
         product = np.zeros(shape, scalar)
     else:
-        if a.dtype.wider:
+        if taken.wider:
             product = _widened(a.owner, b.owner, scalar)
         elif _by_blas(a.owner) and _by_blas(b.owner):
             product = np.asarray(np.matmul(a.owner, b.owner))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import prod
 
 from matmill.arrays import Operand
+from matmill.dtypes import summed
 from matmill.errors import ShapeError
 from matmill.kernel import ceil_div
 from matmill.lowering.axes import (
@@ -156,7 +157,7 @@ def lower_gemm(
         m=m,
         n=n,
         k=k,
-        dtype=a.dtype,
+        dtype=summed(a.dtype, d.dtype),
         a_strides=canonical(a_strides, m, k),
         b_strides=canonical(b_strides, k, n),
         c_strides=canonical(c_strides, m, n) if c is not None else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
+from matmill.dtypes import DType
 from matmill.kernel import GemmOperands, ceil_div
 from matmill.launch import Value
 from matmill.parameters import Parameters
@@ -87,15 +88,15 @@ def strided_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | f
     }
 
 
-def shared_bytes(config: Config, itemsize: int) -> int:
+def shared_bytes(config: Config, dtype: DType) -> int:
     """Dynamic shared memory of a block in bytes: the pipeline's stages, or the slices' sums where they need more.
 
     The device asserts the same number.
     """
-    pad = VECTOR_BYTES // itemsize
+    pad = VECTOR_BYTES // dtype.itemsize
     stage = config["BK"] * (config["BM"] + pad + config["BN"] + pad)
     merge = (config["SLICES"] - 1) * config["BM"] * config["BN"]
-    return max(config["STAGES"] * stage, merge) * itemsize
+    return max(config["STAGES"] * stage * dtype.itemsize, merge * dtype.accumulator.itemsize)
 
 
 def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile, warps
@@ -157,7 +158,8 @@ def with_vector_widths(config: Config, problem: Gemm) -> Config:
     b_along_k = _along_k(outer=problem.b_row_col[1], k=problem.b_row_col[0])
     a_wide = not a_along_k and problem.a_row_col[0] == 1 and problem.a_align >= VECTOR_BYTES and problem.m % vector == 0
     b_wide = not b_along_k and problem.b_row_col[1] == 1 and problem.b_align >= VECTOR_BYTES and problem.n % vector == 0
-    d_wide = problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
+    narrow = problem.dtype.wider is None
+    d_wide = narrow and problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
     config = config.replace(
         A_ALONG_K=int(a_along_k),
         A_VEC=vector if a_wide else 1,
@@ -165,7 +167,7 @@ def with_vector_widths(config: Config, problem: Gemm) -> Config:
         B_VEC=vector if b_wide else 1,
         D_VEC=vector if d_wide else 1,
     )
-    return config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype.itemsize))
+    return config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype))
 
 
 def _along_k(*, outer: int, k: int) -> bool:
@@ -175,7 +177,8 @@ def _along_k(*, outer: int, k: int) -> bool:
 
 def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
     """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
-    return tuple(with_vector_widths(config, problem) for config in TILES.get(problem.dtype.itemsize, ()))
+    tiles = () if problem.dtype.itemsize < 4 else TILES[problem.dtype.accumulator.itemsize]
+    return tuple(with_vector_widths(config, problem) for config in tiles)
 
 
 def threads(config: Config) -> int:
@@ -185,6 +188,6 @@ def threads(config: Config) -> int:
 
 def why_not(problem: Gemm, config: Config) -> str | None:
     """Why the pipeline cannot compute ``problem`` with ``config``, or None."""
-    if problem.dtype.itemsize not in TILES:
-        return f"{problem.dtype.name} is summed in another type, which the FMA pipeline does not do"
+    if problem.dtype.itemsize < 4:
+        return f"{problem.dtype.name} is too narrow for copies of single elements, which have at least 4 bytes"
     return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

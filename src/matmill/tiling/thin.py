@@ -142,8 +142,8 @@ def registers(config: Config, size: int, sums: int) -> int:
     wide = run if config["A_ALONG_K"] else rows
     loads = rows * run * config["RUNS"] // wide
     loaded = 2 * loads * ceil_div(wide * size, 4)
-    widened = rows * run if size < 4 else 0
-    copied = config["FEW"] * config["BK"] // (WARPS * _WARP) if size < 4 else 0
+    widened = rows * run * words if size < sums else 0
+    copied = config["FEW"] * config["BK"] // (WARPS * _WARP) if size < sums else 0
     ahead = min(_AHEAD * config["FEW"], _MOST_AHEAD) + min(run * words, 4) + (3 * rows if wide == 1 else 0)
     return rows * config["FEW"] * words + loaded + widened + copied + ahead + _OTHERS
 

@@ -95,6 +95,7 @@ def inner(
     c: Any = None,
     alpha: float = 1.0,
     beta: float | None = None,
+    out_dtype: Any = None,
     out: Any = None,
     group: Any = None,
     async_op: bool = False,
@@ -102,7 +103,8 @@ def inner(
     """``e @ f`` for few rows and columns and a long sum: (m, k) times (k, n) with m and n in 1..128.
 
     Elements are float32, float64, float16 or bfloat16; those of 16 bits are summed in float32 and rounded once.
-    Differentiable as :func:`transpose_add` is. Raises what :func:`matmill.inner` raises.
+    ``out_dtype="float64"`` sums float32 elements in float64, where their products are exact. Differentiable as
+    :func:`transpose_add` is. Raises what :func:`matmill.inner` raises.
 
     With ``group``, a ``torch.distributed.ProcessGroup`` or a ``DeviceMesh`` of one dimension, ``e`` and ``f`` are this
     rank's columns and rows of k: any number of them, also 0, and m and n of any size, which all ranks have in common.
@@ -122,7 +124,9 @@ def inner(
             [1000., 1000.]])
     """
     if group is not None or async_op or c is not None or beta is not None or alpha != 1:
-        return groups.inner(e, f, groups.Asked(c, alpha, beta, out, group, async_op))
+        return groups.inner(e, f, groups.Asked(c, alpha, beta, out, group, async_op, out_dtype))
+    if out_dtype is not None:
+        return matmul(e, f, out_dtype=out_dtype, out=out)
     direct = not is_compiling() and _plain(e, f)
     if not direct:
         _check_tensors(e=e, f=f, **({} if out is None else {"out": out}))
@@ -140,6 +144,7 @@ def gram(
     c: Any = None,
     alpha: float = 1.0,
     beta: float | None = None,
+    out_dtype: Any = None,
     out: Any = None,
     group: Any = None,
     async_op: bool = False,
@@ -148,7 +153,8 @@ def gram(
 
     With ``group``, ``x`` are this rank's rows, any number of them, 0 too, with the same n on every rank. The result (n,
     n) is the Gram matrix of all rows, on every rank, symmetric to the bit where ``c`` is; only its lower triangle is
-    sent. Everything else is as in :func:`inner`. Of ``x`` alone it is differentiable, and takes DTensors.
+    sent. Everything else is as in :func:`inner`. Of ``x`` alone it is differentiable, and takes DTensors; with
+    ``out_dtype`` too.
 
     >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[10., 14.],
@@ -156,8 +162,8 @@ def gram(
     """
     alone = group is None and not async_op and c is None and beta is None and alpha == 1 and out is None
     if alone and (is_compiling() or type(x) not in _PLAIN or differentiated(x)):
-        return matmul(x.mT, x)
-    return groups.gram(x, groups.Asked(c, alpha, beta, out, group, async_op))
+        return matmul(x.mT, x, out_dtype=out_dtype)
+    return groups.gram(x, groups.Asked(c, alpha, beta, out, group, async_op, out_dtype))
 
 
 def matmul(
@@ -173,7 +179,8 @@ def matmul(
     """``activation(a @ b + bias)`` of float32, float64, float16 or bfloat16: what :func:`matmill.matmul` takes.
 
     ``bias`` is (n,), (1, n) or (m, 1), ``activation`` one of ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` and ``"silu"``,
-    ``out_dtype`` float32 for 16-bit operands, ``precision`` ``"high"`` or ``"tf32"``, all as in :func:`matmill.matmul`.
+    ``out_dtype`` float32 for 16-bit operands and float64 for float32 ones, ``precision`` ``"high"`` or ``"tf32"``, all
+    as in :func:`matmill.matmul`.
 
     Differentiable as :func:`transpose_add` is, in ``bias`` too. Where a derivative of an activation is recorded, torch
     applies it to a product that is kept in the type of its sums: the result is the same.

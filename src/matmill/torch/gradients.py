@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from matmill.torch.checks import check_fake
-from matmill.torch.host import along, finished
+from matmill.torch.host import along, finished, sums_type
 from matmill.torch.schemas import FUNCTIONAL
 
 _TRANSPOSE_ADD, _TRANSPOSE = FUNCTIONAL["transpose_add"], FUNCTIONAL["transpose"]
@@ -171,7 +171,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
         if activation is None:
             return MatMul.apply(a, b, bias, out_dtype, precision)
         check_fake("matmul", (a, b, bias), {"activation": activation, "out_dtype": out_dtype, "precision": precision})
-        product = MatMul.apply(a, b, bias, _sums(a), precision)
+        product = MatMul.apply(a, b, bias, sums_type(a.dtype, out_dtype or a.dtype), precision)
         return finished(product, None, activation).to(out_dtype or a.dtype)
 
     @staticmethod
@@ -254,7 +254,7 @@ class MatMul(torch.autograd.Function):  # type: ignore[misc] # torch may be abse
             check_fake("matmul", one, options)
             shape = along(one[2], one[0].dim(), one[1].dim()).shape
             added, bias = _in_front(bias, dims[2]).reshape(-1, *shape), None
-            options |= {"activation": None, "out_dtype": _sums(a)}
+            options |= {"activation": None, "out_dtype": sums_type(a.dtype, out_dtype or a.dtype)}
         elif bias is not None and column:
             bias = bias.reshape(-1, 1)
         a, b = _in_front(a, dims[0]), _in_front(b, dims[1])
@@ -304,11 +304,6 @@ def _batched(x: Any, batch: int | None, rank: int) -> Any:
 def _of_one(x: Any, batch: int | None) -> Any:
     """What a function under vmap sees of ``x``."""
     return x if batch is None else x.select(batch, 0)
-
-
-def _sums(a: Any) -> Any:
-    """The type that products of ``a`` are summed in."""
-    return torch.float32 if a.dtype.itemsize < torch.float32.itemsize else a.dtype
 
 
 def _in_front(x: Any, batch: int | None) -> Any:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from matmill import ops
 from matmill.dispatch.validate import scalar
-from matmill.dtypes import ALL, named
+from matmill.dtypes import ALL, named, result_type, summed
 from matmill.errors import ArgumentError, CollectiveError, DTypeError, ShapeError
 from matmill.torch.states import differentiated
 
@@ -67,6 +67,7 @@ class Asked(NamedTuple):
     out: Any
     group: Any
     async_op: bool
+    out_dtype: Any = None
 
 
 def inner(e: Any, f: Any, asked: Asked) -> Any:
@@ -95,7 +96,7 @@ class _Sums:
 
     def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], asked: Asked) -> None:
         first, second = operands
-        c, alpha, beta, out, group, self._async_op = asked
+        c, alpha, beta, out, group, self._async_op, out_dtype = asked
         dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL)
         if (c is None and beta) or (c is not None and beta is None):
             given, lacking = ("beta", "c") if c is None else ("c", "beta")
@@ -106,13 +107,15 @@ class _Sums:
                 fix=f"Pass {lacking}, too.",
             )
         self._shape = (first.shape[0], second.shape[1])
+        wanted = result_type(out_dtype, dtype)
+        result = getattr(torch, wanted.name)
         for called, x in (*zip(names, operands, strict=True), ("c", c), ("out", out)):
             _check_plain(called, x)
         for called, x in (("c", c), ("out", out)):
-            _check_like(called, x, first, self._shape)
+            _check_like(called, x, result, first.device, self._shape)
         self._operands = operands
-        self._type = first.dtype
-        self._accumulator = dtype.accumulator
+        self._type = result
+        self._accumulator = summed(dtype, wanted).accumulator
         self._c = c
         self._alpha = scalar(alpha, "alpha")
         self._beta = 0.0 if beta is None else scalar(beta, "beta")
@@ -125,9 +128,8 @@ class _Sums:
             total, work = self._operands[0].new_zeros(self._shape, dtype=self._wide()), None
             sent = total
         else:
-            total = ops.matmul(
-                *self._operands, out_dtype=None if self._type is self._wide() else self._accumulator.name
-            )
+            first, second = self._operands
+            total = ops.matmul(first, second, out_dtype=None if first.dtype is self._wide() else self._accumulator.name)
             symmetric = symmetric and self._group is not None
             packed = symmetric and self._shape[0] <= _PACKED_ROWS
             sent = torch.take(total, _lower(self._shape[0], total.device)) if packed else total
@@ -224,16 +226,16 @@ def _check_plain(argument: str, x: Any) -> None:
         )
 
 
-def _check_like(argument: str, x: Any, like: Any, shape: tuple[int, int]) -> None:
-    """C and out: of the operands' type and device, with the result's shape (C may broadcast to it)."""
+def _check_like(argument: str, x: Any, dtype: Any, device: Any, shape: tuple[int, int]) -> None:
+    """Check C and out: the result's type, the operands' device, and the result's shape (C may broadcast to it)."""
     if x is None:
         return
-    if x.dtype != like.dtype or x.device != like.device:
+    if x.dtype != dtype or x.device != device:
         raise DTypeError(
             argument=argument,
             got=f"{x.dtype} on {x.device}",
-            wanted=f"{like.dtype} on {like.device}, as the operands",
-            fix=f"Convert it: {argument}.to(e)." if argument == "c" else "Omit out=.",
+            wanted=f"{dtype} on {device}, as the result",
+            fix=f"Convert it: {argument}.to({str(device)!r}, {dtype})." if argument == "c" else "Omit out=.",
         )
     fits = tuple(x.shape) == shape
     if argument == "c" and not fits:

@@ -59,11 +59,23 @@ def matmul(
 ) -> None:
     """``out = activation(a @ b + bias)``."""
     # torch 2.13 warns of the shape of out where it sees a vector as a matrix.
-    if bias is activation is None and a.dtype not in _HALVES and min(a.dim(), b.dim()) > 1:
+    sums = sums_type(a.dtype, out.dtype)
+    if bias is activation is None and a.dtype is sums and min(a.dim(), b.dim()) > 1:
         torch.matmul(a, b, out=out)
     else:
-        product = _widened(out, a, b) if a.dtype in _HALVES else torch.matmul(a, b)
+        product = torch.matmul(a, b) if a.dtype is sums else _widened(out, a, b, sums)
         out.copy_(finished(product, None if bias is None else along(bias, a.dim(), b.dim()), activation))
+
+
+def sums_type(element: Any, result: Any) -> Any:
+    """Look up the type that products of elements of a type are summed in, for a result of another.
+
+    >>> sums_type(torch.float32, torch.float64), sums_type(torch.bfloat16, torch.bfloat16)
+    (torch.float64, torch.float32)
+    """
+    if element in _HALVES:
+        return torch.float32
+    return torch.promote_types(element, result)
 
 
 def finished(product: Any, bias: Any, activation: str | None) -> Any:
@@ -83,15 +95,15 @@ def along(bias: Any, a_rank: int, b_rank: int) -> Any:
     return bias.reshape(-1) if 1 in {a_rank, b_rank} else bias
 
 
-def _widened(out: Any, a: Any, b: Any) -> Any:
-    """``a @ b`` in float32, for which a bounded chunk of k is converted at a time."""
+def _widened(out: Any, a: Any, b: Any, sums: Any) -> Any:
+    """Compute ``a @ b`` in a wider type, for which a bounded chunk of k is converted at a time."""
     m, n = a.shape[-2] if a.dim() > 1 else 1, b.shape[-1] if b.dim() > 1 else 1
     # torch may copy an operand for every batch that it is broadcast over.
     batch = prod(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
-    total = torch.zeros(out.shape, dtype=torch.float32)
-    for chunk in k_chunks(a.shape[-1], torch.float32.itemsize * batch * (m + n)):
+    total = torch.zeros(out.shape, dtype=sums)
+    for chunk in k_chunks(a.shape[-1], sums.itemsize * batch * (m + n)):
         rows = b[..., chunk, :] if b.dim() > 1 else b[chunk]
-        total += torch.matmul(a[..., chunk].float(), rows.float())
+        total += torch.matmul(a[..., chunk].to(sums), rows.to(sums))
     return total
 
 

@@ -10,7 +10,7 @@
 
 using Tile = matmill::SimtGemm<Scalar, Config>;
 
-// A null `workspace` means one slice: this kernel writes D.
+// A null `workspace` means one slice: this kernel writes D. Where sums are wider than Scalar there always is one.
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_SM) gemm(PARAMETERS) {
   matmill::ptx::wait_then_trigger();
   extern __shared__ __align__(16) unsigned char shared[];
@@ -25,15 +25,16 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Config::BLOCKS_PER_S
            Tile::CopyB(B, b_column, b_row, n - origin.column, slice.terms), slice.terms);
   // One store for both: it multiplies by alpha even where that is 1. Sums that are stored as they are would have to be
   // in four consecutive registers, which costs the FMAs of the main loop register-bank conflicts.
-  if (workspace == nullptr) {
-    C += batch * c_batch;
-    D += batch * d_batch;
+  const Acc* c = nullptr;
+  Acc* d = workspace + (batch * gridDim.z + blockIdx.z) * m * n;
+  if (sizeof(Acc) == sizeof(Scalar) && workspace == nullptr) {
+    c = reinterpret_cast<const Acc*>(C + batch * c_batch);
+    d = reinterpret_cast<Acc*>(D + batch * d_batch);
   } else {
-    D = workspace + (batch * gridDim.z + blockIdx.z) * m * n;
     d_row = n;
     d_column = 1;
     alpha = 1;
     beta = 0;
   }
-  tile.store<Config::D_VEC>(C, c_row, c_column, D, d_row, d_column, origin, m, n, alpha, beta);
+  tile.store<Config::D_VEC>(c, c_row, c_column, d, d_row, d_column, origin, m, n, alpha, beta);
 }

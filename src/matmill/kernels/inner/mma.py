@@ -31,6 +31,7 @@ from matmill.cost.inner_passes import (
     remainder_sums,
     triangle,
 )
+from matmill.dtypes import F32_IN_F64
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
 from matmill.problem import Gemm
@@ -105,6 +106,8 @@ def _of_tiles(
 
 def why_not_tensor_cores(problem: Gemm, arch: Arch) -> str | None:
     """Why the tensor cores of ``arch`` cannot multiply the problem's elements, or None."""
+    if problem.dtype is F32_IN_F64:
+        return f"no tensor core multiplies {problem.dtype.name}"
     if problem.dtype.name == "float64" and "float64" not in arch.matrix_flops:
         return f"{arch.title} has no tensor cores for float64"
     if arch.capability < (8, 0):

@@ -268,8 +268,9 @@ def _resident(config: Config, problem: Gemm, arch: Arch, loaded: int) -> Config:
 def _needed(tile: Config, problem: Gemm) -> int:
     """Registers of a thread besides what it has loaded: sums, one k of widened 16-bit numbers, addresses."""
     sums = tile["TM"] * (tile["TM"] + 1) // 2 if triangle(tile) else tile["TM"] * tile["TN"]
+    words = problem.dtype.accumulator.itemsize // 4
     widened = tile["TM"] + tile["TN"] if problem.dtype.wider is not None else 0
-    return sums * problem.dtype.accumulator.itemsize // 4 + widened + _OTHERS
+    return (sums + widened) * words + _OTHERS
 
 
 def _grids(problem: Gemm, config: Config, arch: Arch) -> Iterator[int]:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "matmill/dtype/half.cuh"
+#include "matmill/dtype/single.cuh"
 
 namespace matmill {
 
@@ -25,11 +26,11 @@ struct NumberOf {
   static __device__ __forceinline__ T down(Acc x) { return x; }
 };
 
-template <class T>
+template <class T, class Wide>
 struct Narrow {
-  using Acc = float;
-  static __device__ __forceinline__ float up(T x) { return x.widened(); }
-  static __device__ __forceinline__ T down(float x) { return T::rounded(x); }
+  using Acc = Wide;
+  static __device__ __forceinline__ Acc up(T x) { return x.widened(); }
+  static __device__ __forceinline__ T down(Acc x) { return T::rounded(x); }
 };
 
 // Integers wrap around: unsigned arithmetic defines that.
@@ -45,8 +46,10 @@ struct NumberOf<signed char> : Wrapping<signed char> {};
 template <>
 struct NumberOf<int> : Wrapping<int> {};
 template <>
-struct NumberOf<Half> : Narrow<Half> {};
+struct NumberOf<Half> : Narrow<Half, float> {};
 template <>
-struct NumberOf<BFloat> : Narrow<BFloat> {};
+struct NumberOf<BFloat> : Narrow<BFloat, float> {};
+template <>
+struct NumberOf<Single> : Narrow<Single, double> {};
 
 }  // namespace matmill

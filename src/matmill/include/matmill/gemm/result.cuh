@@ -6,14 +6,14 @@
 
 namespace matmill {
 
-// The type of C and D: float32, or that of A and B.
-template <class Scalar, bool IS_FLOAT32>
+// The type of C and D: that of the sums, or that of A and B.
+template <class Scalar, bool IS_SUM>
 struct ResultOf {
   using Type = Scalar;
 };
 template <class Scalar>
 struct ResultOf<Scalar, true> {
-  using Type = float;
+  using Type = typename NumberOf<Scalar>::Acc;
 };
 
 // Of one product of a batch. C has D's type Out, the bias that of A and B.

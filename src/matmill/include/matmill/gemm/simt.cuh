@@ -24,6 +24,7 @@
 // tile where there are too few tiles to fill the GPU. The slices are summed through shared memory at the end.
 #pragma once
 
+#include "matmill/dtype/number.cuh"
 #include "matmill/ptx/cp_async.cuh"
 #include "matmill/gemm/raster.cuh"
 
@@ -119,6 +120,8 @@ struct TileCopy {
 
 template <class Scalar, class Config>
 struct SimtGemm {
+  using Number = NumberOf<Scalar>;
+  using Acc = typename Number::Acc;
   static constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK, TM = Config::TM, TN = Config::TN;
   static constexpr int WARPS_M = Config::WARPS_M, WARPS_N = Config::WARPS_N, SLICES = Config::SLICES;
   static constexpr int STAGES = Config::STAGES;
@@ -142,7 +145,7 @@ struct SimtGemm {
   static constexpr int B_OFFSET = BK * CopyA::PITCH;  // a stage holds A's tile, then B's
   static constexpr int STAGE = B_OFFSET + BK * CopyB::PITCH;
   static constexpr int STAGE_BYTES = STAGE * int(sizeof(Scalar)), PIPELINE_BYTES = STAGES * STAGE_BYTES;
-  static constexpr int REDUCE_BYTES = SLICES > 1 ? (SLICES - 1) * BM * BN * int(sizeof(Scalar)) : 0;
+  static constexpr int REDUCE_BYTES = SLICES > 1 ? (SLICES - 1) * BM * BN * int(sizeof(Acc)) : 0;
   static constexpr int SHARED_BYTES = PIPELINE_BYTES > REDUCE_BYTES ? PIPELINE_BYTES : REDUCE_BYTES;
   static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
 
@@ -150,7 +153,7 @@ struct SimtGemm {
     Scalar a[TM], b[TN];
   };
 
-  Scalar acc[TM][TN] = {};
+  Acc acc[TM][TN] = {};
   int slice, row, column, read_column;  // this thread's first output in the block's tile; its column in shared memory
 
   __device__ __forceinline__ SimtGemm() {
@@ -184,13 +187,17 @@ struct SimtGemm {
   }
 
   __device__ __forceinline__ void multiply(const Fragment& f) {
+    Acc columns[TN];  // widened once, not once per FMA
+#pragma unroll
+    for (int j = 0; j < TN; ++j) columns[j] = Number::up(f.b[j]);
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
+      const Acc row = Number::up(f.a[i]);
 #pragma unroll
       for (int jj = 0; jj < TN; ++jj) {
         // Back and forth: consecutive FMAs share an operand register.
         const int j = i % 2 ? TN - 1 - jj : jj;
-        acc[i][j] += f.a[i] * f.b[j];
+        acc[i][j] += row * columns[j];
       }
     }
   }
@@ -240,15 +247,15 @@ struct SimtGemm {
       }
     }
     ptx::cp_async_wait<0>();
-    if constexpr (SLICES > 1) reduce_slices(shared);
+    if constexpr (SLICES > 1) reduce_slices(reinterpret_cast<Acc*>(shared));
   }
 
   // Adds the slices to slice 0, in slice order: the result is deterministic.
-  __device__ __forceinline__ void reduce_slices(Scalar* shared) {
+  __device__ __forceinline__ void reduce_slices(Acc* shared) {
     __syncthreads();  // the stages become the reduction buffer
     const int thread = threadIdx.x % SLICE_THREADS;
     if (slice > 0) {
-      Scalar* own = shared + (slice - 1) * BM * BN;
+      Acc* own = shared + (slice - 1) * BM * BN;
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -264,10 +271,10 @@ struct SimtGemm {
         for (int j = 0; j < TN; ++j) acc[i][j] += shared[(s - 1) * BM * BN + (i * TN + j) * SLICE_THREADS + thread];
   }
 
-  // D = alpha * acc + beta * C where the tile is inside m x n. Slice 0 holds the sums.
+  // D = alpha * acc + beta * C where the tile is inside m x n, in the type of the sums. Slice 0 holds them.
   template <int D_VEC>
-  __device__ __forceinline__ void store(const Scalar* C, long long c_row, long long c_col, Scalar* D, long long d_row,
-                                        long long d_col, Origin origin, int m, int n, Scalar alpha, Scalar beta) const {
+  __device__ __forceinline__ void store(const Acc* C, long long c_row, long long c_col, Acc* D, long long d_row,
+                                        long long d_col, Origin origin, int m, int n, Acc alpha, Acc beta) const {
     if (slice > 0) return;
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -277,12 +284,12 @@ struct SimtGemm {
       for (int j = 0; j < TN; j += D_VEC) {
         const int c = origin.column + column + column_of(j);
         if (c >= n) continue;
-        Scalar out[D_VEC];
+        Acc out[D_VEC];
 #pragma unroll
         for (int v = 0; v < D_VEC; ++v) {
           out[v] = alpha * acc[i][j + v];
           // beta = 0 must not read C: it may hold NaN, or not exist.
-          if (beta != Scalar(0)) out[v] += beta * C[r * c_row + (c + v) * c_col];
+          if (beta != Acc(0)) out[v] += beta * C[r * c_row + (c + v) * c_col];
         }
         if constexpr (D_VEC == 1) {
           D[r * d_row + c * d_col] = out[0];

@@ -3,8 +3,8 @@
 //   partial sums [batch][slice][output] ── WAYS threads per output, in a fixed order ──▶ D
 //
 // grid.x: blocks of OUTPUTS outputs; grid.y: products of the batch. MIRRORED: partial sums exist on and above the
-// diagonal only. BIAS: what the bias is added along; ACTIVATION: the one to apply. FLOAT32_D: C and D are float32 where
-// Scalar is narrower. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may
+// diagonal only. BIAS: what the bias is added along; ACTIVATION: the one to apply. FLOAT32_D: C and D are of the
+// sums' type where Scalar is narrower. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may
 // declare them constant, as __restrict__ would.
 #include "matmill/gemm/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
