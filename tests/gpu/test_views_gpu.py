@@ -1,0 +1,51 @@
+"""Products of views whose elements start anywhere, on a GPU: a misaligned access would lose the context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import matmill
+from matmill.dtypes import ALL
+from support.views import check, check_distances, check_windows, products
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(products())
+def test_any_view(operands: tuple[np.ndarray, np.ndarray]) -> None:
+    check(*operands, "gpu")
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("windows", [(185, 16, 3), (64, 64, 64), (130, 33, 17), (300, 128, 136)])
+def test_sliding_windows(name: str, windows: tuple[int, int, int]) -> None:
+    check_windows(*windows, name, "gpu")
+
+
+@pytest.mark.parametrize("gap", range(8))
+@pytest.mark.parametrize("name", ALL)
+def test_packed_products_at_any_distance(gap: int, name: str) -> None:
+    check_distances(ALL[name].numpy, gap, "gpu")
+
+
+def test_windows_of_torch(torch: Any) -> None:
+    x = torch.arange(200.0, device="cuda")
+    ones = torch.ones(16, 3, device="cuda")
+    assert torch.equal(matmill.matmul(x.unfold(0, 16, 1), ones), x.unfold(0, 16, 1).contiguous() @ ones)
+
+
+def test_long_batches(torch: Any) -> None:
+    """More products than a grid's second dimension counts, by one launch of a persistent kernel."""
+    a, b = (torch.randint(-3, 4, (200_001, 4, 4), device="cuda").float() for _ in range(2))
+    assert torch.equal(matmill.matmul(a, b), a @ b)
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 300_000), (8, 8, 100_000), (16, 2, 5000), (3000, 1, 2000), (200, 150, 64)])
+def test_float64_sums(torch: Any, sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    a, b = torch.randn(m, k, device="cuda") + 1000, torch.randn(k, n, device="cuda") + 1000
+    got = matmill.matmul(a, b, out_dtype="float64")
+    torch.testing.assert_close(got, a.double() @ b.double(), rtol=1e-12, atol=0.0)
