@@ -1,16 +1,17 @@
 """A file's declarations: what each one is, which names it makes known, and which it mentions.
 
-The grammar is that of braces, brackets and semicolons. Macros are not expanded, except that those which stand for
-``__device__`` and the like are known to do so.
+The grammar is that of braces, brackets and semicolons. Of macros those are expanded that define kernels
+(:mod:`matmill.cxx.macros`); others that stand for ``__device__`` and the like are known to do so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from matmill.cxx.macros import Macro, expanded
 from matmill.cxx.tokens import Token, tokens, without_dead_branches
 
 #: What makes a function one of the device.
@@ -65,8 +66,10 @@ class File:
     launches: tuple[str, ...]
 
 
-def declarations_of(text: str, macros: Iterable[str] = ()) -> File:
-    """Reads a file; ``macros`` are names from other files that stand for ``__device__`` and the like.
+def declarations_of(text: str, macros: Iterable[str] = (), defined: Mapping[str, Macro] | None = None) -> File:
+    """Read a file; ``macros`` are names from other files that stand for ``__device__`` and the like.
+
+    ``defined`` are the macros that other files define.
 
     >>> file = declarations_of("int main() { k<float><<<1, 32>>>(x); }  template <class T> __global__ void k(T* x) {}")
     >>> [(d.kind, d.names, d.kernel) for d in file.declarations], file.launches
@@ -74,7 +77,7 @@ def declarations_of(text: str, macros: Iterable[str] = ()) -> File:
     """
     every = tokens(text)
     live = without_dead_branches(every)
-    reader = _Reader([token for token in live if token.kind != "directive"], device_macros(live) | set(macros))
+    reader = _Reader(expanded(live, defined or {}), device_macros(live) | set(macros))
     found = reader.scope(inside=False)
     for token in live:
         macro = _MACRO.match(token.text) if token.kind == "directive" else None
@@ -265,7 +268,7 @@ class _Reader:
             names=declared,
             mentions=mentions,
             device=marked or ("constexpr" in words and (parts.body or parts.kind == "variable")),
-            kernel=bool(name) and "__global__" in {*words, *self._expanded(words)},
+            kernel=bool(name) and "__global__" in words,
             template=parts.template,
             body=parts.body,
             prototype=bool(name) and not parts.body and words[:1] != ["typedef"],
@@ -274,10 +277,6 @@ class _Reader:
             template_parameters=tuple(_template_parameters(taken)) if parts.template else (),
             members=parts.members,
         )
-
-    def _expanded(self, words: list[str]) -> set[str]:
-        """Kernels may be marked by a macro, whose name then says so."""
-        return {"__global__"} if any(w in self.device and re.search("GLOBAL|KERNEL", w) for w in words) else set()
 
 
 def host_member(member: Declaration) -> bool:

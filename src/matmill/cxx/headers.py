@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from matmill.cxx.declarations import File, declarations_of, device_macros
+from matmill.cxx.macros import Macro, macros_of
 from matmill.cxx.stubs import HOST_HEADERS, INSTEAD
-from matmill.cxx.tokens import tokens
+from matmill.cxx.tokens import tokens, without_dead_branches
 
 _INCLUDE = re.compile(r'(#\s*include\s*)(?:"([^"]+)"|<([^>]+)>)')
 # Where a CUDA toolkit that is installed by other means keeps its headers.
@@ -53,8 +54,13 @@ def gather(text: str, name: str, folder: Path | None, include: Sequence[Path]) -
     """Reads a file and all of the user's headers, and replaces each ``#include`` by what it means here."""
     gatherer = _Gatherer(include)
     read = [(name, None, gatherer.replaced(name, text, folder)), *gatherer.headers()]
-    macros = {macro for _, _, source in read for macro in device_macros(tokens(source))}
-    gatherer.found.files = [(spelled, path, declarations_of(source, macros)) for spelled, path, source in read]
+    found = [tokens(source) for _, _, source in read]
+    macros = {macro for each in found for macro in device_macros(each)}
+    defined: dict[str, Macro] = {}
+    for each in found:
+        defined |= macros_of(without_dead_branches(each))
+    files = [(spelled, path, declarations_of(source, macros, defined)) for spelled, path, source in read]
+    gatherer.found.files = files
     return gatherer.found
 
 

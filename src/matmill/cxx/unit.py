@@ -26,6 +26,7 @@ _REFERENCE = re.compile(r"error: (texture|surface) is not a template")
 _NAMES = "__nv_name_map"
 _ERRORS = re.compile(r"^(\S+)\(\d+\): error: (.*)$", re.MULTILINE)
 _UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_ENTRIES = re.compile(r"\.entry\s+([\w$]+)")
 _INSTALL = "pip install 'matmill[headers]' brings CUDA's."
 
 
@@ -94,7 +95,10 @@ def compile_unit(
     :class:`~matmill.errors.CompileError` with the compiler's log.
     """
     gathered = gather(text, name, folder, include)
-    spelled = _entry(entry, gathered)
+    try:
+        spelled = _entry(entry, gathered)
+    except ArgumentError as unknown:
+        spelled = _compiled_entry(entry, gathered, options, target, unknown)
     base = _base(spelled)
     declared = [d for d in _kernels(gathered) if base in d.names]
     mangled = not declared
@@ -222,6 +226,32 @@ def _entry(entry: str | None, gathered: Gathered) -> str:
         got=repr(entry) if entry is not None else "nothing",
         wanted=f"one of {', '.join(launched or known)}" if known else "a file with a kernel (__global__)",
         fix=fix if known else "Name the file that has it.",
+    )
+
+
+def _compiled_entry(
+    entry: str | None, gathered: Gathered, options: Sequence[str], target: str, unknown: ArgumentError
+) -> str:
+    """Find the kernel among those of the compiled file, where the reader of declarations knows none of its name.
+
+    Raises ``unknown`` where the file has no more kernels than the reader knows, or does not compile as a whole.
+    """
+    if not any("__global__" in file.text for _, _, file in gathered.files):
+        raise unknown
+    request, _ = _request(gathered, "", None, options, target, host_functions=None)
+    answer = answer_to(request, toolkit_name())
+    entries: list[str] = _ENTRIES.findall(answer.ptx)
+    names = {name: _base(readable(name).partition("(")[0]) for name in entries}
+    chosen = [name for name, base in names.items() if entry is None or entry in {name, base}]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not names or _choices(gathered):
+        raise unknown
+    raise ArgumentError(
+        argument="entry",
+        got=repr(entry) if entry is not None else "nothing",
+        wanted=f"one of {', '.join(names.values())}",
+        fix="Name one of them.",
     )
 
 
