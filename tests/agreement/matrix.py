@@ -27,7 +27,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
 
 
 @dataclass(frozen=True)
-class _Mma:
+class Mma:
     """An instruction: shape, types of A, B and of C and D."""
 
     shape: tuple[int, int, int]
@@ -50,16 +50,16 @@ class _Mma:
 
 
 _FORMS = (
-    _Mma((16, 8, 8), "f16", "f16", "f16"), _Mma((16, 8, 8), "f16", "f16", "f32"),
-    _Mma((16, 8, 16), "f16", "f16", "f16"), _Mma((16, 8, 16), "f16", "f16", "f32"),
-    _Mma((16, 8, 8), "bf16", "bf16", "f32"), _Mma((16, 8, 16), "bf16", "bf16", "f32"),
-    _Mma((16, 8, 4), "tf32", "tf32", "f32"), _Mma((16, 8, 8), "tf32", "tf32", "f32"),
-    _Mma((8, 8, 4), "f64", "f64", "f64"), _Mma((16, 8, 4), "f64", "f64", "f64"),
-    _Mma((16, 8, 8), "f64", "f64", "f64"), _Mma((16, 8, 16), "f64", "f64", "f64"),
-    _Mma((8, 8, 16), "s8", "u8", "s32"), _Mma((16, 8, 16), "u8", "s8", "s32"), _Mma((16, 8, 32), "s8", "s8", "s32"),
-    _Mma((16, 8, 32), "u8", "u8", "s32", ".satfinite"), _Mma((16, 8, 32), "u8", "u8", "s32"),
-    _Mma((16, 8, 32), "e4m3", "e4m3", "f32"), _Mma((16, 8, 32), "e5m2", "e4m3", "f32"),
-    _Mma((16, 8, 32), "e5m2", "e5m2", "f16"),
+    Mma((16, 8, 8), "f16", "f16", "f16"), Mma((16, 8, 8), "f16", "f16", "f32"),
+    Mma((16, 8, 16), "f16", "f16", "f16"), Mma((16, 8, 16), "f16", "f16", "f32"),
+    Mma((16, 8, 8), "bf16", "bf16", "f32"), Mma((16, 8, 16), "bf16", "bf16", "f32"),
+    Mma((16, 8, 4), "tf32", "tf32", "f32"), Mma((16, 8, 8), "tf32", "tf32", "f32"),
+    Mma((8, 8, 4), "f64", "f64", "f64"), Mma((16, 8, 4), "f64", "f64", "f64"),
+    Mma((16, 8, 8), "f64", "f64", "f64"), Mma((16, 8, 16), "f64", "f64", "f64"),
+    Mma((8, 8, 16), "s8", "u8", "s32"), Mma((16, 8, 16), "u8", "s8", "s32"), Mma((16, 8, 32), "s8", "s8", "s32"),
+    Mma((16, 8, 32), "u8", "u8", "s32", ".satfinite"), Mma((16, 8, 32), "u8", "u8", "s32"),
+    Mma((16, 8, 32), "e4m3", "e4m3", "f32"), Mma((16, 8, 32), "e5m2", "e4m3", "f32"),
+    Mma((16, 8, 32), "e5m2", "e5m2", "f16"),
 )  # fmt: skip
 
 
@@ -87,16 +87,20 @@ def _values(kind: str, elements: int, rng: np.random.Generator, *, factor: bool)
     return values
 
 
-def _multiply(form: _Mma) -> Case:
+def _words(form: Mma) -> list[int]:
+    """Count the registers of A, B and C that a lane holds."""
     words = [
         max(count * _TYPES[t].itemsize // 4, 1)
         for count, t in zip(form.elements, (form.a, form.b, form.d), strict=True)
     ]
+    return [count // 2 for count in words] if form.a == "f64" else words
+
+
+def source_of(form: Mma) -> str:
+    """Write a kernel of one product for each warp, on registers ``a``, ``b`` and ``c`` into ``o``."""
     double = form.a == "f64"
     word, constraint, bits = ("double", "d", "") if double else ("unsigned", "r", "")
-    if double:
-        words = [count // 2 for count in words]
-    a, b, c = words
+    a, b, c = _words(form)
     sums, letter = ("float", "f") if form.d == "f32" else (word, constraint)
     read, write = ("__uint_as_float", "__float_as_uint") if form.d == "f32" else (bits, bits)
     lists, at = [], 0
@@ -108,12 +112,16 @@ def _multiply(form: _Mma) -> Case:
     ]
     inputs += [f'"{letter}"({read}(c[i * {c} + {r}]))' for r in range(c)]
     outputs = ", ".join(f'"={letter}"(d[{r}])' for r in range(c))
-    source = f"""extern "C" __global__ void k(const {word}* a, const {word}* b, const {word}* c, {word}* o) {{
+    return f"""extern "C" __global__ void k(const {word}* a, const {word}* b, const {word}* c, {word}* o) {{
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   {sums} d[{c}];
   asm volatile("{form.opcode} {", ".join(lists)};" : {outputs} : {", ".join(inputs)});
   for (int r = 0; r < {c}; r++) o[i * {c} + r] = {write}(d[r]);
 }}"""
+
+
+def _multiply(form: Mma) -> Case:
+    double, c = form.a == "f64", _words(form)[2]
     rng = np.random.default_rng(40 + _FORMS.index(form))
     kinds = (form.a, form.b, form.d)
     parts = [
@@ -126,11 +134,11 @@ def _multiply(form: _Mma) -> Case:
         return {**made, "o": np.full(WARPS * 32 * c, POISON if double else _WORD, carrier)}
 
     return Case(
-        form.opcode, source, arrays, ("o",), (WARPS // 4, 1, 1), differences=_comparison(form)
+        form.opcode, source_of(form), arrays, ("o",), (WARPS // 4, 1, 1), differences=_comparison(form)
     )  # fmt: skip
 
 
-def _comparison(form: _Mma) -> Callable[[dict[str, Array], dict[str, Array]], list[str]]:
+def _comparison(form: Mma) -> Callable[[dict[str, Array], dict[str, Array]], list[str]]:
     """How the results of one instruction are compared."""
     dtype = _TYPES[form.d]
     kinds = ("small integers", "random numbers", "odd numbers")

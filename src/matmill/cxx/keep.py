@@ -55,7 +55,7 @@ def device_text(file: File, kept: set[int], *, host_functions: bool) -> tuple[st
     """The text of a file with blanks for all that is not kept, so that lines stay where they are; and what that was."""
     spans: list[tuple[int, int]] = []
     dropped: list[Declaration] = []
-    # What one invocation of a macro declares begins at one place, and stays or goes together.
+    # What one invocation of a macro declares has one start, and stays or goes together.
     starts = {declaration.start for declaration in file.declarations if id(declaration) in kept}
     for declaration in file.declarations:
         if declaration.kind == "macro" or (declaration.kind == "using" and not _of_host(declaration)):

@@ -35,7 +35,8 @@ I2 = NDArray[np.int16]
 
 #: The least exponents of normal numbers.
 _LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
-_BYTES = {"e4m3", "e5m2"}
+#: Formats of 8 bits.
+BYTES = {"e4m3", "e5m2"}
 _HOPPER = 90
 # What stands for the exponents of zeros, and of infinities and NaN: added to any other it stays apart from numbers'.
 _ZERO, _SPECIAL = np.int16(-2000), np.int16(8000)
@@ -44,9 +45,10 @@ _NO_NUMBER = -1000
 _LOWEST, _HIGHEST = -101, 126
 # A truncated product is below 2**27 quanta, so 32 bits hold the sum of this many.
 _SUMMED = 16
-# What float16 rounds to 0, at most, and the NaN of tensor cores.
+# What float16 rounds to 0, at most.
 _HALF_ZERO = 2.0**-25
-_NAN: dict[type[np.floating[Any]], np.generic] = {
+#: The NaN of tensor cores, and of sums on a GPU.
+NAN: dict[type[np.floating[Any]], np.generic] = {
     np.float16: np.uint16(0x7FFF).view(np.float16),
     np.float32: np.uint32(0x7FFFFFFF).view(np.float32),
 }
@@ -78,14 +80,14 @@ def rule_of(target: str, factors: str, sums: str) -> Rule:
     8-bit factors have Hopper's rule everywhere, and GPUs after Hopper have Hopper's.
     """
     found = re.match(r"sm_(\d+)", target)
-    hopper = found is None or int(found[1]) >= _HOPPER or factors in _BYTES
+    hopper = found is None or int(found[1]) >= _HOPPER or factors in BYTES
     group, kept, below = (16, 25, 7) if hopper else (8, 24, 6)
-    if factors in _BYTES:
+    if factors in BYTES:
         group, kept = 32, 13
     elif factors == "tf32":
         group //= 2
     least_sum = _LEAST[sums]
-    fraction = 13 if factors in _BYTES else 23
+    fraction = 13 if factors in BYTES else 23
     return Rule(group, kept, least_sum - below, _LEAST[factors], least_sum, fraction, half=sums == "f16")
 
 
@@ -179,7 +181,7 @@ def aligned_sum(a: F8, b: F8, c: F8, rule: Rule) -> Row:
         total = np.trunc(total / step) * step
     dtype: type[np.floating[Any]] = np.float16 if rule.half else np.float32
     # Adding 0 makes -0 positive.
-    return np.where(np.isnan(total), _NAN[dtype], total.astype(dtype) + dtype(0))
+    return np.where(np.isnan(total), NAN[dtype], total.astype(dtype) + dtype(0))
 
 
 def _exponent(x: F8, least: int) -> NDArray[np.int32]:
