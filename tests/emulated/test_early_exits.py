@@ -49,7 +49,7 @@ def test_a_part_of_a_warp_is_a_note_for_each_barrier(n: int, schedule: int) -> N
     report = exchanged(n, schedule=schedule)
     assert report.ok
     assert [(h.severity, h.kind) for h in report.hazards] == [("note", "early-exit")] * 2
-    assert f"thread ({n}, 0, 0) of block (0, 0, 0) had returned" in report.hazards[0].message
+    assert f"thread ({n}, 0, 0) of block (0, 0, 0) had ended" in report.hazards[0].message
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from matmill.cxx.declarations import Declaration
@@ -12,6 +13,7 @@ from matmill.cxx.extents import Shape, constants, shape_of, shared_arrays, templ
 from matmill.cxx.headers import Gathered, gather, toolkit, toolkit_name
 from matmill.cxx.keep import device_text, needed, summary
 from matmill.cxx.signature import Parameter, compiled, parameters_of
+from matmill.cxx.statements import Statements
 from matmill.cxx.stubs import prelude
 from matmill.cxx.tokens import conditions_at
 from matmill.emulator.frontend.names import readable
@@ -48,6 +50,19 @@ class Unit:
     paths: dict[str, str] = field(default_factory=dict)
     gathered: Gathered | None = None
     template: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _statements(self) -> Statements:
+        gathered = self.gathered
+        # By the names that PTX has of them: without folders.
+        texts = (
+            [] if gathered is None else [(Path(name).name, gathered.originals[name]) for name, _, _ in gathered.files]
+        )
+        return Statements(texts)
+
+    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
+        """See :meth:`~matmill.cxx.statements.Statements.diverges`."""
+        return self._statements.diverges(branch, barrier)
 
     def shapes(self, variables: Iterable[tuple[str, int]]) -> dict[str, Shape]:
         """The shapes of shared arrays, given by their names in the PTX and their bytes, as far as the source says."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from matmill.emulator.engine.clusters import cluster_order
 from matmill.emulator.engine.dependent_launch import is_dependent, never_waited
 from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import LaunchContext, check_launch, parameter_bytes
+from matmill.emulator.engine.launch import Diverges, LaunchContext, check_launch, parameter_bytes
 from matmill.emulator.engine.machine import Machine
 from matmill.emulator.engine.scheduler import Scheduler
 from matmill.emulator.engine.tally import Tally
@@ -43,6 +43,7 @@ def run(
     counters: bool = True,
     threads: int | None = None,
     symbols: Symbols | None = None,
+    diverges: Diverges | None = None,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -53,6 +54,8 @@ def run(
     atomics it is always one, so that results never depend on it. Without ``counters`` the counts of memory traffic
     stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables, which have their bytes
     when the launch begins; what the launch leaves in a variable is then stored in its array, where that is writable.
+    ``diverges`` knows the source: of a branch and a barrier, each given by its line and those of the calls that inlined
+    it, whether the barrier is inside of the branch; None where it does not know.
 
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
@@ -76,6 +79,7 @@ def run(
         detector=detector,
         counting=counters,
         late_copies=late_copies,
+        diverges=diverges,
         workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
         if launch.cooperative
         else 0,

@@ -79,7 +79,14 @@ class Kernel:
         )
         faulted = False
         try:
-            found = run(self.module, launch, memory, symbols=bound_symbols(symbols or {}), **asdict(settings))
+            found = run(
+                self.module,
+                launch,
+                memory,
+                symbols=bound_symbols(symbols or {}),
+                diverges=unit.diverges,
+                **asdict(settings),
+            )
         except KernelFault as fault:
             if fault.report is None:
                 raise

@@ -12,8 +12,9 @@ import numpy as np
 from matmill.emulator.engine.blame import blame_end, who
 from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.program_counters import BARRIER, DONE, Flags, Ints, ProgramCounters
+from matmill.emulator.engine.splits import Splits
 from matmill.emulator.engine.warp_order import WarpOrder
-from matmill.emulator.frontend.syntax import Immediate
+from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.basic_blocks import Terminator
 from matmill.emulator.program.table import Value
@@ -24,7 +25,7 @@ from matmill.emulator.report.hazards import fault
 class BlockBarriers:
     """The barriers of a batch's thread blocks. ``waits`` are the waits of the program, by the block that follows.
 
-    A barrier that opens draws a new ``order`` of warps.
+    A barrier that opens draws a new ``order`` of warps. ``splits`` say where lanes of a warp have parted.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class BlockBarriers:
         counters: ProgramCounters,
         waits: Mapping[int, Terminator],
         order: WarpOrder,
+        splits: Splits,
     ) -> None:
         self._interpreter = interpreter
         self._machine = interpreter.machine
@@ -40,6 +42,7 @@ class BlockBarriers:
         self._counters = counters
         self._waits = waits
         self._order = order
+        self._splits = splits
         # The number of the barrier at which each lane waits, or waited last.
         self._number = np.zeros(counters.counter.shape, np.int64)
         # By (block, barrier number): warps that arrived without waiting, and threads wanted.
@@ -143,7 +146,7 @@ class BlockBarriers:
         machine.progress += 1
         points = np.unique(self._counters.counter[warps][waiting[roles]])
         ends = [self._waits[int(point) - BARRIER] for point in points]
-        self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles])
+        self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles], waiting[roles])
         reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
         if reduction is not None:
             self._reduce(reduction, warps, waiting[roles])
@@ -158,18 +161,38 @@ class BlockBarriers:
         exists: Flags = self._geometry.exists.reshape(self._geometry.warps, self._geometry.blocks, LANES)[:, index]
         return exists
 
-    def _report_early_exits(self, end: Terminator, warps: Ints, left: Flags) -> None:
-        """Report one of the threads that had ``left`` (bool[n, 32]) when others of its warp passed a barrier."""
-        if not left.any():
-            return
-        machine = self._machine
-        row, lane = np.argwhere(left)[0]
-        instruction = blame_end(end)
-        message = (
-            f"{machine.launch.kernel}: {self._geometry.thread_name(int(warps[row]) * LANES + int(lane))} had returned "
-            f"when threads of its warp passed {instruction.text!r}: right since sm_70, undefined before"
-        )
-        machine.hazards.add("early-exit", instruction, message, instruction)
+    def _report_early_exits(self, end: Terminator, warps: Ints, left: Flags, waiting: Flags) -> None:
+        """Report one of the threads that had ``left`` (bool[n, 32]) when others of its warp passed a barrier.
+
+        It is an error where the source has the barrier in the branch that they did not take. Who has returned before a
+        barrier counts as arrived.
+        """
+        machine, instruction = self._machine, blame_end(end)
+        for row in np.flatnonzero(left.any(axis=1)):
+            lane = int(left[row].argmax())
+            thread = self._geometry.thread_name(int(warps[row]) * LANES + lane)
+            branch = self._splits.between(int(warps[row]), left[row], waiting[row])
+            diverges = self._diverges(branch, instruction)
+            if branch is not None and diverges:
+                message = (
+                    f"{machine.launch.kernel}: {thread} did not come to {instruction.text!r}, which others of its warp "
+                    f"passed: the branch at {branch.location} has gone round it"
+                )
+                machine.hazards.add("divergent-barrier", instruction, message, instruction)
+                return
+            had = "had returned" if diverges is False else "had ended"
+            message = (
+                f"{machine.launch.kernel}: {thread} {had} when threads of its warp passed {instruction.text!r}: right "
+                "since sm_70, undefined before"
+            )
+            machine.hazards.add("early-exit", instruction, message, instruction)
+
+    def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
+        """Whether the source has a barrier inside of a branch; None where it does not say."""
+        diverges = self._machine.context.diverges
+        if diverges is None or branch is None:
+            return None
+        return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
 
     def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
         """The result of bar.red for all threads that waited."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +44,17 @@ class Printed:
             self.size += len(text)
 
 
+#: Whether the source has a barrier (second) inside of a branch (first), each given by its line and its callers'.
+Diverges: TypeAlias = Callable[[Sequence[str], Sequence[str]], bool | None]
+
+
 @dataclass(frozen=True)
 class LaunchContext:
     """One launch made ready to run: what its batches of thread blocks share.
 
     ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
     kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``
-    as for ``run``.
+    and ``diverges`` as for ``run``.
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """
 
@@ -61,6 +67,7 @@ class LaunchContext:
     detector: RaceDetector | None
     counting: bool
     late_copies: bool
+    diverges: Diverges | None = None
     workspace: int = 0
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)

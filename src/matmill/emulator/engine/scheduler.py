@@ -12,6 +12,7 @@ from matmill.emulator.engine.interpreter import Interpreter
 from matmill.emulator.engine.lane_waits import LaneWaits
 from matmill.emulator.engine.polls import columns_of
 from matmill.emulator.engine.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
+from matmill.emulator.engine.splits import Splits
 from matmill.emulator.engine.stuck import StuckWarps
 from matmill.emulator.engine.warp_meetings import WarpMeetings
 from matmill.emulator.engine.warp_order import WarpOrder
@@ -37,7 +38,8 @@ class Scheduler:
         self.counters = counters = ProgramCounters(self.geometry.warp_count)
         self.meetings = WarpMeetings(interpreter, counters, waits)
         self.lane_waits = LaneWaits(interpreter, counters, waits)
-        self.barriers = BlockBarriers(interpreter, counters, waits, self.order)
+        self.splits = Splits(self.geometry.warp_count)
+        self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
         self.stuck = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
         self.calls = CallStack(interpreter)
 
@@ -48,6 +50,7 @@ class Scheduler:
         self.counters.begin(self.machine.live)
         self.lane_waits.begin()
         self.barriers.begin()
+        self.splits.begin()
         self.stuck.begin()
         self.calls.begin()
         self.order.shuffle()
@@ -165,6 +168,7 @@ class Scheduler:
             taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
             counter[active & taken] = end.target
             counter[active & ~taken] = end.next
+            self.splits.note(end.instruction, warps, active & taken, active & ~taken)
         elif end.kind in {"exit", "return"}:
             self._leave(end, warps, active, counter)
         elif end.kind == "call":
@@ -190,6 +194,7 @@ class Scheduler:
         if end.guard is not None:
             leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
             counter[active & ~leaving] = end.next
+            self.splits.note(end.instruction, warps, leaving, active & ~leaving)
         if end.kind == "return":
             counter[leaving] = self.calls.leave(warps, leaving)
         else:

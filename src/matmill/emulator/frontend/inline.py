@@ -130,7 +130,7 @@ class _Inliner:
         self.copies += 1
         end = f"{call.name}#{self.copies}:skipped"
         if i.guard is not None:
-            skip = Instruction("bra", (), (Name(end),), i.guard, not i.negated, i.line, i.where, i.text)
+            skip = Instruction("bra", (), (Name(end),), i.guard, not i.negated, i.line, i.where, i.text, "", i.callers)
             flat.body.append(skip)
         if call.name and not self.graph.is_recursive(functions[call.name].name):
             self._inline(i, functions[call.name], given, flat, stack)

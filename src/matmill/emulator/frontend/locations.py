@@ -19,16 +19,18 @@ class Locations:
     """The files of a module, and the line that its code comes from, which changes as its text is read.
 
     ``where`` is "file:line", or the numbers of both where the file has no name; ``within`` is the line of a header of
-    CUDA's that was inlined there, or "".
+    CUDA's that was inlined there, or "", ``callers`` are the lines
+    of the calls that inlined ``where``.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         """All files first: ``.file`` may come after the code."""
         self.where = self.within = ""
+        self.callers: tuple[str, ...] = ()
         self._files: dict[str, str] = {}
         self._toolkit: set[str] = set()
         self._callers: dict[tuple[str, str, str], tuple[str, str, str]] = {}
-        self._known: dict[str, tuple[str, str]] = {}
+        self._known: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         for directive, number, name in zip(tokens, tokens[1:], tokens[2:], strict=False):
             if directive.text == ".file" and name.kind == "string":
                 self._name(number.text, name.text)
@@ -41,7 +43,7 @@ class Locations:
 
     def leave(self) -> None:
         """What follows has no line yet."""
-        self.where = self.within = ""
+        self.where, self.within, self.callers = "", "", ()
 
     def move(self, token: Token) -> None:
         """Go to the line that a ``.loc`` names."""
@@ -61,12 +63,12 @@ class Locations:
                 caller = self._callers.get(caller)
         if chain not in self._known:
             self._known[chain] = self._named(chain)
-        self.where, self.within = self._known[chain]
+        self.where, self.within, self.callers = self._known[chain]
 
-    def _named(self, chain: str) -> tuple[str, str]:
-        """``where`` and ``within`` of a line and those that inlined it, innermost first."""
+    def _named(self, chain: str) -> tuple[str, str, tuple[str, ...]]:
+        """``where``, ``within`` and ``callers`` of a line and those that inlined it, innermost first."""
         if not self._files:
-            return chain, ""
+            return chain, "", ()
         lines = [each.partition(":") for each in chain.split("<")]
         # The user's own line is the first that is not in a header of CUDA's.
         own = next((each for each in lines if each[0] not in self._toolkit), lines[0])
@@ -75,4 +77,6 @@ class Locations:
         inner, _, inner_line = lines[0]
         named = own is not lines[0] and self._files.get(inner, _BUILTIN) != _BUILTIN
         within = f"{self._files[inner]}:{inner_line}" if named else ""
-        return where, within
+        outer = lines[lines.index(own) + 1 :]
+        callers = tuple(f"{self._files[each]}:{at}" for each, _, at in outer if each in self._files)
+        return where, within, callers

@@ -375,8 +375,8 @@ class _Parser(OperandReader):
         if len(operands) < len(parts) or ", ".join(parts) != spelled or words[0] == "call":
             return None
         self.at += 1
-        where, within = self.locations.where, self.locations.within
-        return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within)
+        where, within, callers = self.locations.where, self.locations.within, self.locations.callers
+        return Instruction(*words, operands, guard, negated, token.line, where, _shortened(text), within, callers)
 
     def _operand_of(self, text: str) -> Operand | None:
         """The operand that a text is in the innermost scope; None where it is not exactly one."""
@@ -417,8 +417,19 @@ class _Parser(OperandReader):
         if words[0] == "call":
             operands = [Name(o.variable.name) if _is_code(o) else o for o in operands]
         text = _shortened(" ".join(self.text[first.start : end.start + 1].split()))
-        where, within = self.locations.where, self.locations.within
-        return Instruction(words[0], tuple(words[1:]), tuple(operands), guard, negated, token.line, where, text, within)
+        now = self.locations
+        return Instruction(
+            words[0],
+            tuple(words[1:]),
+            tuple(operands),
+            guard,
+            negated,
+            token.line,
+            now.where,
+            text,
+            now.within,
+            now.callers,
+        )
 
 
 def _shortened(text: str) -> str:

@@ -135,7 +135,8 @@ class Instruction:
     """One instruction: ``@guard opcode.modifiers operands;``.
 
     ``line`` counts PTX lines from 1; ``where`` is "file:line" of the CUDA C++ source, or "" where the PTX does not say.
-    ``within`` is the line of a header of CUDA's that was inlined there, or "".
+    ``within`` is the line of a header of CUDA's that was inlined there, or "". ``callers`` are the lines of the calls
+    that inlined ``where``, the innermost first.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Instruction:
     where: str
     text: str
     within: str = ""
+    callers: tuple[str, ...] = ()
 
     @property
     def opcode(self) -> str:

@@ -1,0 +1,180 @@
+"""Control statements of source files: whether a barrier is inside of the branch that lanes of a warp did not take.
+
+PTX has the same branch for ``if (t >= n) return;`` before a barrier and for ``if (t < n) { … }`` around it. The source
+tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from matmill.cxx.tokens import Token, tokens
+
+_LEAVES = frozenset({"return", "exit", "trap", "__trap", "assert", "goto"})
+_ESCAPES = frozenset({"break", "continue"})
+_CONTROL = frozenset({"if", "for", "while", "switch"})
+_LOOPS = frozenset({"for", "while", "do"})
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclass
+class Side:
+    """What a control statement runs or not: its lines, and whether it calls anything, or leaves the loop around it.
+
+    ``leaves`` are the lines at which a thread may leave the function.
+    """
+
+    first: int
+    last: int
+    calls: bool
+    escapes: bool
+    leaves: tuple[int, ...]
+
+
+@dataclass
+class Statement:
+    """An ``if``, a loop or a ``switch``: the lines of its keyword and condition, its sides, and the loop around it."""
+
+    keyword: str
+    first: int
+    last: int
+    sides: list[Side] = field(default_factory=list)
+    loop: Statement | None = None
+
+    def diverges(self, line: int, barriers: Iterable[int]) -> bool:
+        """Tell whether lanes that took the other way at ``line`` pass by a barrier, one of whose lines is given.
+
+        A thread that leaves the function on its way does not pass by: it counts as arrived (since sm_70). It may do so
+        in the statement before the barrier, too: the compiler makes one branch of two.
+        """
+        for barrier in barriers:
+            within = [side for side in self.sides if side.first <= barrier <= side.last]
+            leaves = any(at <= barrier or side not in within for side in self.sides for at in side.leaves)
+            if barrier == line:
+                # Lines are all that PTX knows: what is beside the statement in its line cannot be told from it.
+                return any(side.calls for side in self.sides) and not leaves
+            if within:
+                return not leaves
+            around = self.loop is not None and any(s.first <= barrier <= s.last for s in self.loop.sides)
+            if around and not leaves and any(side.escapes for side in self.sides):
+                return True
+        return False
+
+
+class Statements:
+    """The control statements of files, by name."""
+
+    def __init__(self, files: Iterable[tuple[str, str]]) -> None:
+        self._texts = dict(files)
+        self._read: dict[str, list[Statement]] = {}
+
+    def diverges(self, branch: Sequence[str], barrier: Sequence[str]) -> bool | None:
+        r"""Tell whether a barrier is in the branch that other lanes of its warp did not take; None where nobody knows.
+
+        Both are given by their lines, ``"k.cu:7"``, and those of the calls that they are inlined at, innermost first.
+
+        >>> text = "if (t < n) {\n  __syncthreads();\n}\nif (t > n) return;\n__syncthreads();"
+        >>> found = Statements([("k.cu", text)])
+        >>> found.diverges(["k.cu:1"], ["k.cu:2"]), found.diverges(["k.cu:4"], ["k.cu:5"])
+        (True, False)
+        """
+        for location in reversed(branch):
+            name, _, number = location.rpartition(":")
+            if name not in self._texts or not number.isdigit():
+                continue
+            line = int(number)
+            found = [each for each in self._statements(name) if each.first <= line <= each.last]
+            lines = [int(each.rpartition(":")[2]) for each in barrier if each.rpartition(":")[0] == name]
+            if found and lines:
+                return all(each.diverges(line, lines) for each in found)
+        return None
+
+    def _statements(self, name: str) -> list[Statement]:
+        if name not in self._read:
+            self._read[name] = _Reader(self._texts[name]).statements
+        return self._read[name]
+
+
+class _Reader:
+    """Finds statements by their keywords, and their sides by brackets and semicolons."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[Token] = [token for token in tokens(text) if token.kind != "directive"]
+        self.lines: list[int] = []
+        line, at = 1, 0
+        for token in self.tokens:
+            line += text.count("\n", at, token.start)
+            at = token.start
+            self.lines.append(line)
+        self.statements: list[Statement] = []
+        position = 0
+        while position < len(self.tokens):
+            position = self._statement(position, None)
+
+    def _text(self, at: int) -> str:
+        return self.tokens[at].text if at < len(self.tokens) else ""
+
+    def _line(self, at: int) -> int:
+        return self.lines[min(at, len(self.lines) - 1)]
+
+    def _skip(self, at: int) -> int:
+        """The token behind a bracketed group, whose statements are not looked for."""
+        depth = 0
+        while at < len(self.tokens):
+            depth += (self._text(at) in _PAIRS) - (self._text(at) in _PAIRS.values())
+            at += 1
+            if depth <= 0:
+                break
+        return at
+
+    def _statement(self, at: int, loop: Statement | None) -> int:
+        """Read a statement, and say which token follows it."""
+        word = self._text(at)
+        if word in _CONTROL:
+            return self._controlled(at, loop)
+        if word == "do":
+            return self._do(at, loop)
+        if word == "{":
+            at += 1
+            while at < len(self.tokens) and self._text(at) != "}":
+                at = self._statement(at, loop)
+            return at + 1
+        while at < len(self.tokens) and self._text(at) not in {";", "{", "}"}:
+            at = self._skip(at) if self._text(at) in {"(", "["} else at + 1
+        # A body behind a function's name, or a class's members: statements of their own.
+        return at if self._text(at) == "{" else at + 1
+
+    def _controlled(self, at: int, loop: Statement | None) -> int:
+        keyword = self._text(at)
+        begin, at = at, at + 1
+        if self._text(at) == "constexpr":
+            at += 1
+        at = self._skip(at)
+        statement = Statement(keyword, self._line(begin), self._line(at - 1), loop=loop)
+        self.statements.append(statement)
+        around = statement if keyword in _LOOPS else loop
+        at = self._side(statement, at, around)
+        if keyword == "if" and self._text(at) == "else":
+            at = self._side(statement, at + 1, around)
+        return at
+
+    def _do(self, at: int, loop: Statement | None) -> int:
+        statement = Statement("do", 0, 0, loop=loop)
+        self.statements.append(statement)
+        condition = self._side(statement, at + 1, statement)
+        end = self._skip(condition + 1)
+        statement.first, statement.last = self._line(condition), self._line(end - 1)
+        return end + 1
+
+    def _side(self, statement: Statement, at: int, loop: Statement | None) -> int:
+        end = max(self._statement(at, loop), at + 1)
+        taken = self.tokens[at:end]
+        words = {token.text for token in taken if token.kind == "word"}
+        leaves = tuple(self._line(at + i) for i, token in enumerate(taken) if token.text in _LEAVES)
+        called = (name.text for name, bracket in pairwise(taken) if name.kind == "word" and bracket.text == "(")
+        calls = any(name not in _CONTROL for name in called)
+        side = Side(self._line(at), self._line(end - 1), calls, not words.isdisjoint(_ESCAPES), leaves)
+        statement.sides.append(side)
+        return end
