@@ -148,7 +148,7 @@ def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DTy
             if isinstance(error, DTypeError):
                 raise
             name = repr(asked)
-    wider = F64 if dtype is F32 else dtype.wider
+    wider = widest(dtype)
     for each in (dtype, wider):
         if each is not None and name == each.name:
             return each
@@ -159,6 +159,15 @@ def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DTy
         wanted=wanted,
         fix="Omit it, and convert the result.",
     )
+
+
+def widest(dtype: DType) -> DType | None:
+    """Look up the type that products of elements may have beside their own, None where there is none.
+
+    >>> widest(F16).name, widest(F32).name, widest(F64)
+    ('float32', 'float64', None)
+    """
+    return F64 if dtype is F32 else dtype.wider
 
 
 def summed(dtype: DType, result: DType) -> DType:

@@ -177,7 +177,7 @@ _UNWRITABLE: dict[str, Callable[[], Any]] = {
     "misaligned": _misaligned,
     "other byte order": lambda: np.zeros((3, 5), ">f4"),
     "element type that is none of ours": lambda: np.zeros((3, 5), np.int64),
-    "another element type": lambda: np.zeros((3, 5), np.float64),
+    "another element type": lambda: np.zeros((3, 5), np.float16),
     "list": lambda: [[0.0] * 5] * 3,
     "read-only": lambda: np.broadcast_to(np.float32(0), (3, 5)),
     "malformed": _Unreadable,
@@ -206,7 +206,7 @@ def test_no_advice_for_an_output_of_torch_loses_the_result(case: str) -> None:
         "layout": plain.to_sparse(),
         "negated": torch.zeros(3, 5, dtype=torch.complex64).conj().imag,
         "gradient": plain.requires_grad_(),
-        "another type": torch.zeros(3, 5, dtype=torch.float64),
+        "another type": torch.zeros(3, 5, dtype=torch.float16),
     }[case]
     with pytest.raises(errors.MatmillError, match=r"^out: got") as refused:
         _cpu(a, b, out=out)

@@ -26,6 +26,8 @@ def cure(x: object, argument: str) -> str:
     >>> cure([1.0, 2.0], "a")
     "Convert it first: numpy.asarray(a, dtype='float32')."
     """
+    if any(base.__module__.startswith(("dask.dataframe", "dask_expr")) for base in type(x).__mro__):
+        return f"Pass {argument}.compute().to_numpy()."
     modules = (base.__module__.partition(".")[0] for base in type(x).__mro__)
     found = next((_CURES[module] for module in modules if module in _CURES), None)
     if found is not None:

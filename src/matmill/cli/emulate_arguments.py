@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.cli.files import load
+from matmill.cli.files import ANY, load
 from matmill.cli.options import writable
 from matmill.errors import ArgumentError
 
@@ -107,7 +107,7 @@ def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
     """One argument that is no struct, or one member of a struct, whose type the PTX does not say."""
     kind, _, rest = text.partition(":")
     if kind == "in":
-        return Given(np.array(load(Path(rest), str(position), wanted="of any type")), writable=False)
+        return Given(np.array(load(Path(rest), str(position), wanted=ANY)), writable=False)
     if kind == "out":
         return _output(rest, position)
     if kind == "zeros":
@@ -200,6 +200,6 @@ def _output(rest: str, position: _Position) -> Given:
         path, initialised = Path(file), False
     else:
         path, initialised = Path(rest), True
-        array = np.array(load(path, str(position), wanted="of any type"))
+        array = np.array(load(path, str(position), wanted=ANY))
     writable(path, str(position))
     return Given(array, file=path, initialised=initialised)

@@ -27,6 +27,8 @@ _BAD_HEADER = (
     RecursionError,
     tokenize.TokenError,
 )
+#: For :func:`load`, of commands that take all types.
+ANY = "of any type"
 #: What a .npy file says of types that NumPy does not know, and what bfloat16 is often kept as.
 _TWO_BYTES = (np.dtype("V2"), np.dtype(np.uint16))
 
@@ -47,6 +49,13 @@ def load(path: Path, argument: str, dtype: DType | None = None, wanted: str = "f
         raise _not_npy(path, argument, str(error.strerror), wanted) from error
     except _BAD_HEADER as error:
         raise _not_npy(path, argument, str(error), wanted) from error
+    if dtype is None and loaded.dtype == _TWO_BYTES[0] and wanted != ANY:
+        raise ArgumentError(
+            argument=argument,
+            got=f"{path} of elements of two bytes whose type NumPy does not know",
+            wanted=wanted,
+            fix="Name the type: --dtype bfloat16 (or float16).",
+        )
     return loaded if dtype is None else _taken_for(loaded, dtype, path, argument)
 
 

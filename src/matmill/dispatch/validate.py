@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from matmill import settings
 from matmill.arrays import Operand, check_results, overlaps, self_overlap
-from matmill.dtypes import DType
+from matmill.dtypes import DType, widest
 from matmill.errors import (
     OMIT_OUT,
     AliasError,
@@ -177,7 +177,7 @@ def _check_same(request: Request) -> None:
                 argument=name,
                 got=f"dtype {operand.dtype.name}",
                 wanted=f"{operation.first}'s {dtype.name}" if dtype is first.dtype else f"out_dtype's {dtype.name}",
-                fix=by_copy(name, "Convert one of them: matmill does not mix element types."),
+                fix=_fix_of_type(request, name, operand.dtype),
             )
         if operand.device != first.device:
             raise DeviceError(
@@ -186,6 +186,15 @@ def _check_same(request: Request) -> None:
                 wanted=f"one on {_device_name(first)}, where {operation.first} is",
                 fix=by_copy(name, "Copy one of them to the other's device."),
             )
+
+
+def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
+    """The advice for an operand of another type: a wider C or result is what ``out_dtype`` is for."""
+    mixed = by_copy(name, "Convert one of them: matmill does not mix element types.")
+    products = request.operation.streams and request.options.out_dtype is None
+    if products and name in {"c", "out"} and dtype is widest(request.a.dtype):
+        return f"Pass out_dtype={dtype.name!r}, the type of C and the result. Or {mixed[0].lower()}{mixed[1:]}"
+    return mixed
 
 
 def check_apart(request: Request) -> None:

@@ -182,7 +182,9 @@ def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) ->
     names = _NAMES[name][: len(given)]
     fitting = [wanted for wanted in rules if wanted[0] == given[0]] or rules
     options = list(dict.fromkeys(_shown(names, wanted) for wanted in fitting))
-    nearest = max(fitting, key=lambda wanted: sum(want == has for want, has in zip(wanted, given, strict=True)))
+    # torch makes no partial sums of a tensor that is none.
+    possible = [w for rows in (fitting, rules) for w in rows if not any(map(_becomes_partial, w, given))]
+    nearest = max(possible, key=lambda wanted: sum(want == has for want, has in zip(wanted, given, strict=True)))
     argument, want = next(
         (called, want) for called, want, has in zip(names, nearest, given, strict=True) if want != has
     )
@@ -200,9 +202,14 @@ def _shown(names: Sequence[str], placements: tuple[Any, ...]) -> str:
 
 
 def _text(placement: Any) -> str:
-    return (
-        f"Shard({placement.dim})" if placement.is_shard() else "Partial()" if placement.is_partial() else "Replicate()"
-    )
+    """Spell a placement as a caller does; torch's own kinds have no such form."""
+    if type(placement) is Partial:
+        return "Partial()" if placement == _P else f'Partial("{placement.reduce_op}")'
+    return f"Shard({placement.dim})" if type(placement) is Shard else repr(placement)
+
+
+def _becomes_partial(want: Any, has: Any) -> bool:
+    return bool(want != has and want.is_partial())
 
 
 def _register(name: str) -> None:

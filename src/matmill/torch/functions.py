@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function, has_torch_function
 
 from matmill import ops
 from matmill.dispatch.transpose import factor
@@ -220,11 +221,29 @@ def linear(x: Any, w: Any, b: Any = None, activation: str | None = None) -> Any:
     tensor([[1., 0.],
             [1., 0.]])
     """
+    tensors = (x, w) if b is None else (x, w, b)
+    if has_torch_function(tensors):  # a tracer's, such as torch.fx's: it records the call
+        return handle_torch_function(linear, tensors, x, w, b, activation)
     _check_tensors(x=x, w=w, **({} if b is None else {"b": b}))
     if w.dim() != 2:
         raise _not_linear("w", w, "two dimensions, (out, in)")
     if b is not None and b.shape != w.shape[:1]:
         raise _not_linear("b", b, "one element for each row of w, (out,)")
+    if x.dim() and x.shape[-1] != w.shape[1]:
+        raise ShapeError(
+            argument="x, w",
+            got=f"shapes {tuple(x.shape)} and {tuple(w.shape)}",
+            wanted=f"x's last dimension ({x.shape[-1]}) to equal w's ({w.shape[1]})",
+            fix="Transpose w if it is stored as (in, out).",
+        )
+    for argument, tensor in (("w", w), ("b", b)):
+        if tensor is not None and tensor.dtype != x.dtype:
+            raise DTypeError(
+                argument=argument,
+                got=f"dtype {str(tensor.dtype).removeprefix('torch.')}",
+                wanted=f"x's {str(x.dtype).removeprefix('torch.')}",
+                fix=f"Pass {argument}.to(x.dtype).",
+            )
     return matmul(x, w.mT, bias=b, activation=activation)
 
 
