@@ -74,6 +74,10 @@ class LaunchError(MatmillError, RuntimeError):
     """A kernel that could not be launched, or that failed while running."""
 
 
+class ContextLostError(LaunchError):
+    """A kernel failed in a way after which the driver refuses every call of the process that uses this GPU."""
+
+
 class CollectiveError(MatmillError, RuntimeError):
     """A sum over the ranks of a process group that failed: a rank ended, or did not take part within the timeout."""
 

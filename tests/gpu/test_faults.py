@@ -18,6 +18,7 @@ from matmill.jit.source import Source
 
 gpu = GPU.get(0)
 text = 'extern "C" __global__ void stray(float* x) { x[threadIdx.x] = 1.0f; }'
+memory = [gpu.empty(256) for _ in range(3)]
 binary = compile_source(Source("tests.stray", "stray", text), gpu.arch.target)
 gpu.launch(binary, Launch("tests.stray", "stray", (2, 1, 1), (32, 1, 1), (Pointer("x", 64),)))
 try:
@@ -38,3 +39,5 @@ def test_a_fault_is_reported_with_the_launch() -> None:
     )
     assert done.stdout.startswith("caught"), done.stderr
     assert "tests.stray<<<grid (2, 1, 1), block (32, 1, 1)" in done.stdout
+    assert "Restart the process" in done.stdout
+    assert done.stderr == ""  # memory that is let go afterwards

@@ -18,11 +18,12 @@ import pytest
 
 from matmill import arch
 from matmill.choose import choose
-from matmill.errors import LaunchError
+from matmill.errors import ContextLostError, LaunchError
 from matmill.jit.compile import Binary, Resources
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.runtime import gpu
+from matmill.runtime.memory import Allocation
 from support.launch_frames import read_launch
 
 
@@ -229,6 +230,32 @@ def test_a_launch_that_the_driver_refuses_names_itself(status: int, words: str, 
     assert driver.calls == ([] if context else ["push", "pop"])
     assert len(seen) == (tries if context else 1)
     assert device.last is None
+
+
+@pytest.mark.parametrize("status", [700, 716, 719])
+def test_a_lost_context_is_told_with_what_to_do_and_finalisers_are_silent(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device, driver, _ = _launching(status, 77)
+    freed: list[int] = []
+
+    def free(address: int) -> tuple[SimpleNamespace]:
+        freed.append(address)
+        return (SimpleNamespace(value=status),)
+
+    driver.cuMemFree = free  # type: ignore[attr-defined] # of this driver alone
+    driver.cuMemAlloc = lambda nbytes: (SimpleNamespace(value=0), 4096 + nbytes)  # type: ignore[attr-defined] # as above
+    first, second, third = (Allocation(device, nbytes) for nbytes in (1, 2, 3))
+    del first  # a kernel has failed, and the first to be told is a finaliser
+    gc.collect()
+    assert device.lost
+    with pytest.raises(ContextLostError, match=r"latest launch was .*Restart the process.*executor=\"emulator\""):
+        device.launch(BINARY, LAUNCH)
+    second.close()
+    del third
+    gc.collect()
+    assert freed == [4097]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from matmill.arrays import resolve_stream
 from matmill.driver import LIBRARY as DRIVER
 from matmill.driver import current_context, launcher
 from matmill.driver import load as load_driver
-from matmill.errors import DeviceError, LaunchError, NoGPUError, size
+from matmill.errors import ContextLostError, DeviceError, LaunchError, NoGPUError, size
 from matmill.jit.compile import Binary
 from matmill.launch import HOPPER, STATIC_SHARED, Launch, why_not_shape
 from matmill.runtime.launch_frame import Frame
@@ -41,9 +41,10 @@ _MOST_PREPARED = 4096
 _LANES = {(7, 5): (64, 2), (8, 0): (64, 32), (9, 0): (128, 64), (10, 0): (128, 64)}
 _LANES_OTHERWISE = (128, 2)
 
-#: What ``cuEventQuery`` says of work that is over: success, or an error that the context stays with, after which no
-#: kernel of it runs (CUDA driver API, ``CUresult``: "must be terminated and relaunched", and a context that is gone).
-_OVER = frozenset({0, 4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
+#: Errors that a context stays with, after which no kernel of it runs (CUDA driver API, ``CUresult``: "must be
+#: terminated and relaunched", and a context that is gone); and what ``cuEventQuery`` says of work that is over.
+_LOST = frozenset({4, 214, 220, 700, 702, 709, 710, *range(714, 720), 721})
+_OVER = _LOST | {0}
 #: CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE: what a launch answers where the thread has no context, or
 #: another one than the function.
 _ELSEWHERE = frozenset({201, 400})
@@ -122,6 +123,8 @@ class Prepared:
         if status in _ELSEWHERE:
             with self._gpu.within():
                 status = self._enqueue(config, self._function, parameters, None)
+        if status in _LOST:
+            self._gpu.check(status, f"launch {self._what}")
         if status:
             raise LaunchError(
                 argument=f"launch {self._what}",
@@ -141,6 +144,9 @@ class _Cell(threading.local):
 
 class GPU:
     """One NVIDIA GPU. ``GPU.get(index)`` gives the same object every time."""
+
+    #: Whether a kernel has failed so that the driver refuses all that follows.
+    lost = False
 
     def __init__(self, index: int) -> None:
         from cuda.bindings import driver  # noqa: PLC0415 — see Prepared
@@ -317,8 +323,11 @@ class GPU:
             ) from error
 
     def free(self, address: int) -> None:
-        """Gives device memory back."""
-        self.call("cuMemFree", address)
+        """Give device memory back. A lost context has none: finalisers of its memory, which may be many, are silent."""
+        if self.lost:
+            return
+        with suppress(ContextLostError):
+            self.call("cuMemFree", address)
 
     def enter(self) -> bool:
         """Makes this GPU's context current on the calling thread; True where :meth:`leave` must undo that."""
@@ -349,7 +358,19 @@ class GPU:
             return self._demand(getattr(self._driver, name)(*args), name)
 
     def check(self, status: int, name: str) -> None:
-        """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success."""
+        """Raises :class:`~matmill.errors.LaunchError` where ``status``, the answer to ``name``, is no success.
+
+        A lost context is a :class:`~matmill.errors.ContextLostError`, whichever call meets it.
+        """
+        if status in _LOST:
+            self.lost = True
+            raise ContextLostError(
+                argument=f"GPU {self.index}",
+                got=f"{self.words(status)}, from {name}; the latest launch was {self.last}",
+                wanted="a context in which kernels run",
+                fix="Restart the process: the driver answers every further call of it so. To find the access at fault, "
+                'make the same call with executor="emulator", or run the program under compute-sanitizer.',
+            )
         if status:
             raise LaunchError(
                 argument=f"GPU {self.index}",
