@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matmill.emulator import Counters, KernelFault, Report
+from matmill.jit.source import Source
 from matmill.kernel import Kernel
 from matmill.ladder.hgemm import ON_WGMMA
 from matmill.problem import Gemm
@@ -145,17 +146,24 @@ PLANTED = [
 ]
 
 
+def kinds_of(trial: Trial, planted: Source, *, own_waits: bool) -> set[str]:
+    """Kinds of hazards of a launch, or of its end."""
+    try:
+        return {hazard.kind for hazard in trial.main(planted, late_copies=True, own_waits=own_waits).hazards}
+    except KernelFault as fault:
+        return {fault.hazard.kind, *(hazard.kind for hazard in fault.earlier)}
+
+
 @pytest.mark.parametrize(("name", "snippet", "instead", "kinds"), PLANTED)
 def test_planted_bugs_are_named(name: str, snippet: str, instead: str, kinds: set[str]) -> None:
     # One tile of 128 x 256 or two of 128 x 128, and more k-steps than stages.
     case = product(72, 136, 328)
     trial = Trial(kernel(name, case, WALKERS.get(name)), case)
     planted = without(trial.source(), f"{name.replace('-', '_')}/kernel.cuh", snippet, 0, instead)
-    try:
-        found = {hazard.kind for hazard in trial.main(planted, late_copies=True).hazards}
-    except KernelFault as fault:
-        found = {fault.hazard.kind, *(hazard.kind for hazard in fault.earlier)}
-    assert kinds <= found
+    assert kinds <= kinds_of(trial, planted, own_waits=True)
+    # Where one warpgroup has the whole tile, its own wait frees the stage on Hopper.
+    alone = name in {"wgmma", "tma-pipeline"} and kinds == {"race"} and "wgmma_wait" not in snippet
+    assert (kinds <= kinds_of(trial, planted, own_waits=False)) == (not alone)
 
 
 def test_what_the_epilogue_writes_needs_its_fence() -> None:

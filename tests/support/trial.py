@@ -141,6 +141,7 @@ class Trial:
         races: bool = True,
         target: str = "",
         counted: bool = False,
+        own_waits: bool = False,
     ) -> list[Report]:
         """Runs all launches of the kernel; a report for each. ``source`` replaces that of its entry point.
 
@@ -169,14 +170,30 @@ class Trial:
         for program, launch in self.kernel.steps(self.problem, operands):
             own = source if source and source.entry == program.entry else generate(program, self.problem.dtype)
             ptx = compile_ptx(own, target or self.arch.target)
-            reports.append(run(ptx, launch, memory, races=races, schedule=schedule, late_copies=late_copies))
+            reports.append(
+                run(
+                    ptx,
+                    launch,
+                    memory,
+                    races=races,
+                    schedule=schedule,
+                    late_copies=late_copies,
+                    own_waits=own_waits,
+                )
+            )
         return reports
 
     def main(
-        self, source: Source | None = None, *, schedule: int = 0, late_copies: bool = False, races: bool = True
+        self,
+        source: Source | None = None,
+        *,
+        schedule: int = 0,
+        late_copies: bool = False,
+        races: bool = True,
+        own_waits: bool = False,
     ) -> Report:
         """The report of the launch that does the work."""
-        reports = self.run(source, schedule=schedule, late_copies=late_copies, races=races)
+        reports = self.run(source, schedule=schedule, late_copies=late_copies, races=races, own_waits=own_waits)
         return reports[len(self.kernel.before)]
 
     def excess(self) -> float:

@@ -44,6 +44,7 @@ def run(
     threads: int | None = None,
     symbols: Symbols | None = None,
     diverges: Diverges | None = None,
+    own_waits: bool = False,
 ) -> Report:
     """Run one launch of a PTX module on the arrays bound in ``memory``.
 
@@ -55,7 +56,9 @@ def run(
     stay 0. ``symbols`` are arrays by the names of ``__device__`` and ``__constant__`` variables, which have their bytes
     when the launch begins; what the launch leaves in a variable is then stored in its array, where that is writable.
     ``diverges`` knows the source: of a branch and a barrier, each given by its line and those of the calls that inlined
-    it, whether the barrier is inside of the branch; None where it does not know.
+    it, whether the barrier is inside of the branch; None where it does not know. With ``own_waits`` the search for
+    races takes a wait for products of wgmma for that of one warp, as PTX has it, and not for its warpgroup's, as Hopper
+    has it.
 
     Raises ``EmulationError`` for PTX that the emulator does not know, ``ArgumentError`` for a launch that does not fit
     the entry, and ``KernelFault`` where a GPU would stop the kernel or never end it.
@@ -80,6 +83,7 @@ def run(
         counting=counters,
         late_copies=late_copies,
         diverges=diverges,
+        own_waits=own_waits,
         workspace=space.allocate("the grid's workspace", np.zeros(16, np.uint8), "rw").start
         if launch.cooperative
         else 0,

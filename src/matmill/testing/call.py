@@ -53,7 +53,8 @@ def emulate(
     read, so that one array for several launches keeps the variable's value between them. Variables that are not named
     begin each launch with their initial value.
 
-    ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too.
+    ``cooperative`` allows ``grid.sync()``. With ``strict`` warnings and notes make the report not ``ok``, too, and
+    each warp must wait itself for what ``wgmma`` reads, as PTX has it.
     ``races`` looks for data races, ``initcheck`` takes arrays that are all NaN (or all bits set) for memory that nobody
     has written and reports what is read there first,
     ``late_copies`` lets asynchronous copies act as late as their waits allow, and ``schedule`` is the seed of another

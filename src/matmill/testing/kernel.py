@@ -85,6 +85,7 @@ class Kernel:
                 memory,
                 symbols=bound_symbols(symbols or {}),
                 diverges=unit.diverges,
+                own_waits=strict,
                 **asdict(settings),
             )
         except KernelFault as fault:

@@ -53,8 +53,8 @@ class LaunchContext:
     """One launch made ready to run: what its batches of thread blocks share.
 
     ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
-    kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``
-    and ``diverges`` as for ``run``.
+    kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
+    ``diverges`` and ``own_waits`` as for ``run``.
     ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
     """
 
@@ -68,6 +68,7 @@ class LaunchContext:
     counting: bool
     late_copies: bool
     diverges: Diverges | None = None
+    own_waits: bool = False
     workspace: int = 0
     printed: Printed = field(default_factory=Printed)
     maps: MapChanges = field(default_factory=MapChanges)

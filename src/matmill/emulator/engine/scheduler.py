@@ -49,6 +49,7 @@ class Scheduler:
         self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
         self.counters.begin(self.machine.live)
         self.lane_waits.begin()
+        self.meetings.begin()
         self.barriers.begin()
         self.splits.begin()
         self.stuck.begin()
@@ -60,6 +61,8 @@ class Scheduler:
         first = self.counters.first
         while True:
             self.lane_waits.look_again()
+            for end, waiting in self.meetings.groups_closed():
+                self._wait(end, waiting)
             chosen = np.flatnonzero((first < POLL) & ~self.stuck.spin())
             if not len(chosen):
                 if self.lane_waits.act() or self.lane_waits.time_out() or self._release_held():
@@ -147,7 +150,10 @@ class Scheduler:
         if isinstance(end.detail, Converge):
             return self.meetings.pass_at_once(end, first, last)
         if isinstance(end.detail, GroupWait):
-            self.meetings.wait_for_products(end, np.arange(first, last))
+            warps = np.arange(first, last)
+            if not self.meetings.committed_by_all(end, warps).all():
+                return False
+            self.meetings.wait_for_products(end, warps)
             return True
         waits = self.lane_waits if isinstance(end.detail, Poll) else self.barriers
         return waits.pass_at_once(end, first, last)
@@ -216,6 +222,8 @@ class Scheduler:
             self.barriers.arrive(end, warps, met)
             return
         if isinstance(end.detail, GroupWait):
+            ready = self.meetings.committed_by_all(end, warps)
+            warps, met = warps[ready], met[ready]
             self.meetings.wait_for_products(end, warps)
         self.counters.release(warps, met, HOLD)
 

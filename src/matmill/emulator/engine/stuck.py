@@ -120,6 +120,7 @@ class StuckWarps:
 
     def deadlock(self) -> KernelFault:
         """The error for a batch in which every warp waits for another."""
+        self._machine.products.warpgroups.finish()  # raises where a warp did not come to what its warpgroup executed
         first = self._counters.first
         point = int(first[(first >= POLL) & (first < DONE)][0])
         instruction = blame_end(self._waits[point % POLL])

@@ -37,6 +37,8 @@ class WarpMeetings:
         self._blocks = interpreter.program.blocks
         self._counters = counters
         self._waits = waits
+        self._group_waits = {n: end for n, end in waits.items() if isinstance(end.detail, GroupWait)}
+        self._commits = 0
 
     def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
         """Let whole warps pass a collective or, if all name all lanes, a barrier: the usual ``__syncwarp()``."""
@@ -120,8 +122,29 @@ class WarpMeetings:
             self._machine.detector.warp_barrier(self._machine.warp_ids(warps[rows]), group)
             met[rows] &= ~group
 
+    def begin(self) -> None:
+        """Take up a batch, of which nobody waits."""
+        self._commits = self._machine.products.commits
+
+    def groups_closed(self) -> Iterator[tuple[Terminator, Ints]]:
+        """Yield waits for products with the whole warps there, if a group has been committed since the last call."""
+        commits = self._machine.products.commits
+        if commits == self._commits:
+            return
+        self._commits = commits
+        counters = self._counters
+        for following, end in self._group_waits.items():
+            waiting = np.flatnonzero(counters.whole & (counters.first == HOLD + following))
+            if len(waiting):
+                yield end, waiting
+
+    def committed_by_all(self, end: Terminator, warps: Ints) -> Flags:
+        """Tell which whole warps need not wait for their warpgroups to commit: bool[n]."""
+        found: Flags = self._machine.products.committed_by_all(warps, end.detail.allowed)
+        return found
+
     def wait_for_products(self, end: Terminator, warps: Ints) -> None:
-        """Whole warps wait for products of theirs, which act now if they have not."""
+        """Whole warps wait for products of their warpgroups, which act now if they have not."""
         wait: GroupWait = end.detail
         products = self._machine.products
         if end.instruction is not None:
@@ -140,6 +163,9 @@ class WarpMeetings:
         The wait, the warps, and these lanes (bool[n, 32]). None if no lanes wait so.
         """
         held = self._counters.held()
+        # Whole warps that wait for their warpgroups are not deserted by lanes of their own.
+        groups = [HOLD + following for following in self._group_waits]
+        held = held[~(self._counters.whole[held] & np.isin(self._counters.first[held], groups))]
         if not len(held):
             return None
         first = self._counters.first[held]

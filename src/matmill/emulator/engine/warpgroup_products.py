@@ -1,7 +1,9 @@
 """Products of warpgroups in flight: wgmma's groups, when a product acts, and who waits for it.
 
-PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A product acts when it is issued or, in the late schedule,
-at the wait that covers its group: only then it reads A and B. Meanwhile its sums are kept aside, and their registers
+PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". A product is the warpgroup's: a warp passes a wait for its
+groups once all four warps have committed them, and they are complete for all four then (measured on an H100,
+2026-11-25). Each warp computes its quarter when it issues the product or, in the late schedule, at the first of the
+four waits that cover its group: only then it reads A and B. Meanwhile its sums are kept aside, and their registers
 hold a NaN, which shows where a kernel uses them too early.
 """
 
@@ -68,18 +70,25 @@ def perform(issued: Issued, file: Row, columns: slice | Ints, sums: Row) -> Row:
 class WarpgroupProducts:
     """The products of one batch, by warp. ``file`` are the machine's registers of 32 bits."""
 
-    def __init__(self, geometry: Geometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool) -> None:
+    def __init__(
+        self, geometry: Geometry, file: Row, kernel: str, hazards: HazardLog, *, late: bool, own_waits: bool
+    ) -> None:
         self.late = late
+        self._own_waits = own_waits
         self.warpgroups = Warpgroups(geometry, kernel)
         self._geometry, self._file, self._kernel, self._hazards = geometry, file, kernel, hazards
         count = geometry.warp_count
         self._committed = np.zeros(count, np.int64)
-        # Per warp the group of its newest product, and the groups below which all are done.
+        # Per warp the group of its newest product, and the groups below which all are done, or it has waited for all.
         self._newest = np.full(count, -1, np.int64)
         self._done = np.zeros(count, np.int64)
+        self._waited = np.zeros(count, np.int64)
+        #: How often warps have committed a group.
+        self.commits = 0
         self._last: dict[int, Instruction] = {}
         self._queue: list[Issued] = []
-        # Per warp the group and the agent of each product that the race detector knows and nobody has waited for.
+        # Per warp the group and the agent of each product of its warpgroup (or its own alone) that the race detector
+        # knows and that it has not waited for.
         self._agents: dict[int, list[tuple[int, int]]] = {}
         # In the late schedule: the sums of products in flight, and how many of these each register of a warp has.
         self._sums: Row | None = None
@@ -95,7 +104,8 @@ class WarpgroupProducts:
         self._newest[warps] = issued.group
         self._last.update(dict.fromkeys(warps.tolist(), issued.instruction))
         for warp, group, agent in zip(warps.tolist(), issued.group.tolist(), issued.agents, strict=False):
-            self._agents.setdefault(warp, []).append((group, agent))
+            for each in [warp] if self._own_waits else self.warpgroups.members[warp].tolist():
+                self._agents.setdefault(each, []).append((group, agent))
         if not self.late:
             file[issued.sums] = perform(issued, file, slice(None), file[issued.sums])
             return
@@ -112,10 +122,18 @@ class WarpgroupProducts:
     def commit(self, warps: Ints) -> None:
         """Close the open groups of these warps."""
         self._committed[warps] += 1
+        self.commits += 1
+
+    def committed_by_all(self, warps: Ints, allowed: int) -> Mask:
+        """Tell of which warps the warpgroup has committed all but the ``allowed`` newest groups: bool[n]."""
+        all_have = self._committed[self.warpgroups.members[warps]].min(axis=1)
+        return np.asarray(all_have >= self._committed[warps] - allowed)
 
     def wait(self, warps: Ints, allowed: int) -> bool:
-        """Let all but the ``allowed`` newest closed groups of these warps end; whether any acts here."""
-        self._done[warps] = np.maximum(self._done[warps], self._committed[warps] - allowed)
+        """Let all but the ``allowed`` newest groups of these warps' warpgroups end; tell whether any acts here."""
+        closed = self._committed[warps] - allowed
+        self._waited[warps] = np.maximum(self._waited[warps], closed)
+        np.maximum.at(self._done, self.warpgroups.members[warps], closed[:, None])
         left: list[Issued] = []
         acted = False
         for issued in self._queue:
@@ -129,8 +147,8 @@ class WarpgroupProducts:
         return acted
 
     def ended(self, warp: int) -> list[int]:
-        """The agents of the products of a warp that have ended since the last call."""
-        mine, done = self._agents.get(warp, []), int(self._done[warp])
+        """The agents of the products of a warp's warpgroup that it has waited for since the last call."""
+        mine, done = self._agents.get(warp, []), int(self._waited[warp])
         self._agents[warp] = [(group, agent) for group, agent in mine if group >= done]
         return [agent for group, agent in mine if group < done]
 
@@ -151,7 +169,7 @@ class WarpgroupProducts:
     def finish(self) -> None:
         """The batch has ended: report products that nobody waited for."""
         self.warpgroups.finish()
-        for warp in np.flatnonzero(self._newest >= self._done).tolist():
+        for warp in np.flatnonzero(self._newest >= self._waited).tolist():
             i, geometry = self._last[warp], self._geometry
             never = "committed" if self._newest[warp] >= self._committed[warp] else "waited for"
             message = f"{self._kernel}: {geometry.warp_name(warp)} ends, and the product {i.text!r} was never {never}"
@@ -160,6 +178,6 @@ class WarpgroupProducts:
         self._last.clear()
         self._agents.clear()
         self._newest[...] = -1
-        self._committed[...] = self._done[...] = 0
+        self._committed[...] = self._done[...] = self._waited[...] = 0
         if self._busy is not None:
             self._busy[...] = 0

@@ -1,6 +1,7 @@
 """Warpgroups: four warps that execute wgmma and setmaxnreg together, each instruction with the same operands.
 
-Here each warp executes them when the scheduler gets to it, and what the warps of a warpgroup executed is compared.
+Here each warp executes them when the scheduler gets to it, and what the warps of a warpgroup executed is compared. They
+meet where one waits for products.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ class _Step:
 
 
 class Warpgroups:
-    """What the warpgroups of one batch execute together."""
+    """What the warpgroups of one batch execute together. ``members`` are the warps of each warp's: int64[warps, 4]."""
 
     def __init__(self, geometry: Geometry, kernel: str) -> None:
         self._geometry = geometry
         self._kernel = kernel
         self._group = geometry.warp_in_block // WARPS * geometry.blocks + geometry.block_of_warp
+        # Of each warp the warps of its warpgroup; one that is in no whole one is alone.
+        roles = geometry.warp_in_block // WARPS * WARPS
+        whole = (roles + WARPS <= geometry.warps)[:, None]
+        four = (roles[:, None] + np.arange(WARPS)) * geometry.blocks + geometry.block_of_warp[:, None]
+        self.members = np.where(whole, four, np.arange(geometry.warp_count)[:, None])
         self._position = [0] * geometry.warp_count
         self._first: dict[int, int] = {}
         self._steps: dict[int, deque[_Step]] = {}
