@@ -13,12 +13,12 @@ import matmill
 from matmill import arch, plan
 from matmill.arrays import dlpack
 from matmill.arrays import operand as operand_module
-from matmill.choose import Choice, choose
+from matmill.choose import Choice, choose_stage
 from matmill.dispatch import backends, plan_cache
 from matmill.dtypes import ALL
 from matmill.errors import AliasError, ArgumentError, DeviceError, ShapeError
 from matmill.launch import Launch, Pointer
-from matmill.problem import Gemm
+from matmill.lowering import SubProblem
 from matmill.reference import check
 from support.epilogues import error
 from support.fake_gpu import Buffer, DeviceArray, FakeGPU, Tensors
@@ -149,17 +149,16 @@ def test_arrays_of_one_library_on_several_streams_wait_for_each_other(
 
 def _three_blocks(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     """The inner kernel on a GPU so small that three blocks are its whole grid, whatever the problem."""
-    real = choose
 
-    def chosen(problem: Gemm, on: arch.Arch) -> Choice[Gemm]:
-        choice = real(problem, on)
+    def chosen(stage: SubProblem[Any], on: arch.Arch) -> Choice[Any]:
+        choice = choose_stage(stage, on)
         if choice.kernel.entry != "inner":
             return choice
         return replace(
             choice, kernel=choice.kernel.with_config(choice.kernel.config.launched(SPLIT_K=3, LAST_BLOCK=last))
         )
 
-    monkeypatch.setattr(plan, "choose", chosen)
+    monkeypatch.setattr(plan, "choose_stage", chosen)
 
 
 @pytest.fixture
