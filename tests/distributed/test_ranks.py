@@ -1,4 +1,4 @@
-"""The cases of groups and DTensors on several ranks: over NCCL where there are two GPUs, else over gloo on the CPU."""
+"""Cases of groups, DTensors and FSDP on several ranks: over NCCL with two GPUs, else over gloo on the CPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_all_cases_are_right_on_all_ranks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text(encoding="utf-8"))
-    # 16 cases on each rank; then all ranks but the one that ends.
-    assert len(rows) == 16 * ranks + ranks - 1
+    # 22 cases on each rank; then all ranks but the one that ends.
+    assert len(rows) == 22 * ranks + ranks - 1
     assert {row["rank"] for row in rows if row["case"] == "a_rank_that_ends"} == set(range(ranks - 1))
     assert max(row["seconds"] for row in rows if row["case"] == "a_rank_that_ends") < 30

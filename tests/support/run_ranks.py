@@ -1,4 +1,4 @@
-"""Run the cases of groups and DTensors on several ranks: ``PYTHONPATH=src:tests python tests/support/run_ranks.py``.
+"""Run cases of groups, DTensors and FSDP on several ranks: ``PYTHONPATH=src:tests python tests/support/run_ranks.py``.
 
 Prints a row for each case that failed, and writes all rows as JSON. A rank that ends in mid-run has a group of its own,
 after all other cases. ``tests/distributed`` and ``benchmarks/ranks.py`` start it.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from support import dtensor_cases, group_cases
+from support import dtensor_cases, fsdp_cases, group_cases
 from support.ranks import SHORT_TIMEOUT_S, run
 
 
@@ -34,7 +34,7 @@ def main() -> int:
         import_module("torch._inductor.pattern_matcher")
     rows = []
     for cases, limit, ends in (
-        ((*group_cases.CASES, *dtensor_cases.CASES), args.limit, None),
+        ((*group_cases.CASES, *dtensor_cases.CASES, *fsdp_cases.CASES), args.limit, None),
         ((group_cases.a_rank_that_ends,), 4 * SHORT_TIMEOUT_S, args.ranks - 1),
     ):
         with tempfile.TemporaryDirectory() as folder:
