@@ -6,6 +6,7 @@ others of products, of 16 bits, in float32.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -101,6 +102,12 @@ def long_name(text: str, known: Iterable[str] = ELEMENTWISE, argument: str = "--
     return found
 
 
+#: How an array is converted to another type, by NumPy and libraries after it and by torch: of its name and the type's.
+BY_ASTYPE, BY_TO = "{0}.astype('{1}')", "{0}.to(torch.{1})"
+#: Other types whose every value float32 has.
+_NARROW = re.compile("bool|u?int(1|2|4|8|16)|float[468]_.*")
+
+
 def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DType] = ALL) -> DType:
     """The table's row for a NumPy dtype.
 
@@ -119,11 +126,7 @@ def of_numpy(dtype: np.dtype[np.generic], argument: str, table: Mapping[str, DTy
                 f"Convert it first: {argument}.astype({argument}.dtype.newbyteorder('=')).",
             ),
         )
-    if dtype.kind == "c":
-        fix = f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
-    else:
-        fix = f"Convert it first, for example {argument}.astype('float32')."
-    return named(dtype.name, argument, table, fix=fix)
+    return named(dtype.name, argument, table)
 
 
 def result_type(asked: object, dtype: DType, argument: str = "out_dtype") -> DType:
@@ -179,20 +182,30 @@ def summed(dtype: DType, result: DType) -> DType:
     return F32_IN_F64 if dtype is F32 and result is F64 else dtype
 
 
-def named(
-    name: str,
-    argument: str,
-    table: Mapping[str, DType] = ALL,
-    *,
-    fix: str = "Convert it first, for example to float32.",
-) -> DType:
-    """The table's row of that name, which an array called ``argument`` has.
+def named(name: str, argument: str, table: Mapping[str, DType] = ALL, *, conversion: str = BY_ASTYPE) -> DType:
+    """Look up the table's row of that name, which an array called ``argument`` has.
 
-    Raises :class:`~matmill.errors.DTypeError` with ``fix`` for a type outside the table.
+    Raises :class:`~matmill.errors.DTypeError` for a type outside the table. It says what to do, with ``conversion`` for
+    how the array's library converts.
     """
     found = table.get(name)
     if found is None:
         *others, last = table
         wanted = f"{', '.join(others)} or {last}"
-        raise DTypeError(argument=argument, got=f"dtype {name}", wanted=wanted, fix=by_copy(argument, fix))
+        raise DTypeError(
+            argument=argument,
+            got=f"dtype {name}",
+            wanted=wanted,
+            fix=by_copy(argument, _cure(name, argument, conversion)),
+        )
     return found
+
+
+def _cure(name: str, argument: str, conversion: str) -> str:
+    """Say how to multiply an array of another type without losing what it holds."""
+    if name.startswith("complex"):
+        return f"Multiply its parts: {argument}.real and {argument}.imag are real arrays."
+    if _NARROW.fullmatch(name):
+        return f"Convert it first: {conversion.format(argument, 'float32')}."
+    exactly = ", which is exact up to 2**53" if "int" in name else ""
+    return f"Convert it first: {conversion.format(argument, 'float64')}{exactly}."

@@ -306,6 +306,11 @@ def test_jax_outputs_and_tracers_are_refused(jax: Any) -> None:
         matmill.matmul(x, x, out=x)
     with pytest.raises(errors.MatmillError, match="jit"):
         jax.jit(matmill.matmul)(x, x)
+    kept = x.copy()
+    x.delete()
+    with pytest.raises(errors.ArgumentError, match="a deleted JAX array"):
+        matmill.matmul(x, x)
+    assert matmill.matmul(kept, kept).shape == (16, 16)
 
 
 def test_jax_on_the_host_stays_there(jax: Any) -> None:

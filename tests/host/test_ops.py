@@ -223,7 +223,6 @@ _CURABLE: dict[str, Callable[[], Any]] = {
     "masked": lambda: np.ma.masked_array(A, mask=False),
     "field of a record": lambda: np.zeros((3, 4), [("flag", "u1"), ("value", "f4")])["value"],
     "other byte order": lambda: A.astype(">f4"),
-    "element type that is none of ours": lambda: A.astype(np.complex64).real.astype(np.int64),
     "list": A.tolist,
     "torch, layout": lambda: _torch().from_numpy(A).to_sparse(),
     "torch, negated": lambda: _torch().from_numpy(A * 1j).conj().imag,

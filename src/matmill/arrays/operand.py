@@ -14,7 +14,7 @@ import numpy as np
 from matmill.arrays import cuda_interface, dlpack
 from matmill.arrays.cures import cure
 from matmill.driver import load as load_driver
-from matmill.dtypes import BF16, ELEMENTWISE, DType, named, of_numpy
+from matmill.dtypes import BF16, BY_TO, ELEMENTWISE, DType, named, of_numpy
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError, by_copy
 
 Device: TypeAlias = tuple[str, int]
@@ -177,7 +177,7 @@ def _torch_reader(kind: type) -> Reader:
         kind = x.dtype
         dtype = rows.get(kind)
         if dtype is None or dtype.name not in dtypes:
-            dtype = named(str(kind).removeprefix("torch."), argument, dtypes)
+            dtype = named(str(kind).removeprefix("torch."), argument, dtypes, conversion=BY_TO)
         try:
             if x.layout is not strided or x.is_neg():
                 raise _indirect(x, argument)
@@ -298,6 +298,7 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
     try:
         if readonly:
             named(str(x.dtype), argument, dtypes)  # its export would refuse other types in other words
+            _check_present(x, argument)
         kind, _ = x.__dlpack_device__()
         if kind in dlpack.HOST:
             view = _host_view(x)
@@ -318,6 +319,17 @@ def _dlpack(x: Any, argument: str, stream: int | None, dtypes: Table) -> Operand
         _in_elements(tensor.shape, strides, dtype, tensor.address, argument)
     device, readonly = ("cuda", tensor.device), readonly or tensor.readonly
     return Operand(tensor.shape, strides, dtype, device, tensor.address, readonly, library, tensor)
+
+
+def _check_present(x: Any, argument: str) -> None:
+    """Refuses arrays of JAX's whose memory is gone."""
+    if getattr(x, "is_deleted", bool)():  # tracers have no such method
+        raise ArgumentError(
+            argument=argument,
+            got="a deleted JAX array: it was donated to a function, or its delete() was called",
+            wanted="an array that still has its memory",
+            fix=f"Use what the function returned, or pass a copy to it: {argument}.copy() before the call.",
+        )
 
 
 def _on_cuda(x: Any, kind: object, argument: str, stream: int | None) -> dlpack.Tensor:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import sys
 
-from matmill.torch.dispatch import register
+from matmill.torch import dispatch, scripting
 from matmill.torch.functions import gram, inner, linear, matmul, transpose, transpose_add
 from matmill.torch.groups import Pending
 
 __all__ = ["Pending", "gram", "inner", "linear", "matmul", "transpose", "transpose_add"]
 
-register()
+dispatch.register()
+scripting.register()
 if "torch.distributed.tensor" in sys.modules:
     import matmill.torch.dtensor  # noqa: F401 — registers the rules

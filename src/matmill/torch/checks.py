@@ -12,7 +12,7 @@ from matmill.arrays.operand import CPU
 from matmill.dispatch.gemm import INNER, MATMUL, checked_options
 from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
 from matmill.dispatch.validate import NO_OPTIONS, Operation, Request, check_apart, validate
-from matmill.dtypes import ALL, ELEMENTWISE, DType, named
+from matmill.dtypes import ALL, BY_TO, ELEMENTWISE, DType, named
 
 #: What each operator asks of the core, and its element types.
 _OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
@@ -92,7 +92,7 @@ def _request(
 def _outline(x: Any, argument: str, dtypes: dict[str, DType]) -> Operand:
     """The operand of a fake tensor: all but its address."""
     device = CPU if x.device.type == "cpu" else (x.device.type, x.device.index or 0)
-    dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes)
+    dtype = named(str(x.dtype).removeprefix("torch."), argument, dtypes, conversion=BY_TO)
     shape, strides = (tuple(map(_met, sizes)) for sizes in (x.shape, x.stride()))
     return Operand(shape, strides, dtype, device, 0, readonly=False, library="numpy", owner=x)
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from matmill import ops
 from matmill.dispatch.validate import scalar
-from matmill.dtypes import ALL, named, result_type, summed
+from matmill.dtypes import ALL, BY_TO, named, result_type, summed
 from matmill.errors import ArgumentError, CollectiveError, DTypeError, ShapeError
 from matmill.torch.states import differentiated
 
@@ -97,7 +97,7 @@ class _Sums:
     def __init__(self, names: tuple[str, str], operands: tuple[Any, Any], asked: Asked) -> None:
         first, second = operands
         c, alpha, beta, out, group, self._async_op, out_dtype = asked
-        dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL)
+        dtype = named(str(first.dtype).removeprefix("torch."), names[0], ALL, conversion=BY_TO)
         if (c is None and beta) or (c is not None and beta is None):
             given, lacking = ("beta", "c") if c is None else ("c", "beta")
             raise ArgumentError(

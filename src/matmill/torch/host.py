@@ -16,7 +16,7 @@ import torch
 
 from matmill.dispatch.gemm import k_chunks
 from matmill.dispatch.transpose import factor
-from matmill.dtypes import ELEMENTWISE, DType, named
+from matmill.dtypes import BY_TO, ELEMENTWISE, DType, named
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 def transpose_add(out: Any, x: Any, y: Any, *, alpha: Any = 1, beta: Any = 1) -> None:
     """``out = alpha * x.mT + beta * y``; what is multiplied by 0 is not read."""
-    dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE)
+    dtype = named(str(out.dtype).removeprefix("torch."), "out", ELEMENTWISE, conversion=BY_TO)
     alpha, beta = factor(alpha, "alpha", dtype), factor(beta, "beta", dtype)
     if alpha == 1 and beta == 1:
         torch.add(x.mT, y, out=out)
