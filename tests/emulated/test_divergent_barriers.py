@@ -16,6 +16,14 @@ __device__ __forceinline__ bool odd(int t) {
   if (t > 100) return false;
   return t % 2;
 }
+__device__ __noinline__ void called(int* s, int t) {
+  s[t] = t;
+  __syncthreads();
+}
+__device__ __noinline__ void calls(int* s, int t) {
+  s[t] += 1;
+  called(s, t);
+}
 #define BARRIER __syncthreads()
 extern "C" __global__ void k(int* o, int n) {
   __shared__ int s[128];
@@ -44,6 +52,17 @@ DIVERGENT = {
         4,
     ),
     "a function that is inlined": ("if (t < n) {\n  o[t] = 2;\n  meet(s, t);\n}", 1),
+    "a function that is called": ("if (t < n) {\n  o[t] = 2;\n  called(s, t);\n}", 1),
+    "a function that a called one calls": ("if (t < n) {\n  o[t] = 2;\n  calls(s, t);\n}", 1),
+    "a condition": ("if (t % 2 && __syncthreads_or(t)) o[t] = 2;", 1),
+    "a conditional expression": ("o[t] = t % 2 ? __syncthreads_count(t) : 1;", 1),
+    "a reduction in one line": (
+        (
+            "__syncthreads(); for (int d = 32; d > 0; d /= 2) if (t < d) { s[t] += s[t + d]; __syncthreads(); } "
+            "if (t == 0) o[0] = s[0];"
+        ),
+        1,
+    ),
     "a condition that is inlined": ("if (odd(t)) {\n  o[t] = 2;\n  __syncthreads();\n}", 1),
     "a condition of two lines": ("if (t < n &&\n    o[t] == 0) {\n  o[t] = 2;\n  __syncthreads();\n}", None),
     "a macro": ("if (t < n) {\n  o[t] = 2;\n  BARRIER;\n}", 1),

@@ -50,6 +50,17 @@ OPAQUE = """
 #define PASTE(a, b) a##b
 extern "C" __global__ void PASTE(odd, _name)(float* x) OPEN x[threadIdx.x] = 7; }
 """
+BOUNDS = """
+#define AT_MOST(n) __launch_bounds__(n)
+extern "C" __global__ void AT_MOST(64) bounded(float* x) { x[threadIdx.x] = 8; }
+"""
+NAMESPACE = """
+#define OPEN namespace inside {
+#define CLOSE }
+OPEN
+__global__ void kernel(float* x) { x[threadIdx.x] = 9; }
+CLOSE
+"""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +68,7 @@ extern "C" __global__ void PASTE(odd, _name)(float* x) OPEN x[threadIdx.x] = 7; 
     [
         (PASTED, "twice_all", 2), (PASTED, "ops::twice_all", 2), (PASTED, "plain", 1), (SIGNATURE, "one", 1),
         (SIGNATURE, "two", 2), (LIST, "three", 3), (LIST, "four", 4), (TEMPLATE, "scale<5>", 5), (TEMPLATE, None, 5),
-        (OPAQUE, "odd_name", 7), (OPAQUE, None, 7),
+        (OPAQUE, "odd_name", 7), (OPAQUE, None, 7), (BOUNDS, None, 8), (NAMESPACE, None, 9),
     ],
 )  # fmt: skip
 def test_they_run(source: str, entry: str | None, value: float) -> None:

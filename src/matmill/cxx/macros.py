@@ -13,6 +13,8 @@ from matmill.cxx.tokens import Token, tokens
 
 _DEFINE = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?(.*)", re.DOTALL)
 _UNDEF = re.compile(r"#\s*undef\s+(\w+)")
+#: Words that make a declaration a kernel's, or stand between the others of one, or around it.
+_SHAPES_KERNELS = frozenset({"__global__", "__launch_bounds__", "__cluster_dims__", "__maxnreg__", "namespace"})
 #: Expansions of expansions end here, as those of a macro that means itself would not.
 _DEEPEST = 16
 
@@ -66,8 +68,8 @@ def _define(table: dict[str, Macro], directive: Token) -> None:
 def expanded(found: Sequence[Token], others: Mapping[str, Macro]) -> list[Token]:
     r"""Replace invocations of macros that define kernels, and drop the directives.
 
-    ``others`` are the macros of other files. A macro defines kernels if ``__global__`` is in what it stands for, or in
-    what a macro stands for that it mentions or is given.
+    ``others`` are the macros of other files. A macro defines kernels if ``__global__``, its attributes or ``namespace``
+    are in what it stands for, or in what a macro stands for that it mentions or is given.
 
     >>> made = expanded(tokens("#define K(name, op) __global__ void k_##name(int* x) { *x op 1; }\nK(add, +)"), {})
     >>> " ".join(token.text for token in made)
@@ -120,7 +122,9 @@ def _defines_kernels(name: str, table: Mapping[str, Macro], around: frozenset[st
     if macro is None or name in around:
         return False
     words = macro.words
-    return "__global__" in words or any(_defines_kernels(word, table, around | {name}) for word in words)
+    return not words.isdisjoint(_SHAPES_KERNELS) or any(
+        _defines_kernels(word, table, around | {name}) for word in words
+    )
 
 
 def _arguments(found: Sequence[Token], at: int) -> tuple[list[list[Token]], int]:

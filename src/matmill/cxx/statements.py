@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from matmill.cxx.tokens import Token, tokens
 
@@ -16,6 +16,8 @@ _LEAVES = frozenset({"return", "exit", "trap", "__trap", "assert", "goto"})
 _ESCAPES = frozenset({"break", "continue"})
 _CONTROL = frozenset({"if", "for", "while", "switch"})
 _LOOPS = frozenset({"for", "while", "do"})
+_HALVES = frozenset({"&", "|"})  # && and || are two tokens each
+_ENDS = frozenset({";", ","})
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -43,24 +45,22 @@ class Statement:
     sides: list[Side] = field(default_factory=list)
     loop: Statement | None = None
 
-    def diverges(self, line: int, barriers: Iterable[int]) -> bool:
-        """Tell whether lanes that took the other way at ``line`` pass by a barrier, one of whose lines is given.
+    def passes_by(self, line: int, barrier: int) -> bool:
+        """Tell whether the other way at ``line`` leads round what is at the line of a barrier."""
+        if barrier == line:
+            # Lines are all that PTX knows: what is beside the statement in its line cannot be told from it.
+            return any(side.calls for side in self.sides)
+        if any(side.first <= barrier <= side.last for side in self.sides):
+            return True
+        around = self.loop is not None and any(side.first <= barrier <= side.last for side in self.loop.sides)
+        return around and any(side.escapes for side in self.sides)
 
-        A thread that leaves the function on its way does not pass by: it counts as arrived (since sm_70). It may do so
-        in the statement before the barrier, too: the compiler makes one branch of two.
+    def leaves(self, barrier: int) -> bool:
+        """Tell whether a thread may leave the function on its way, which then counts as arrived (since sm_70).
+
+        It may do so in the statement before the barrier, too: the compiler makes one branch of two.
         """
-        for barrier in barriers:
-            within = [side for side in self.sides if side.first <= barrier <= side.last]
-            leaves = any(at <= barrier or side not in within for side in self.sides for at in side.leaves)
-            if barrier == line:
-                # Lines are all that PTX knows: what is beside the statement in its line cannot be told from it.
-                return any(side.calls for side in self.sides) and not leaves
-            if within:
-                return not leaves
-            around = self.loop is not None and any(s.first <= barrier <= s.last for s in self.loop.sides)
-            if around and not leaves and any(side.escapes for side in self.sides):
-                return True
-        return False
+        return any(at <= barrier or not side.first <= barrier <= side.last for side in self.sides for at in side.leaves)
 
 
 class Statements:
@@ -88,7 +88,8 @@ class Statements:
             found = [each for each in self._statements(name) if each.first <= line <= each.last]
             lines = [int(each.rpartition(":")[2]) for each in barrier if each.rpartition(":")[0] == name]
             if found and lines:
-                return all(each.diverges(line, lines) for each in found)
+                passed = (at for at in lines if any(each.passes_by(line, at) for each in found))
+                return any(not any(each.leaves(at) for each in found) for at in islice(passed, 1))
         return None
 
     def _statements(self, name: str) -> list[Statement]:
@@ -112,6 +113,9 @@ class _Reader:
         position = 0
         while position < len(self.tokens):
             position = self._statement(position, None)
+        for at, (token, following) in enumerate(pairwise(self.tokens)):
+            if token.text == "?" or (token.text in _HALVES and following.text == token.text):
+                self._short_circuit(at)
 
     def _text(self, at: int) -> str:
         return self.tokens[at].text if at < len(self.tokens) else ""
@@ -168,8 +172,23 @@ class _Reader:
         statement.first, statement.last = self._line(condition), self._line(end - 1)
         return end + 1
 
+    def _short_circuit(self, at: int) -> None:
+        """Read what follows ``&&``, ``||`` or ``?`` in an expression: a branch of its own where it calls something."""
+        end, depth = at + 1, 0
+        while end < len(self.tokens) and depth >= 0 and (depth or self._text(end) not in _ENDS):
+            depth += (self._text(end) in _PAIRS) - (self._text(end) in _PAIRS.values())
+            end += 1
+        statement = Statement(self._text(at), self._line(at), self._line(at))
+        self._add_side(statement, at + 1, end)
+        if statement.sides[0].calls:
+            self.statements.append(statement)
+
     def _side(self, statement: Statement, at: int, loop: Statement | None) -> int:
         end = max(self._statement(at, loop), at + 1)
+        self._add_side(statement, at, end)
+        return end
+
+    def _add_side(self, statement: Statement, at: int, end: int) -> None:
         taken = self.tokens[at:end]
         words = {token.text for token in taken if token.kind == "word"}
         leaves = tuple(self._line(at + i) for i, token in enumerate(taken) if token.text in _LEAVES)
@@ -177,4 +196,3 @@ class _Reader:
         calls = any(name not in _CONTROL for name in called)
         side = Side(self._line(at), self._line(end - 1), calls, not words.isdisjoint(_ESCAPES), leaves)
         statement.sides.append(side)
-        return end

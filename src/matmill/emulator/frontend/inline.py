@@ -154,8 +154,16 @@ class _Inliner:
         passed = {v: o.variable for v, o in zip((*callee.returns, *callee.params), given, strict=True)}
         renaming = _Renaming(prefix, prefix + "end", own | passed)
         flat.targets.update({prefix + name: _labels(prefix, of) for name, of in callee.targets.items()})
-        self.expand([_renamed(s, renaming, callee) for s in callee.body], flat, (*stack, callee.name))
+        body = [_called_at(_renamed(s, renaming, callee), i) for s in callee.body]
+        self.expand(body, flat, (*stack, callee.name))
         flat.body.append(Label(renaming.end))
+
+
+def _called_at(statement: Statement, call: Instruction) -> Statement:
+    """A statement of a function that is inlined at a call."""
+    if isinstance(statement, Instruction):
+        return replace(statement, callers=(*statement.callers, call.location, *call.callers))
+    return statement
 
 
 def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
