@@ -1,5 +1,6 @@
 # make run    sets up .venv and runs the SGEMM ladder in the emulator
 # make test   sets up the same and runs the tests
+# make smoke  runs a few tests of every wing: a minute from a warm kernel cache
 # make torch  adds torch to the set-up, so that make test runs torch's tests too
 # make dask   adds Dask, likewise
 # make check  linter, formatter, type checker
@@ -15,13 +16,18 @@ DASK ?= dask[array,distributed]>=2025.1
 # Bytecode is made of what is imported, not of everything that is installed.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
-.PHONY: run test torch dask check docs golden clean
+SMOKE := tests/smoke $(addprefix tests/host/test_,ops.py errors.py imports.py words.py headers.py plan.py cli_why.py)
+
+.PHONY: run test smoke torch dask check docs golden clean
 
 run: $(READY)
 	@$(VENV)/bin/matmill ladder sgemm --on emulator
 
 test: $(READY)
 	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+smoke: $(READY)
+	@$(VENV)/bin/python -m pytest -n 2 --dist worksteal --hypothesis-profile=dev $(SMOKE)
 
 torch: $(READY)
 	@$(VENV)/bin/python -m pip install $(PIP_OPTIONS) '$(TORCH)'

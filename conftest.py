@@ -14,7 +14,7 @@ import pytest
 
 from matmill.jit import compile as compiling
 from matmill.runtime import gpu
-from support import compiled
+from support import compiled, examples
 
 # Files that import a library which is optional and not installed.
 collect_ignore = [] if find_spec("torch") else ["src/matmill/torch"]
@@ -25,30 +25,39 @@ collect_ignore += [f"tests/support/{name}.py" for name in ("ranks", "run_ranks",
 
 _GOLDEN = pytest.StashKey[compiled.Golden]()
 _FOLDER = pytest.StashKey[Path]()
+#: Kernels kept between runs take no more than this; those that were not needed for longest go first.
+_MOST_KEPT = 1 << 30
+
+examples.register()  # as this file is imported: before tests are, and before --hypothesis-profile is obeyed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this tree."""
     parser.addoption("--golden", action="store_true", help="write tests/golden/resources.json anew after the run")
     parser.addoption("--exhaustive", action="store_true", help="also run the tests that take a quarter of an hour each")
-    parser.addoption("--kernel-cache", metavar="FOLDER", type=Path, help="keep compiled kernels there between runs")
+    parser.addoption(
+        "--kernel-cache",
+        metavar="FOLDER",
+        type=Path,
+        default=Path(__file__).parent / ".pytest_cache" / "kernels",
+        help="keep compiled kernels there between runs (default: %(default)s)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the run a kernel cache of its own, which its worker processes share."""
+    """Give the run a kernel cache apart from the user's, which its worker processes and later runs share."""
     worker = hasattr(config, "workerinput")
-    kept = config.getoption("--kernel-cache")
+    kernels = config.getoption("--kernel-cache").resolve()
     if worker:
-        folder = Path(os.environ["MATMILL_CACHE_DIR"]).parent
-    elif kept is not None:
-        folder = kept.resolve()
+        folder = Path(os.environ["MATMILL_TEST_RUN"])
     else:
         folder = config.stash[_FOLDER] = Path(tempfile.mkdtemp(prefix="matmill-tests-"))
-    golden = compiled.start(folder, machine_code=gpu.unavailable() is None)
+        os.environ["MATMILL_TEST_RUN"] = str(folder)
+        compiled.prune(kernels, _MOST_KEPT)
+    golden = compiled.start(folder, kernels, machine_code=gpu.unavailable() is None)
     if not worker:
         # Before workers start: each has one core, on which threads of BLAS and OpenMP would wait for each other.
         os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-        golden.forget()
         config.stash[_GOLDEN] = golden
 
 
@@ -72,7 +81,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Removes the run's kernel cache."""
+    """Remove what the processes of the run have noted."""
     folder = config.stash.get(_FOLDER, None)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

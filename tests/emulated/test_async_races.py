@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator.races.async_detector import AsyncDetector
 from support.async_programs import EVERYBODY, LANES, SIZE, WARPS, Do, Found, Reference, Teller, found, possible
 from support.event_graph import Thread
+from support.examples import examples
 
 FULL, EMPTY, PEER_FULL = (0, 512), (0, 520), (1, 512)
 PRODUCER, CONSUMER, THIRD = (0, 0), (1, 0), (1, 31)
@@ -225,7 +226,7 @@ def event(draw: st.DrawFn) -> Do:
     return Do(op, threads, kind, block, draw(st.sampled_from([0, 4])), barrier, agent)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(event(), min_size=4, max_size=30).map(possible))
 def test_random_programs_have_the_races_brute_force_finds(program: list[Do]) -> None:
     races, true = found(program), Reference(program).races()

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator.memory.banks import global_sectors, ldmatrix_wavefronts, shared_wavefronts
 from matmill.errors import ArgumentError, ShapeError
+from support.examples import examples
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "h200_warp_counters.json").read_text())
 ALL = np.ones((1, 32), dtype=np.bool_)
@@ -143,7 +144,7 @@ def test_lanes_of_one_store_group_may_trade_places(request: tuple[np.ndarray, np
     assert np.array_equal(before, shared_wavefronts(where[:, order], active[:, order], width, store=True))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(requests(), min_size=1, max_size=8))
 def test_a_batch_is_its_requests_one_by_one(many: list[tuple[np.ndarray, np.ndarray, int]]) -> None:
     width = many[0][2]

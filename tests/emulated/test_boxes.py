@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ from matmill.emulator.memory.boxes import (
 from matmill.errors import ArgumentError, EmulationError
 from matmill.launch import Pointer, TensorMap
 from matmill.tensor_map import ELEMENTS
+from support.examples import examples
 from support.tensor_maps import START, box_bytes, box_elements, load_one, shared_bytes, small_maps, span, store_one
 
 TILE = TensorMap(Pointer("tensor map", START), "bfloat16", (100, 70), (208,), (64, 8), swizzle=128)
@@ -51,7 +52,7 @@ def fits(tensor: TensorMap) -> bool:
     return shared_bytes(tensor) <= BLOCK
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(small_maps(overlap=True).filter(fits), st.data())
 def test_loads_fill_shared_memory_as_element_by_element(tensor: TensorMap, data: st.DataObject) -> None:
     boxes, address, coordinates = draw_boxes(data, tensor, least=-1)
@@ -66,7 +67,7 @@ def test_loads_fill_shared_memory_as_element_by_element(tensor: TensorMap, data:
     assert (boxes.nbytes, boxes.shared_bytes) == (box_bytes(tensor), shared_bytes(tensor))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(small_maps().filter(fits), st.data())
 def test_stores_write_what_is_inside_and_the_rest_of_16_bytes(tensor: TensorMap, data: st.DataObject) -> None:
     boxes, address, coordinates = draw_boxes(data, tensor, least=0)
@@ -80,7 +81,7 @@ def test_stores_write_what_is_inside_and_the_rest_of_16_bytes(tensor: TensorMap,
     np.testing.assert_array_equal(memory, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(small_maps(overlap=True).filter(fits), st.data())
 def test_counts_and_ranges_are_those_of_the_bytes(tensor: TensorMap, data: st.DataObject) -> None:
     boxes, _, coordinates = draw_boxes(data, tensor, least=-1)

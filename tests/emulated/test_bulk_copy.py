@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ from support.bulk_ptx import (
     store,
     wait,
 )  # fmt: skip
+from support.examples import examples
 from support.ptx_tools import Options
 from support.tensor_maps import START, box_bytes, load_one, shared_bytes, small_maps, span, store_one
 
@@ -67,7 +68,7 @@ def programs(draw: st.DrawFn) -> tuple[TensorMap, list[tuple[str, tuple[int, ...
 
 
 @given(program=programs(), schedule=st.integers(0, 3), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_programs_of_boxes_do_what_single_elements_do(
     program: tuple[TensorMap, list[tuple[str, tuple[int, ...], int]]], schedule: int, seed: int
 ) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike
 
 from matmill.emulator.arith import exact
 from matmill.emulator.arith.fma64 import fma64
+from support.examples import examples
 from support.ptx_tools import per_thread
 
 Array = np.ndarray[Any, Any]
@@ -138,7 +139,7 @@ finite32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 finite64 = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(finite32, finite32, finite32)
 def test_fma32_is_exact_for_any_numbers(a: float, b: float, c: float) -> None:
     with np.errstate(all="ignore"):
@@ -146,7 +147,7 @@ def test_fma32_is_exact_for_any_numbers(a: float, b: float, c: float) -> None:
         same(wide.astype(np.float32), np.array([fma_reference(a, b, c, np.float32)]))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(finite64, finite64, finite64)
 def test_fma64_is_exact_for_any_numbers(a: float, b: float, c: float) -> None:
     out = np.empty(1)

@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator import KernelFault, parse
 from matmill.emulator.program.translate import translate
 from matmill.errors import ArgumentError, EmulationError, MatmillError
+from support.examples import examples
 from support.ptx_tools import entry, launch
 
 # One instruction of each kind, without loops: a loop that stores may go on for ever, on a GPU too.
@@ -76,7 +77,7 @@ def test_the_kernel_itself_runs(*, late: bool) -> None:
     run_once(LINES, late=late)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(data=st.data(), late=st.booleans())
 def test_damaged_kernels_run_or_are_refused(data: st.DataObject, *, late: bool) -> None:
     text = damaged(data, LINES)

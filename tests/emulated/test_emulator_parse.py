@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator import parse
@@ -13,6 +13,7 @@ from matmill.emulator.frontend import lexer
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Register, Vector
 from matmill.emulator.program.translate import translate
 from matmill.errors import EmulationError
+from support.examples import examples
 from support.ptx_tools import HEADER, compile_ptx, entry
 
 SOURCE = """
@@ -142,7 +143,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     text=st.one_of(
         st.text(st.characters(codec="ascii"), max_size=80), st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join)
@@ -162,7 +163,7 @@ def test_garbage_is_refused_with_a_line_number(*, text: str, inside: bool) -> No
 JUNK = ["", " ", "}", "{", ";", "%r9", "[", "-", "0", "\n", "bra", ",", ".f64", "%p1", "%rd3"]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_damaged_modules_are_refused_or_translated(data: st.DataObject) -> None:
     text = compile_ptx(SOURCE)

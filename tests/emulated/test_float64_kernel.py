@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ from matmill.dtypes import F64
 from matmill.kernels.hgemm import HGEMM
 from matmill.problem import Gemm
 from matmill.tiling.mma import double_tile, shapes, with_vector_widths
+from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, PLAIN, TRANSPOSED, Layout, Product
 from support.trial import BARRIER, Case, Trial, problem_of, without
 
@@ -121,7 +122,7 @@ ANY_LAYOUT = st.builds(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     shape=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 70)),
     layouts=st.tuples(ANY_LAYOUT, ANY_LAYOUT, ANY_LAYOUT),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,6 +29,7 @@ from matmill.problem import Gemm
 from matmill.registry import Production
 from matmill.tiling.mma import space as shapes
 from matmill.tiling.mma import with_vector_widths
+from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, PLAIN, SMALL, TRANSPOSED, Layout, Product
 
 Array = NDArray[Any]
@@ -59,7 +60,7 @@ ANY_LAYOUT = st.builds(
 )
 
 
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     shape=st.tuples(st.integers(1, 80), st.integers(1, 80), st.integers(1, 140)),
     a=ANY_LAYOUT,
@@ -330,7 +331,7 @@ def test_a_repacked_gram_matrix_is_copied_once_and_symmetric_to_the_bit(*, trans
     assert HGEMM.with_config(config.launched(SPLIT_K=1)).workspace(problem) == -(-130 * 136 * 2 // 256) * 256
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(
     st.tuples(st.integers(1, 90), st.integers(1, 90), st.integers(1, 150)),
     st.lists(st.sampled_from([1, 1, -1, 2]), min_size=4, max_size=4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.arch import ARCHES
@@ -16,6 +16,7 @@ from matmill.ladder.hgemm import ON_MMA
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Gemm
 from matmill.tiling.mma import tile, with_vector_widths
+from support.examples import examples
 from support.trial import BARRIER, Case, Trial, problem_of, without
 
 RUNGS = {rung.name: rung for rung in ON_MMA}
@@ -173,7 +174,7 @@ def test_a_missing_wait_is_found(name: str, index: int) -> None:
     assert {hazard.kind for hazard in report.hazards} & {"missing-wait", "race"}
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     m=st.integers(1, 150),
     n=st.integers(1, 150),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
@@ -25,6 +25,7 @@ from matmill.kernels.inner import INNER, piece, total
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from matmill.registry import Production
+from support.examples import examples
 from support.trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 
 _OURS = [Production(INNER, space, cost.explain)]
@@ -78,7 +79,7 @@ def test_gram_matrices_are_right_and_symmetric_to_the_bit(m: int, dtype: str) ->
     assert trial.d.tobytes() == np.ascontiguousarray(trial.d.T).tobytes()
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.data())
 def test_every_way_to_read_is_right(data: st.DataObject) -> None:
     draw = data.draw

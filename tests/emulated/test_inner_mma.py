@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from matmill.arch import Arch
@@ -17,6 +17,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
+from support.examples import examples
 from support.trial import Array, Case, Trial, cases, hazards, without
 
 
@@ -169,7 +170,7 @@ def test_float64_is_the_same_by_the_smaller_instructions_of_older_gpus(layout: s
     assert results[0] == results[1]
 
 
-@settings(max_examples=4, deadline=None)
+@examples(4)
 @given(st.data())
 def test_any_product_that_tensor_cores_take_is_right(data: st.DataObject) -> None:
     draw = data.draw

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator.races.interval_patterns import IntervalPatterns
 from matmill.emulator.races.shared_space import SharedSpace
+from support.examples import examples
 from support.ptx_tools import entry, launch
 
 #: Addresses in each half of ``room``: own words, a neighbour's, one of a warp or of all, 16 bytes, buffers.
@@ -79,7 +80,7 @@ def counted(*, known: bool = True) -> Iterator[list[int]]:
         yield checked
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(kernels(), st.sampled_from([0, 0, 1]))
 def test_known_intervals_change_no_finding(body: str, schedule: int) -> None:
     with counted(known=False):

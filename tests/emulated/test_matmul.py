@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ from matmill.lowering import lower_gemm
 from matmill.plan import prepare
 from matmill.problem import Gemm
 from matmill.reference import check
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -53,7 +54,7 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> No
     assert verdict.ok, verdict
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     st.tuples(st.integers(1, 70), st.integers(1, 70), st.integers(0, 40)),
     st.lists(st.sampled_from([1, -1, 2]), min_size=4, max_size=4),

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator.races import interval_log
@@ -16,6 +16,7 @@ from matmill.emulator.races.async_detector import AsyncDetector
 from matmill.emulator.races.detector import Race, RaceDetector
 from matmill.errors import ArgumentError, EmulationError
 from support.event_graph import Graph, Thread
+from support.examples import examples
 from support.race_stores import distinct
 
 BLOCKS, WARPS = 2, 3
@@ -390,7 +391,7 @@ OPS = {
 
 
 @pytest.mark.parametrize("ops", OPS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.DataObject) -> None:
     widths = data.draw(st.sampled_from([(4, 16), (1, 2, 4, 8, 16)]))
@@ -401,7 +402,7 @@ def test_random_programs_have_the_races_brute_force_finds(ops: str, data: st.Dat
     check([step.only(space, byte) for step in program])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(programs(OPS["everything"]))
 def test_a_log_given_up_changes_nothing(program: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -9,12 +9,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from matmill.emulator.program.ordering import Ordering
 from matmill.emulator.races.detector import RaceDetector
+from support.examples import examples
 from support.race_stores import distinct
 
 BLOCKS, WARPS = 3, 3
@@ -439,7 +440,7 @@ def handover(draw: st.DrawFn, space: str) -> list[Step]:
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_random_handovers_have_the_races_of_the_model(space: str, data: st.DataObject) -> None:
     program = [each for part in data.draw(st.lists(handover(space), min_size=1, max_size=4)) for each in part]
@@ -447,7 +448,7 @@ def test_random_handovers_have_the_races_of_the_model(space: str, data: st.DataO
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_random_programs_have_the_races_of_the_model(space: str, data: st.DataObject) -> None:
     program = data.draw(st.lists(step(space), min_size=3, max_size=24))

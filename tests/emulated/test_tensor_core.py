@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ from agreement import matrix
 from agreement.case import POISON
 from matmill.emulator.arith.exact import Buffers
 from matmill.emulator.arith.tensor_core import TensorCore, rule_of
+from support.examples import examples
 from support.ptx_tools import compile_ptx, launch
 from support.tensor_core_rule import sum_of_products
 
@@ -118,7 +119,7 @@ def equal(found: Array, wanted: Array) -> bool:
     return bool(((found.view(word) == wanted.view(word)) | (np.isnan(found) & np.isnan(wanted))).all())
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     form=st.sampled_from([("f16", "f16"), *((x, "f32") for x in ("f16", "bf16", "tf32", "e4m3", "e5m2"))]),
     kinds=st.tuples(*[st.sampled_from(KINDS)] * 3),

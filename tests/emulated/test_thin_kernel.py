@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill import reference
@@ -14,6 +14,7 @@ from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64
 from matmill.emulator import Report
 from matmill.kernels.thin import THIN, space
+from support.examples import examples
 from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
 
 LAYOUTS = [(a, b) for a in (ROW, COLUMN) for b in (ROW, COLUMN)]
@@ -72,7 +73,7 @@ def test_the_order_of_warps_and_late_copies_change_no_bit(dtype: str, *, exchang
     assert found[0] == found[1]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(st.data())
 def test_any_size_stride_and_start(data: st.DataObject) -> None:
     draw = data.draw

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import matmill
 from matmill.dtypes import BITS, ELEMENTWISE
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -117,7 +118,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
     return views[0], views[1]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(_operands(), st.sampled_from([1, -2]), st.sampled_from([1, 0, 3]))
 def test_any_layout(drawn: tuple[Array, Array], alpha: int, beta: int) -> None:
     _agree(*drawn, alpha=alpha, beta=beta)

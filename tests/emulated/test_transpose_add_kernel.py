@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
 from matmill.kernels.transpose_add import TRANSPOSE_ADD
 from matmill.tiling.transpose import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
+from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
 
@@ -47,7 +48,7 @@ PLACES = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.data())
 def test_any_layout_and_every_configuration(data: st.DataObject) -> None:
     draw = data.draw

@@ -7,7 +7,7 @@ from math import gcd
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.bench.problems.transpose_add import transpose_add_problem
@@ -18,6 +18,7 @@ from matmill.kernels.transpose_slim import TRANSPOSE_SLIM, held, space
 from matmill.problem import Geam, View
 from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
+from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
 
@@ -76,7 +77,7 @@ def test_every_type_and_side(name: str, short: int, *, wide: bool) -> None:
 STARTS = st.sampled_from([0, 0, 1, 3, 8])
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.data())
 def test_any_size_type_start_and_pitch(data: st.DataObject) -> None:
     draw, wide = data.draw, data.draw(st.booleans())

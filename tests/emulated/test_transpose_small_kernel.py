@@ -7,7 +7,7 @@ from math import lcm
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.choose import choose_transpose_add
@@ -16,6 +16,7 @@ from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
 from matmill.tiling import bank_padding
 from matmill.tiling.transpose_chunks import elements, shared_bytes
+from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without
 
@@ -32,7 +33,7 @@ def small(trial: TransposeTrial, number: int = 0, blocks: int | None = None) -> 
     return trial
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.data())
 def test_any_size_and_type(data: st.DataObject) -> None:
     draw = data.draw

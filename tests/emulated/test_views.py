@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 import matmill
 from matmill.arrays import inspect
 from matmill.dtypes import ALL
 from matmill.lowering import gemm as lowering
 from matmill.lowering import lower_gemm
+from support.examples import examples
 from support.views import check, check_distances, check_windows, products, strided
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, ignore=[HealthCheck.too_slow])
 @given(products())
 def test_any_view(operands: tuple[np.ndarray, np.ndarray]) -> None:
     check(*operands)

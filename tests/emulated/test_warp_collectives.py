@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from matmill.emulator import Report
+from support.examples import examples
 from support.ptx_tools import compile_ptx, entry, launch
 
 Array = NDArray[Any]
@@ -237,13 +238,13 @@ def share(step: Step, alive: Array, rng: np.random.Generator, groups: int) -> No
             step.mask[mine] = mask | absent & int(rng.choice([0, FULL, int(rng.integers(0, FULL))]))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(programs(misused=False), st.integers(0, 3))
 def test_a_collective_combines_the_lanes_of_its_mask(program: Program, schedule: int) -> None:
     check(program, schedule)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(programs(misused=True), st.integers(0, 3))
 def test_misused_masks_are_reported_and_give_poison(program: Program, schedule: int) -> None:
     check(program, schedule)

@@ -10,6 +10,7 @@ from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import ceil_div
 from matmill.problem import ACTIVATIONS
 from matmill.tiling.wgmma import SPAN, Shape
+from support.examples import examples
 from support.strided_product import H200, Layout
 from support.wgmma_cases import Case
 
@@ -91,10 +92,8 @@ def _is_right(case: Case, late: bool, schedule: int) -> None:
 def test_random_products(request: pytest.FixtureRequest) -> None:
     many = request.config.getoption("--exhaustive")
     asked = settings(
-        max_examples=_MANY if many else _FEW,
-        deadline=None,
+        examples(_MANY if many else _FEW, ignore=list(HealthCheck)),
         derandomize=not many,
         phases=[Phase.explicit, Phase.generate],  # shrinking compiles again and again
-        suppress_health_check=list(HealthCheck),
     )
     asked(given(_cases(), st.booleans(), st.integers(0, 2))(_is_right))()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.emulator import Counters, KernelFault, Report
@@ -11,6 +11,7 @@ from matmill.jit.source import Source
 from matmill.kernel import Kernel
 from matmill.ladder.hgemm import ON_WGMMA
 from matmill.problem import Gemm
+from support.examples import examples
 from support.trial import H200, Case, Trial, problem_of, without
 
 RUNGS = {rung.name: rung for rung in ON_WGMMA}
@@ -60,7 +61,7 @@ def test_clusters_that_share_a() -> None:
     assert trial.excess() <= 1
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(
     m=st.integers(1, 140),
     n=st.integers(1, 18).map(lambda eights: 8 * eights),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ from matmill.kernels.hgemm import HGEMM, space
 from matmill.problem import Gemm
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
+from support.examples import examples
 
 Array = NDArray[Any]
 _NAN_BYTE = 0xFF
@@ -68,7 +69,7 @@ def test_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> No
     assert verdict.ok, verdict
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, ignore=[HealthCheck.function_scoped_fixture])
 @given(
     st.tuples(st.integers(0, 300), st.integers(0, 300), st.integers(0, 700)),
     st.lists(st.sampled_from([1, 1, -1, 2]), min_size=4, max_size=4),

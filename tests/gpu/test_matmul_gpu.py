@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -18,6 +18,7 @@ from matmill.problem import ACTIVATIONS
 from matmill.reference import check
 from matmill.runtime.gpu import GPU
 from support.epilogues import error
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -53,7 +54,7 @@ def test_numpy_shapes(left: tuple[int, ...], right: tuple[int, ...], dtype: str)
     assert verdict.ok, verdict
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, ignore=[HealthCheck.function_scoped_fixture])
 @given(
     st.tuples(st.integers(0, 150), st.integers(0, 150), st.integers(0, 90)),
     st.lists(st.sampled_from([1, -1, 2, -3]), min_size=4, max_size=4),

@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from matmill.errors import ArgumentError
 from matmill.launch import HOPPER, TensorMap
 from matmill.runtime.gpu import GPU
 from matmill.tensor_map import ELEMENTS, encode
+from support.examples import examples
 from support.tensor_maps import any_maps
 
-SETTINGS = settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = examples(1000, ignore=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

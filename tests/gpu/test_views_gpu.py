@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 import matmill
 from matmill.dtypes import ALL
+from support.examples import examples
 from support.views import check, check_distances, check_windows, products
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(200, ignore=list(HealthCheck))
 @given(products())
 def test_any_view(operands: tuple[np.ndarray, np.ndarray]) -> None:
     check(*operands, "gpu")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.arrays import ALLOCATE, dlpack, from_host, inspect, mirrors, overlaps, resolve_stream, self_overlap
 from matmill.arrays.operand import Operand
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32, F64, I8, DType
 from matmill.errors import ArgumentError, DeviceError, DTypeError, MatmillError
+from support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -313,13 +314,13 @@ def _elements(x: np.ndarray[Any, Any]) -> list[int]:
     return [int(address) for address in total.ravel()]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_view(), _view())
 def test_overlap_is_exact(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> None:
     assert overlaps(inspect(x, "a"), inspect(y, "b")) == bool(set(_elements(x)) & set(_elements(y)))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_view())
 def test_self_overlap_is_never_missed(x: np.ndarray[Any, Any]) -> None:
     addresses = _elements(x)
@@ -470,7 +471,7 @@ _NESTED = st.one_of(_ODD, st.lists(_ODD, max_size=4), st.lists(_ODD, max_size=4)
 _ENTRIES = ("shape", "strides", "typestr", "data", "version", "mask", "stream", "descr")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(changes=st.dictionaries(st.sampled_from(_ENTRIES), _NESTED, max_size=3), lost=st.sets(st.sampled_from(_ENTRIES)))
 def test_any_interface_is_read_or_refused(changes: dict[str, object], lost: set[str]) -> None:
     array = OnlyInterface(**changes)
@@ -505,7 +506,7 @@ def test_protocols_that_raise_are_refused(protocol: str, error: Exception) -> No
             inspect(array, "a")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(device=st.one_of(_NESTED, st.tuples(st.sampled_from([1, 2, 3, 13]), _ODD)), capsule=_NESTED)
 def test_any_answer_through_dlpack_is_read_or_refused(device: object, capsule: object) -> None:
     members = {"__dlpack_device__": lambda _self: device, "__dlpack__": lambda _self, **_wishes: capsule}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from matmill import arch
@@ -19,6 +19,7 @@ from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION, Production
+from support.examples import examples
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
@@ -116,7 +117,7 @@ _ARCH = st.sampled_from([one for one in arch.ARCHES.values() if one.compiles])
 _extent = st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 4096, 10**6]))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(_extent, _extent, st.integers(0, 5000), st.sampled_from(sorted(DTYPES)), st.integers(1, 70), _ARCH, _ARCH)
 def test_every_problem_has_a_kernel_on_every_arch(  # noqa: PLR0917 — Hypothesis fills them in
     m: int, n: int, k: int, dtype: str, batch: int, one: arch.Arch, other: arch.Arch
@@ -129,7 +130,7 @@ def test_every_problem_has_a_kernel_on_every_arch(  # noqa: PLR0917 — Hypothes
 _side = st.one_of(st.integers(1, 300), st.sampled_from([1000, 4096, 10**5]))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(_side, _side, st.integers(0, 5000), st.sampled_from(["float16", "bfloat16"]), st.integers(1, 70))
 @example(1, 1, 0, "bfloat16", 1)
 def test_every_16_bit_problem_has_a_kernel_where_there_are_tensor_cores_for_it(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from matmill.errors import CompileError, UnknownNameError
@@ -19,6 +19,7 @@ from matmill.jit import nvrtc
 from matmill.jit.cache import DiskCache
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source
+from support.examples import examples
 
 TEXT = """extern "C" __global__ void twice(float* x) {
   __shared__ float tile[64];
@@ -170,7 +171,7 @@ def test_ptx_that_is_not_text_is_compiled_anew(folder: Path, monkeypatch: pytest
     assert len(made) == 2
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, ignore=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=4), st.integers(0, 4)), min_size=1, max_size=4)
 )

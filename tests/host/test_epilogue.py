@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -23,6 +23,7 @@ from matmill.lowering import lower_gemm
 from matmill.problem import ACTIVATIONS, Epilogue, Gemm
 from matmill.registry import PRODUCTION
 from support.epilogues import error
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -56,7 +57,7 @@ def _biases(left: tuple[int, ...], right: tuple[int, ...]) -> list[tuple[int, ..
     return [(m,), (m, 1)] if len(right) == 1 else [(n,), (1, n), (m, 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     shapes=st.sampled_from(_SHAPES).flatmap(lambda pair: st.tuples(st.just(pair), st.sampled_from(_biases(*pair)))),
     step=st.sampled_from([1, 2, -1, -3, 0]),

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -43,8 +45,9 @@ CUDA = {"jit.nvrtc", "runtime.gpu"}
 LIBRARIES = {"torch", "cupy", "jax", "dask"}
 
 
-def _imports(path: Path) -> set[str]:
-    """Dotted names of all that a file imports, at any depth."""
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    """Read the dotted names of all that a file imports, at any depth."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -53,7 +56,7 @@ def _imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
             found |= {f"{module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
 def _part(dotted: str) -> str:
@@ -66,20 +69,26 @@ def _own(module: str) -> str:
     return module.split(".", maxsplit=1)[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
-def test_lower_never_imports_higher(path: Path) -> None:
-    own = _own(MODULES[path])
-    if own in APART:
-        return
-    assert own in RANK, f"{own} is in no layer: say here where it belongs"
-    for name in _imports(path):
-        if name.startswith("matmill."):
-            part = _part(name)
-            # A bare name of the package, such as __version__, is the package's own.
-            if (ROOT / part).exists() or (ROOT / f"{part}.py").exists():
-                assert part in RANK, f"{MODULES[path]} imports {name}"
-                assert RANK[part] <= RANK[own], f"{MODULES[path]} imports {name}, which is above it"
-                assert part not in LIBRARIES or own == part, f"{MODULES[path]} imports {name}, which needs {part}"
+def _pairs() -> Iterator[tuple[str, str]]:
+    """Yield each module with each name of matmill's that it imports."""
+    for path, module in MODULES.items():
+        for name in sorted(_imports(path)):
+            if name.startswith("matmill."):
+                yield module, name
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert {_own(module) for module in MODULES.values()} - APART - RANK.keys() == set(), "say here where it belongs"
+
+
+def test_lower_never_imports_higher() -> None:
+    for module, name in _pairs():
+        own, part = _own(module), _part(name)
+        # A bare name of the package, such as __version__, is the package's own.
+        if own not in APART and ((ROOT / part).exists() or (ROOT / f"{part}.py").exists()):
+            assert part in RANK, f"{module} imports {name}"
+            assert RANK[part] <= RANK[own], f"{module} imports {name}, which is above it"
+            assert part not in LIBRARIES or own == part, f"{module} imports {name}, which needs {part}"
 
 
 def test_the_page_of_the_architecture_has_these_layers() -> None:
@@ -109,40 +118,34 @@ BENCH_ROOMS = (
 BENCH_RANK = {name: rank for rank, row in enumerate(BENCH_ROOMS) for name in row}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.parent.parent == ROOT / "bench"], ids=MODULES.get)
-def test_rooms_of_bench_import_only_what_is_below_them(path: Path) -> None:
-    own = path.parent.name
-    for name in _imports(path):
-        if name.startswith("matmill.bench."):
-            room = name.split(".")[2]
-            assert room == own or BENCH_RANK[room] < BENCH_RANK[own], f"{MODULES[path]} imports {name}"
+def test_rooms_of_bench_import_only_what_is_below_them() -> None:
+    for module, name in _pairs():
+        pieces = module.split(".")
+        if pieces[0] == "bench" and len(pieces) > 2 and name.startswith("matmill.bench."):
+            own, room = pieces[1], name.split(".")[2]
+            assert room == own or BENCH_RANK[room] < BENCH_RANK[own], f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
-def test_cuda_and_array_libraries_stay_where_they_belong(path: Path) -> None:
-    tops = {name.split(".")[0] for name in _imports(path)}
-    module = MODULES[path]
-    assert "cuda" not in tops or module in CUDA, f"{module} imports cuda"
-    found = tops & LIBRARIES - {_own(module)}
-    assert not found, f"{module} imports {found}"
+def test_cuda_and_array_libraries_stay_where_they_belong() -> None:
+    for path, module in MODULES.items():
+        tops = {name.split(".")[0] for name in _imports(path)}
+        assert "cuda" not in tops or module in CUDA, f"{module} imports cuda"
+        found = tops & LIBRARIES - {_own(module)}
+        assert not found, f"{module} imports {found}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
-def test_kernel_folders_never_import_one_another(path: Path) -> None:
-    pieces = MODULES[path].split(".")
-    if pieces[0] != "kernels" or len(pieces) < 2:
-        return
-    for name in _imports(path):
-        if name.startswith("matmill.kernels."):
-            assert name.split(".")[2] == pieces[1]
-        assert not name.startswith("matmill.ladder")
+def test_kernel_folders_never_import_one_another() -> None:
+    for module, name in _pairs():
+        pieces = module.split(".")
+        if pieces[0] == "kernels" and len(pieces) > 1:
+            assert not name.startswith("matmill.kernels.") or name.split(".")[2] == pieces[1], f"{module}: {name}"
+            assert not name.startswith("matmill.ladder"), f"{module} imports {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=MODULES.values())
-def test_the_emulator_knows_no_kernel(path: Path) -> None:
-    if _own(MODULES[path]) == "emulator":
-        parts = {_part(name) for name in _imports(path) if name.startswith("matmill.")}
-        assert parts <= {"emulator", "errors", "launch", "tensor_map", "textures", "dtypes"}, parts
+def test_the_emulator_knows_no_kernel() -> None:
+    known = {"emulator", "errors", "launch", "tensor_map", "textures", "dtypes"}
+    for module, name in _pairs():
+        assert _own(module) != "emulator" or _part(name) in known, f"{module} imports {name}"
 
 
 def test_headers_never_include_kernels() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from matmill.arrays import inspect
 from matmill.errors import ShapeError
 from matmill.lowering import MOST_BATCHES, SubProblem, gemm_shape, lower_gemm, split_batch
 from matmill.problem import Gemm
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -88,7 +89,7 @@ def _product(draw: st.DrawFn) -> tuple[list[Array], list[Array]]:
     return [view for view, _ in pairs], [root for _, root in pairs]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(_product(), st.booleans(), st.booleans())
 def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_c: bool, skip: bool) -> None:
     (a, b, c, d), roots = drawn
@@ -101,7 +102,7 @@ def test_stages_compute_the_product(drawn: tuple[list[Array], list[Array]], use_
     assert writes.max(initial=0) <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_product())
 def test_alignment_divides_every_contiguous_line(drawn: tuple[list[Array], list[Array]]) -> None:
     (a, b, _, d), _roots = drawn

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from matmill.dtypes import BITS, F32
 from matmill.errors import ShapeError
 from matmill.lowering import MOST_BATCHES, SubProblem, lower_transpose, transpose_shape
 from matmill.problem import Geam, View
+from support.examples import examples
 
 Array = NDArray[Any]
 ALIGN = 16
@@ -77,7 +78,7 @@ def _at(array: Array, root: Array, offset: int, view: View, problem: Geam) -> Ar
     return as_strided(root[start // root.itemsize :], (problem.batch, problem.m, problem.n), strides)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_case(), st.booleans())
 def test_stages_compute_the_sum_and_write_each_element_once(case: Case, with_y: bool) -> None:
     expected = np.swapaxes(case.x, -1, -2) + (3 * case.y if with_y else np.zeros_like(case.d))
@@ -100,7 +101,7 @@ def test_stages_compute_the_sum_and_write_each_element_once(case: Case, with_y: 
     assert writes.max(initial=0) <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_case(), st.booleans())
 def test_views_say_what_divides_every_line_and_every_distance(case: Case, with_y: bool) -> None:
     operands = [inspect(case.x, "x"), inspect(case.y, "y"), inspect(case.d, "out")]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ from matmill import errors
 from matmill.dtypes import ALL, F32
 from matmill.reference import check
 from matmill.runtime import gpu
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -97,7 +98,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
     return views[0], views[1]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_operands(), st.sampled_from([1.0, 0.0, -0.5, 2.0]), st.sampled_from([0.0, 1.0, 0.25]))
 def test_any_shape_and_stride(drawn: tuple[Array, Array], alpha: float, beta: float) -> None:
     a, b = drawn

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from matmill.reference import answer, bound, check
+from support.examples import examples
 
 Array = NDArray[Any]
 
@@ -20,7 +21,7 @@ def _random(seed: int, *shape: int, dtype: str = "float32") -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(1, 40), st.integers(0, 1000), st.sampled_from(["float32", "float64"]), st.floats(-3, 3))
 def test_any_order_of_summation_passes(k: int, seed: int, dtype: str, alpha: float) -> None:
     a, b, c = (

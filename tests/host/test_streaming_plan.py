@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import LaunchError
 from matmill.streaming import BUDGET, BUFFERS, plan_stream
+from support.examples import examples
 from support.streaming_trial import MIB
 
 SIZES = st.integers(1, 128)
 ORDERS = st.sampled_from([(1, 1000), (1000, 1), (-1, 50), (0, 1), (1, 0)])
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     sizes=st.tuples(SIZES, SIZES, st.integers(0, 10**10)),
     dtype=st.sampled_from(list(ALL.values())),

@@ -6,17 +6,18 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.dtypes import ALL, F32, DType
 from matmill.ops import inner
 from matmill.streaming import StreamPlan, sources, stream_inner
+from support.examples import examples
 from support.lazy_device import STEPS, LazyDevice
 from support.streaming_trial import WAYS, exact, numbers, plan_for, stored, streamed
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     sizes=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 900)),
     dtype=st.sampled_from(list(ALL.values())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from matmill.analysis.swizzle import (
@@ -23,6 +23,7 @@ from matmill.analysis.swizzle import (
 )
 from matmill.dtypes import ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.errors import ArgumentError, UnknownNameError
+from support.examples import examples
 
 TYPES = [ELEMENTWISE[name] for name in ("int8", "float16", "float32", "float64")]
 powers = st.sampled_from([1, 2, 4, 8, 16, 32, 64])
@@ -35,7 +36,6 @@ def swizzles(draw: st.DrawFn) -> Swizzle:
     return Swizzle(bits, draw(st.integers(0, 8)), shift)
 
 
-@settings(deadline=None)
 @given(swizzles())
 def test_a_swizzle_is_a_bijection_and_its_own_inverse(swizzle: Swizzle) -> None:
     offsets = np.arange(1 << max(swizzle.width, 1) + 1)
@@ -53,7 +53,7 @@ def test_the_toy_case_of_s2() -> None:
     assert layout(4, 4, F32, "2,0,2").offsets()[3].tolist() == [15, 14, 13, 12]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(powers, powers, st.sampled_from(TYPES), swizzles(), st.integers(0, 9))
 def test_no_two_elements_meet_and_none_leaves(
     rows: int, columns: int, dtype: DType, swizzle: Swizzle, pad: int
@@ -144,7 +144,7 @@ def test_lanes_are_as_described() -> None:
     assert matrices.columns[0].tolist() == [lane // 16 * 8 for lane in range(32)]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.sampled_from([8, 16, 32, 64, 24]), st.sampled_from([16, 32, 64, 40]), st.sampled_from(TYPES), st.data())
 def test_what_the_search_finds_has_no_conflicts_and_fewer_bits_have(
     rows: int, columns: int, dtype: DType, data: st.DataObject

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill.errors import ArgumentError, EmulationError, UnknownNameError
 from matmill.launch import Pointer, TensorMap
 from matmill.tensor_map import ELEMENTS, decode, encode, replace
+from support.examples import examples
 from support.tensor_maps import any_maps
 
 ADDRESS = 1 << 36
@@ -76,7 +77,7 @@ def test_the_words_of_a_box() -> None:
     assert words(encode(tensor, ADDRESS))[13:16] == (0x3F000000, 0x7F, 0)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(any_maps())
 def test_what_is_encoded_is_decoded(tensor: TensorMap) -> None:
     data = encode(tensor, tensor.pointer.address)
@@ -159,7 +160,7 @@ def test_bytes_that_are_no_map_are_refused(data: bytes, error: type[Exception], 
         decode(data, "where")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(any_maps(), st.lists(st.integers(0, 511), max_size=3))
 def test_altered_bits_are_another_map_or_refused(tensor: TensorMap, flipped: list[int]) -> None:
     number = int.from_bytes(encode(tensor, tensor.pointer.address), "little")

@@ -14,11 +14,12 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import matmill
 from matmill.errors import ArgumentError, DeviceError, DTypeError, ReadOnlyError, ShapeError
+from support.examples import examples
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
@@ -229,7 +230,7 @@ _APART = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.sampled_from(list(HOMES)),
     st.sampled_from(["matmul", "inner", "transpose_add"]),

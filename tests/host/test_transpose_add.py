@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ import matmill
 from matmill import errors
 from matmill.dtypes import BITS, ELEMENTWISE
 from matmill.runtime import gpu
+from support.examples import examples
 
 Array = NDArray[Any]
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -118,7 +119,7 @@ def _operands(draw: st.DrawFn) -> tuple[Array, Array]:
     return views[0], views[1]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_operands(), st.sampled_from([1, 0, -1, 2]), st.sampled_from([1, 0, 3]), st.sampled_from([7, 2**18]))
 def test_any_shape_and_stride_and_size_of_parts(drawn: tuple[Array, Array], alpha: int, beta: int, part: int) -> None:
     x, y = drawn

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ from matmill.dtypes import ALL, ELEMENTWISE
 from matmill.problem import ACTIVATIONS
 from matmill.reference import check
 from support.epilogues import error
+from support.examples import examples
 
 torch: Any = pytest.importorskip("torch")
 mt: Any = import_module("matmill.torch")
@@ -150,7 +151,7 @@ def test_what_is_multiplied_by_zero_is_not_read() -> None:
     assert torch.equal(mt.transpose_add(x, nan, alpha=0, beta=0), torch.zeros(3, 2))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.integers(0, 4), min_size=2, max_size=4),
     st.permutations(range(4)),

@@ -1,4 +1,4 @@
-"""What a test run compiles: kernels are kept in a folder of the run, and registers and spills stand in a golden file.
+"""What a test run compiles: kernels are kept between runs, and registers and spills stand in a golden file.
 
 The golden file holds the resources of translation units by target and digest of the source, for one compiler and its
 options. Of a unit that it knows no machine code is made: its PTX is compiled where somebody asks for it. Another
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
@@ -53,11 +54,6 @@ class Golden:
         lines = [line for notes in self._notes.glob("*.jsonl") for line in notes.read_text().splitlines()]
         return dict(sorted(json.loads(line) for line in lines))
 
-    def forget(self) -> None:
-        """Starts a run: nothing was asked for yet."""
-        for notes in self._notes.glob("*.jsonl"):
-            notes.unlink()
-
     def missing(self) -> int:
         """How many units were asked for that the file does not know."""
         return len(self.asked().keys() - _read().keys())
@@ -86,11 +82,29 @@ def _read() -> dict[str, Needs]:
 _started: list[Golden] = []
 
 
-def start(folder: Path, *, machine_code: bool) -> Golden:
-    """Keeps this process's kernels in ``folder``; binaries come without machine code unless ``machine_code``."""
+def prune(kernels: Path, most: int) -> None:
+    """Delete the files of a folder that were not read for longest, until it has at most ``most`` bytes."""
+    files = []
+    for path in kernels.glob("*"):
+        with suppress(OSError):  # another run deletes it at this moment
+            found = path.stat()
+            files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+    files.sort(reverse=True)
+    total = 0
+    for _, size, path in files:
+        total += size
+        if total > most:
+            path.unlink(missing_ok=True)
+
+
+def start(folder: Path, kernels: Path, *, machine_code: bool) -> Golden:
+    """Keep this process's notes in ``folder`` and its kernels in ``kernels``; only ``machine_code`` makes binaries.
+
+    A kernel's key is its source, its options and the compiler: what an earlier run has left is what this one would get.
+    """
     golden = Golden(folder)
     _started[:] = [golden]
-    os.environ["MATMILL_CACHE_DIR"] = str(folder / "kernels")
+    os.environ["MATMILL_CACHE_DIR"] = str(kernels)
     os.environ.pop("MATMILL_CACHE", None)
     if not machine_code:
         compiling._remembered = lru_cache(maxsize=512)(_without_code)
