@@ -4,7 +4,7 @@
 
 Constants are fitted to the problems of the fit grid alone: all, or some (``--only``), or not far from what they are
 (``--within``). What is printed: how well they meet both grids, by element type and by what limits, the worst problems,
-and the constants as they stand in ``src/matmill/cost/``.
+and the constants as they stand in ``src/matmill/kernels/*/cost.py``.
 """
 
 from __future__ import annotations

@@ -32,10 +32,11 @@ from matmill.choose import choose_from
 from matmill.dtypes import F64
 from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm.tiles import double_tile, with_vector_widths
+from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 from matmill.runtime.gpu import GPU
-from matmill.tiling.mma import VECTOR_BYTES, double_tile, with_vector_widths
 
 
 @dataclass(frozen=True)

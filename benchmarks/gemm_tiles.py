@@ -7,8 +7,8 @@ float32 goes to the FMA units, float16 and bfloat16 to the tensor cores, float64
 (with split-K, and with unaligned matrices both in place and repacked) and cuBLAS (through torch, if it is installed)
 run interleaved with a cold L2 cache, after each has been checked: rows drawn at random against float64. Large products
 of 16 bits take tiles besides that no product is given: a record names those in ``extra``. Problems marked ``fit`` are
-those that the constants of the models in ``matmill/cost/`` are fitted on; the others judge them. Exits with 1 where a
-result is wrong.
+those that the constants of the models in ``matmill/kernels/*/cost.py`` are fitted on; the others judge them. Exits with
+1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from matmill.bench.timing.clock import Clock
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
 from matmill.kernel import Kernel
+from matmill.kernels.hgemm.tiles import tile, unaligned, with_vector_widths
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 from matmill.runtime.gpu import GPU
-from matmill.tiling.mma import tile, unaligned, with_vector_widths
 
 _LARGEST = 8192 * 8192
 _SQUARES = (64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 6144, 8192)

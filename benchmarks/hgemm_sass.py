@@ -21,8 +21,9 @@ from matmill.dtypes import F16
 from matmill.errors import ArgumentError
 from matmill.jit.compile import Resources
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm.tiles import shapes, threads, with_vector_widths
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, shapes, threads, with_vector_widths
 
 #: FMAs of Hopper's tensor cores per SM and clock with mma.sync: about 62% of those that they make with wgmma, whose
 #: rate is the data sheet's (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via

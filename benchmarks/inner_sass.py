@@ -25,12 +25,11 @@ from matmill.arch import Arch, get
 from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
-from matmill.cost import inner as cost
-from matmill.cost.inner_passes import groups, k_groups
 from matmill.dtypes import ALL
 from matmill.emulator import Counters, Memory, run
 from matmill.kernel import GemmOperands, Kernel, ceil_div
-from matmill.kernels.inner import INNER, space
+from matmill.kernels.inner import INNER, cost, space
+from matmill.kernels.inner.passes import groups, k_groups
 from matmill.problem import Gemm
 from matmill.registry import Production
 

@@ -22,7 +22,7 @@ from matmill.arch import get
 from matmill.dtypes import BF16
 from matmill.jit.nvrtc import compiler_version
 from matmill.kernels.wgmma import WGMMA
-from matmill.tiling.wgmma import ROWS, SHAPES, SPAN, Shape, configured
+from matmill.kernels.wgmma.tiles import ROWS, SHAPES, SPAN, Shape, configured
 
 #: Extents of a problem that every tile suits.
 _EXTENT = 8192

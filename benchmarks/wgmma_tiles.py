@@ -26,16 +26,16 @@ from matmill.arch import get
 from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.config import Config
-from matmill.cost.wgmma import predict
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands
 from matmill.kernels.wgmma import WGMMA, space
+from matmill.kernels.wgmma.cost import predict
+from matmill.kernels.wgmma.tiles import Shape, configured, runs, unaligned
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
-from matmill.tiling.wgmma import Shape, configured, runs, unaligned
 
 SQUARES = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 #: Rows that start on 16 bytes and straddle cache lines.

@@ -15,11 +15,11 @@ from lab.page_parts import Record, environment_of
 from matmill.arch import get
 from matmill.bench import units
 from matmill.config import Config
-from matmill.cost.wgmma import DEFAULT, demand, explain
 from matmill.dtypes import BF16
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma.cost import DEFAULT, demand, explain
+from matmill.kernels.wgmma.tiles import SHAPES, SPAN, configured, work_tiles
 from matmill.problem import Gemm
-from matmill.tiling.wgmma import SHAPES, SPAN, configured, work_tiles
 
 #: The squares that are compared.
 SIZES = (4096, 8192)

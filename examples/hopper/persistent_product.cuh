@@ -13,7 +13,7 @@
 //
 // full[s] counts one arrival and the bytes of a stage, empty[s] the eight warps of the consumers.
 #include "hopper/consumer.cuh"
-#include "matmill/gemm/raster.cuh"
+#include "kernels/shared/raster.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 

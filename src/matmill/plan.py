@@ -15,11 +15,11 @@ from matmill.choose import Choice, choose_stage, fit_batches
 from matmill.jit.compile import Binary, compile_ptx, compile_source
 from matmill.jit.source import Source, generate
 from matmill.kernel import GemmOperands, P
+from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
 from matmill.runtime.gpu import GPU, Prepared
 from matmill.runtime.stream_scratch import Own, scratch
-from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")

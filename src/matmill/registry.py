@@ -11,32 +11,32 @@ from typing import Generic, Protocol
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost import gemm as gemm_cost
-from matmill.cost import hgemm as hgemm_cost
-from matmill.cost import inner as inner_cost
-from matmill.cost import short_k as short_k_cost
-from matmill.cost import thin as thin_cost
-from matmill.cost import transpose_add as transpose_add_cost
-from matmill.cost import wgmma as wgmma_cost
 from matmill.kernel import Kernel, P
 from matmill.kernels.gemm import GEMM, space_where_wide
+from matmill.kernels.gemm import cost as gemm_cost
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm import cost as hgemm_cost
 from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.inner import INNER
+from matmill.kernels.inner import cost as inner_cost
 from matmill.kernels.inner.space import space_where_long
 from matmill.kernels.short_k import SHORT_K
+from matmill.kernels.short_k import cost as short_k_cost
 from matmill.kernels.short_k import space as short_k_space
 from matmill.kernels.thin import THIN
+from matmill.kernels.thin import cost as thin_cost
 from matmill.kernels.thin import space as thin_space
-from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
-from matmill.kernels.transpose_slim import space as slim_space
-from matmill.kernels.transpose_small import TRANSPOSE_SMALL
-from matmill.kernels.transpose_small import space as small_space
+from matmill.kernels.transpose import cost as transpose_add_cost
+from matmill.kernels.transpose.add import TRANSPOSE_ADD
+from matmill.kernels.transpose.slim import TRANSPOSE_SLIM
+from matmill.kernels.transpose.slim import space as slim_space
+from matmill.kernels.transpose.small import TRANSPOSE_SMALL
+from matmill.kernels.transpose.small import space as small_space
+from matmill.kernels.transpose.tiles import space as transpose_space
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma import cost as wgmma_cost
 from matmill.kernels.wgmma import space as wgmma_space
 from matmill.problem import Geam, Gemm
-from matmill.tiling.transpose import space as transpose_space
 
 
 class Prediction(Protocol):

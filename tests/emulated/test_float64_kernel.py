@@ -18,8 +18,8 @@ from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import F64
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm.tiles import double_tile, shapes, with_vector_widths
 from matmill.problem import Gemm
-from matmill.tiling.mma import double_tile, shapes, with_vector_widths
 from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, PLAIN, TRANSPOSED, Layout, Product
 from support.trial import BARRIER, Case, Trial, problem_of, without

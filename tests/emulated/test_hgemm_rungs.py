@@ -12,10 +12,10 @@ from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.jit.source import generate
 from matmill.kernel import Rung
+from matmill.kernels.hgemm.tiles import tile, with_vector_widths
 from matmill.ladder.hgemm import ON_MMA
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Gemm
-from matmill.tiling.mma import tile, with_vector_widths
 from support.examples import examples
 from support.trial import BARRIER, Case, Trial, problem_of, without
 

@@ -15,13 +15,12 @@ from numpy.lib.stride_tricks import as_strided
 from matmill.arch import Arch
 from matmill.choose import choose_from
 from matmill.config import Config
-from matmill.cost import inner as cost
-from matmill.cost.inner_passes import Reads
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel
-from matmill.kernels.inner import INNER, piece, total
+from matmill.kernels.inner import INNER, cost, piece, total
+from matmill.kernels.inner.passes import Reads
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from matmill.registry import Production

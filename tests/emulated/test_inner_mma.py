@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import PACKED, SHIFTED, STRIDED, Reads, groups, k_groups, outputs_of, remainder, triangle
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
+from matmill.kernels.inner.passes import (
+    PACKED,
+    SHIFTED,
+    STRIDED,
+    Reads,
+    groups,
+    k_groups,
+    outputs_of,
+    remainder,
+    triangle,
+)
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from support.examples import examples

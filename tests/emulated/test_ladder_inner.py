@@ -27,7 +27,7 @@ TWO_STAGE = BY_LABEL["two-stage"]
 
 #: One thread computes all of one output; `finish` is the ladder's own.
 HEAD = """
-#include "matmill/splitk/reduce.cuh"
+#include "kernels/splitk/reduce.cuh"
 extern "C" __global__ void planted(const Scalar* E, const Scalar* F, Acc* sums, Index k, Index e_row, Index e_k,
                                    Index f_k, Index f_column) {
 """

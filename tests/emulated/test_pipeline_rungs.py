@@ -10,9 +10,9 @@ from matmill.emulator import KernelFault, Memory, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
+from matmill.kernels.gemm.tiles import TILES, with_vector_widths
 from matmill.ladder.sgemm import SGEMM
 from matmill.problem import Gemm
-from matmill.tiling.simt import TILES, with_vector_widths
 from support.trial import BARRIER, TARGET, in_place, without
 
 RUNGS = {rung.label: rung.kernel for rung in SGEMM}
@@ -98,7 +98,7 @@ def test_each_barrier_and_wait_of_the_pipeline_is_needed(snippet: str, index: in
     kernel = tuned(shape, sliced)
     trial = in_place(kernel, shape)
     whole = generate(kernel, trial.problem.dtype)
-    text = dict(whole.headers)["matmill/gemm/simt.cuh"]
+    text = dict(whole.headers)["kernels/gemm/simt.cuh"]
     assert (text.count(BARRIER), text.count(LOOP_WAIT)) == (4, 2)
     report = trial.main(without(whole, "", snippet, index, instead), late_copies=True)
     assert report.hazards

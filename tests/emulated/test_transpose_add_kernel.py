@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import ceil_div
-from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.tiling.transpose import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
+from matmill.kernels.transpose.add import TRANSPOSE_ADD
+from matmill.kernels.transpose.tiles import COL_UNALIGNED, ROW_UNALIGNED, layout, space, tiles
 from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8
-from matmill.kernels.transpose_small import TRANSPOSE_SMALL, space
+from matmill.kernels.shared import bank_padding
+from matmill.kernels.transpose.chunks import elements, shared_bytes
+from matmill.kernels.transpose.small import TRANSPOSE_SMALL, space
 from matmill.problem import Geam, View
-from matmill.tiling import bank_padding
-from matmill.tiling.transpose_chunks import elements, shared_bytes
 from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200, without

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from matmill.emulator import Hazard, KernelFault
-from matmill.tiling.wgmma import Shape
+from matmill.kernels.wgmma.tiles import Shape
 from support.strided_product import COLUMN, Change
 from support.wgmma_cases import Case
 
@@ -15,8 +15,8 @@ from support.wgmma_cases import Case
 _CASE = Case(
     "two tiles", Shape(64, 64, 1, staged=32), (72, 64, 200), sms=1, stages=2, given={"b": COLUMN},
 )  # fmt: skip
-_LOOP, _PRODUCER = "matmill/wgmma/mainloop.cuh", "matmill/wgmma/producer.cuh"
-_EPILOGUE = "matmill/wgmma/epilogue.cuh"
+_LOOP, _PRODUCER = "kernels/wgmma/mainloop.cuh", "kernels/wgmma/producer.cuh"
+_EPILOGUE = "kernels/wgmma/epilogue.cuh"
 _FULL = "    ptx::mbarrier_wait(shared.full + 8 * slot.stage, slot.parity);\n    ptx::wgmma_fence();\n"
 _STEP = "    operands.multiply(sums, step > 0);\n"
 _NOTHING_IN_FLIGHT = "  issued();\n  ptx::wgmma_wait<0>();\n"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import ceil_div
+from matmill.kernels.wgmma.tiles import SPAN, Shape
 from matmill.problem import ACTIVATIONS
-from matmill.tiling.wgmma import SPAN, Shape
 from support.examples import examples
 from support.strided_product import H200, Layout
 from support.wgmma_cases import Case

@@ -9,9 +9,9 @@ import pytest
 
 from matmill.kernel import always
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma.tiles import Shape, configured
 from matmill.launch import HOPPER
 from matmill.runtime.gpu import GPU
-from matmill.tiling.wgmma import Shape, configured
 from support.strided_product import COLUMN, H200, Layout, StridedProduct
 from support.wgmma_cases import ALL_CASES, Case
 

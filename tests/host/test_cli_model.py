@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from matmill import arch, cli
+from matmill.analysis import phvm as phvm_cost
 from matmill.arch import Measured
 from matmill.bench.plots.phvm import read_measured
 from matmill.choose import choose_from
 from matmill.cli import main, model
-from matmill.cost import gemm as gemm_cost
-from matmill.cost import phvm as phvm_cost
 from matmill.dtypes import DTYPES
 from matmill.errors import ArgumentError
 from matmill.kernels.gemm import GEMM, space
+from matmill.kernels.gemm import cost as gemm_cost
 from matmill.problem import Gemm
 from matmill.registry import Production
 

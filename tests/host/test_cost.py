@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from matmill.arch import get
-from matmill.cost import gemm as cost
 from matmill.dtypes import DTYPES
+from matmill.kernels.gemm import cost
+from matmill.kernels.gemm.tiles import space
 from matmill.problem import Gemm
-from matmill.tiling.simt import space
 
 ROOT = Path(__file__).parents[2]
 RECORDS: list[dict[str, Any]] = json.loads(

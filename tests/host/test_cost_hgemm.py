@@ -15,9 +15,8 @@ from lab.models import MODELS
 from matmill.arch import ARCHES, Arch, get
 from matmill.bench.problems.hgemm import half_product
 from matmill.choose import Choice, choose_from
-from matmill.cost import hgemm as cost
 from matmill.dtypes import BF16, F16, F32, DType
-from matmill.kernels.hgemm import space
+from matmill.kernels.hgemm import cost, space
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from matmill.cost.scale import Links, all_reduce, limits, scaled
+from matmill.analysis.scale import Links, all_reduce, limits, scaled
 
 
 def test_latencies_are_those_of_nccl_s_model() -> None:

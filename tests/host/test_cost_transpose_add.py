@@ -18,11 +18,11 @@ from matmill.arch import get
 from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.config import Config
-from matmill.cost import transpose_add as cost
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
-from matmill.kernels import transpose_slim, transpose_small
+from matmill.kernels.transpose import cost, tiles
+from matmill.kernels.transpose import slim as transpose_slim
+from matmill.kernels.transpose import small as transpose_small
 from matmill.problem import Geam, View
-from matmill.tiling import transpose as tiles
 
 H200 = get("h200")
 MODEL = MODELS["transpose_add"].model

@@ -24,12 +24,12 @@ from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
 from matmill.arch import get
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.dtypes import BF16
+from matmill.kernels.wgmma.tiles import SHAPES, configured
 from matmill.ladder.hgemm import HGEMM
 from matmill.ladder.inner import INNER
 from matmill.ladder.memory import MEMORY
 from matmill.ladder.sgemm import SGEMM
 from matmill.ladder.transpose_add import TRANSPOSE_ADD
-from matmill.tiling.wgmma import SHAPES, configured
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,13 +8,12 @@ import pytest
 
 from matmill.arch import ARCHES, get
 from matmill.choose import choose
-from matmill.cost import hgemm as cost
 from matmill.dtypes import F32, F64
 from matmill.jit.source import generate
-from matmill.kernels.hgemm import HGEMM, space
+from matmill.kernels.hgemm import HGEMM, cost, space
+from matmill.kernels.hgemm import tiles as mma
+from matmill.kernels.hgemm.tiles import shapes, threads, with_vector_widths
 from matmill.problem import Gemm
-from matmill.tiling import mma
-from matmill.tiling.mma import shapes, threads, with_vector_widths
 from support.compiled import resources
 
 H200 = get("h200")

@@ -10,9 +10,9 @@ from matmill.dtypes import F32
 from matmill.errors import MatmillError
 from matmill.kernel import Kernel
 from matmill.kernels.gemm import GEMM
+from matmill.kernels.gemm.tiles import TILES, with_vector_widths
 from matmill.ladder.sgemm.tuned import TUNED
 from matmill.problem import Gemm
-from matmill.tiling.simt import TILES, with_vector_widths
 
 H200 = get("h200")
 N = 4096

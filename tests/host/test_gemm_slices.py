@@ -6,12 +6,11 @@ import pytest
 
 from matmill.arch import get
 from matmill.choose import choose
-from matmill.cost import gemm as cost
 from matmill.dtypes import F32
 from matmill.kernel import ceil_div
-from matmill.kernels.gemm import space
+from matmill.kernels.gemm import cost, space
+from matmill.kernels.shared.tiled import tile_count
 from matmill.problem import Gemm
-from matmill.tiling.simt import tiles
 
 H200 = get("h200")
 #: Few tiles and a long k. Before k was split, 256 x 256 x 8192 took an H200 100 us and 44 x 164 x 6856 took 83: 2 and
@@ -24,13 +23,13 @@ def test_few_tiles_and_a_long_k_occupy_all_multiprocessors(size: tuple[int, int,
     problem = Gemm(*size, dtype=F32)
     kernel = choose(problem, H200).kernel
     assert kernel.entry == "gemm"
-    blocks = tiles(problem, kernel.config) * kernel.config["SPLIT_K"]
+    blocks = tile_count(problem, kernel.config) * kernel.config["SPLIT_K"]
     rounds = ceil_div(blocks, H200.sms)
     assert blocks / (rounds * H200.sms) > 0.8
     whole = min(cost.predict(problem, c, H200) for c in space(problem, H200) if c["SPLIT_K"] == 1)
     assert cost.predict(problem, kernel.config, H200) < 0.98 * whole
     # The FMAs of whole tiles, at the data sheet's rate, take a third of the time between the launches, or more.
-    fmas = tiles(problem, kernel.config) * kernel.config["BM"] * kernel.config["BN"] * problem.k
+    fmas = tile_count(problem, kernel.config) * kernel.config["BM"] * kernel.config["BN"] * problem.k
     found = cost.explain(problem, kernel.config, H200)
     assert found.compute < 3 * 2 * fmas / H200.fp32_flops
 

@@ -9,11 +9,11 @@ import pytest
 from matmill.arch import ARCHES
 from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import Rung
+from matmill.kernels.hgemm import tiles as mma
+from matmill.kernels.hgemm.tiles import space, threads, with_vector_widths
 from matmill.ladder.hgemm import HGEMM, ON_MMA, ON_WGMMA
 from matmill.ladder.hgemm.common import in_float32
 from matmill.problem import Epilogue, Gemm
-from matmill.tiling import mma
-from matmill.tiling.mma import space, threads, with_vector_widths
 
 RUNGS = {rung.name: rung for rung in HGEMM}
 COMPILED = [arch for arch in ARCHES.values() if arch.compiles]

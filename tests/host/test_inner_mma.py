@@ -11,11 +11,19 @@ from matmill.arch import get
 from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
-from matmill.cost import inner as cost
-from matmill.cost.inner_passes import FRAGMENTS, busiest, groups, k_groups, on_diagonal, outputs_of, remainder, tile_of
 from matmill.dtypes import ALL
-from matmill.kernels.inner import INNER, space
+from matmill.kernels.inner import INNER, cost, space
 from matmill.kernels.inner.mma import why_not_mma
+from matmill.kernels.inner.passes import (
+    FRAGMENTS,
+    busiest,
+    groups,
+    k_groups,
+    on_diagonal,
+    outputs_of,
+    remainder,
+    tile_of,
+)
 from matmill.problem import Gemm
 from matmill.registry import Production
 

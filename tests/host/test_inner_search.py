@@ -28,11 +28,10 @@ from matmill.bench.problems.error_bounds import random_sum
 from matmill.bench.problems.inner import gram_of, inner_product, layout_of
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.config import Config
-from matmill.cost import inner as cost
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import ArgumentError
 from matmill.jit.compile import Binary
-from matmill.kernels.inner import INNER
+from matmill.kernels.inner import INNER, cost
 from matmill.kernels.inner.space import space
 from matmill.launch import Launch
 from matmill.problem import Gemm

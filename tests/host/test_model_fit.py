@@ -18,9 +18,9 @@ from lab.models import MODELS
 from lab.records import append
 from matmill.arch import get
 from matmill.bench.problems.inner import gram_of, inner_product
-from matmill.cost import inner as cost
-from matmill.cost.inner import Constants
 from matmill.dtypes import BF16, F64
+from matmill.kernels.inner import cost
+from matmill.kernels.inner.cost import Constants
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 from support.scripts import run_script
@@ -201,7 +201,7 @@ def test_constants_are_written_where_they_stand() -> None:
     path = Path(cost.__file__)
     source = path.read_text(encoding="utf-8")
     made = written(source, TRUTH)
-    scope: dict[str, object] = {"__name__": "matmill.cost.inner"}
+    scope: dict[str, object] = {"__name__": "matmill.kernels.inner.cost"}
     exec(compile(made, str(path), "exec"), scope)  # noqa: S102 — our own model with other numbers
     default = scope["DEFAULT"]
     assert {f.name: getattr(default, f.name) for f in fields(Constants)} == {n: getattr(TRUTH, n) for n in NAMES}

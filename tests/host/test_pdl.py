@@ -15,9 +15,9 @@ from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.inner import INNER
 from matmill.kernels.thin import THIN
-from matmill.kernels.transpose_add import TRANSPOSE_ADD
-from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
-from matmill.kernels.transpose_small import TRANSPOSE_SMALL
+from matmill.kernels.transpose.add import TRANSPOSE_ADD
+from matmill.kernels.transpose.slim import TRANSPOSE_SLIM
+from matmill.kernels.transpose.small import TRANSPOSE_SMALL
 
 _WAIT, _LET = "griddepcontrol.wait", "griddepcontrol.launch_dependents"
 KERNELS: dict[str, tuple[Kernel[Any], DType]] = {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill import arch
-from matmill.cost.phvm import (
+from matmill.analysis.phvm import (
     PARAMETERS,
     READINGS,
     PhvmParameters,

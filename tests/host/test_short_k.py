@@ -16,11 +16,11 @@ from matmill.arch import get
 from matmill.choose import choose
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernels.short_k import LONGEST_K, SHORT_K, space
+from matmill.kernels.short_k.tiles import Shape, configured, staging
 from matmill.problem import Gemm
-from matmill.tiling.short_k import Shape, configured, staging
 
 H200 = get("h200")
-#: What a launch took on the host of the record, as fitted; `cost/short_k.py` says why the model has another one.
+#: What a launch took on the host of the record, as fitted; `short_k/cost.py` says why the model has another one.
 RECORDED_LAUNCH = 6.16e-6
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "shapes_h200.json"
 

@@ -17,11 +17,11 @@ from matmill.dtypes import BF16 as HALF
 from matmill.jit.source import generate
 from matmill.kernels.hgemm import HGEMM
 from matmill.kernels.hgemm import space as hgemm_space
-from matmill.kernels.transpose_slim import TRANSPOSE_SLIM
-from matmill.kernels.transpose_slim import space as slim_space
+from matmill.kernels.splitk import SPLITK_REDUCE
+from matmill.kernels.transpose.slim import TRANSPOSE_SLIM
+from matmill.kernels.transpose.slim import space as slim_space
 from matmill.problem import ACTIVATIONS, Epilogue, Geam, Gemm, View
 from matmill.registry import PRODUCTION
-from matmill.tiling.split_k import SPLITK_REDUCE
 from support.compiled import resources
 
 H200 = get("h200")

@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 
 from matmill.errors import LaunchError
+from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.runtime import stream_scratch
 from matmill.runtime.gpu import GPU
 from matmill.runtime.stream_scratch import Scratch
-from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 _FAR = 2**20
 

@@ -10,12 +10,11 @@ from matmill.analysis.candidates import candidates
 from matmill.arch import ARCHES, get
 from matmill.choose import choose
 from matmill.config import Config
-from matmill.cost import thin as cost
 from matmill.dtypes import ALL, BF16, F32
-from matmill.kernels.thin import THIN, space
+from matmill.kernels.thin import THIN, cost, space
+from matmill.kernels.thin.tiles import batch, rows_of_block
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
-from matmill.tiling.thin import batch, rows_of_block
 
 H200 = get("h200")
 #: x @ weights.T of one row: k is contiguous in both.

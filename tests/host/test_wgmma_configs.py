@@ -15,8 +15,8 @@ from matmill.dtypes import F16, F32
 from matmill.jit.compile import Resources, assembler_report, parse_resources
 from matmill.jit.source import Source, generate
 from matmill.kernel import Kernel
+from matmill.kernels.wgmma.tiles import SHAPES, threads
 from matmill.problem import Gemm
-from matmill.tiling.wgmma import SHAPES, threads
 from support.compiled import resources
 from support.strided_product import H200
 from support.wgmma_variants import EPILOGUES, LAYOUTS, WAYS, Variant, everything

@@ -22,7 +22,6 @@ MATRICES = (
     "src/matmill/include",
     "src/matmill/kernels",
     "src/matmill/ladder",
-    "src/matmill/tiling",
     "src/matmill/lowering",
     "docs/inner.md",
 )
@@ -35,8 +34,9 @@ DEVICE = ("src/matmill/include", "src/matmill/kernels", "src/matmill/ladder")
 class Retired:
     """A retired word: its ``pattern`` per line of text, and the word ``now``, which the glossary has.
 
-    ``under`` are the paths to look in (none: all), ``without`` those to omit, ``suffixes`` the kinds of file.
-    What ``allowed`` matches is not looked at. Patterns ignore case, but for what they put in ``(?-i:…)``.
+    ``under`` are the paths to look in (none: all), ``without`` the beginnings or ends of those to omit, and
+    ``suffixes`` the kinds of file. What ``allowed`` matches is not looked at. Patterns ignore case, but for what they
+    put in ``(?-i:…)``.
     """
 
     name: str
@@ -50,7 +50,8 @@ class Retired:
     def looks_at(self, path: str) -> bool:
         """Whether the word is retired in that file."""
         inside = not self.under or path.startswith(self.under)
-        return inside and not path.startswith(self.without) and path.endswith(self.suffixes)
+        omitted = path.startswith(self.without) or path.endswith(self.without)
+        return inside and not omitted and path.endswith(self.suffixes)
 
     def hits(self) -> list[str]:
         """Every place it is still in, as ``path:line: text``."""
@@ -85,7 +86,7 @@ RETIRED = (
         "slab",
         r"\bslabs?\b|_slab|SLAB_",
         "epilogue staging buffer",
-        under=(*DEVICE, "src/matmill/tiling", "src/matmill/mma_tiles"),
+        under=DEVICE,
     ),
     Retired("team", r"(?<![a-z])teams?(?![a-z])", "k-group"),
     Retired(
@@ -111,7 +112,7 @@ RETIRED = (
         allowed=r"cache lines?|128-byte lines?|lines? of 128|lines? of (?:L1|L2|a cache|text|code|source)"
         r"|(?:command|source) lines?|line by line|one line per",
         under=MATRICES,
-        without=("src/matmill/kernels/probe",),
+        without=("src/matmill/kernels/probe", "cost.py", "passes.py"),
     ),
     Retired(
         "turn",
@@ -135,9 +136,9 @@ RETIRED = (
         "GS",
         r"(?-i:\bGS\b)",
         "split-K",
-        under=("src/matmill/include", "src/matmill/kernels", "src/matmill/cost", "src/matmill/tiling", "docs/inner.md"),
+        under=("src/matmill/include", "src/matmill/kernels", "docs/inner.md"),
         # The paper's name, of its model and of the rungs after it; ``lane_product.cuh`` is the rungs'.
-        without=("src/matmill/cost/phvm.py", "src/matmill/include/matmill/inner/lane_product.cuh"),
+        without=("src/matmill/analysis/phvm.py", "src/matmill/ladder/inner/lane_product.cuh"),
     ),
     Retired(
         "join",
@@ -162,27 +163,24 @@ RETIRED = (
     ),
     Retired("PAD_A", r"(?-i:\bPAD_[AB]\b)|\bpad\.cuh\b|hgemm[/.]padding\b", "repack"),
     Retired(
-        "padded", r"\bpadded\b|\bpads?\b", "repack", under=("src/matmill/kernels/hgemm", "src/matmill/cost/hgemm.py")
+        "padded",
+        r"\bpadded\b|\bpads?\b",
+        "repack",
+        under=("src/matmill/kernels/hgemm", "src/matmill/kernels/hgemm/cost.py"),
     ),
     Retired("with_copies", r"\bwith_copies\b", "vector width"),
     Retired(
         "EVERY",
         r"(?-i:\b_?EVERY\b|\b_?GAPS?\b)|\bgaps?\b",
         "bank padding",
-        under=("src/matmill/kernels", "src/matmill/tiling", "src/matmill/include"),
+        under=("src/matmill/kernels", "src/matmill/include"),
     ),
     Retired(
         "GROUP",
         r"(?-i:\bGROUP\b)",
         "raster order",
-        under=(
-            "src/matmill/include/matmill/gemm",
-            "src/matmill/include/matmill/tile",
-            "src/matmill/kernels",
-            "src/matmill/tiling",
-            "src/matmill/cost",
-            "src/matmill/ladder",
-        ),
+        under=("src/matmill/kernels", "src/matmill/ladder"),
+        without=("src/matmill/kernels/inner/", "src/matmill/kernels/thin/"),  # groups of indices
     ),
     Retired("ALONG", r"(?-i:\b(?:ALONG|CROSSED|MOVED|SINGLE|ASKEW)\b)", "transpose_add"),
     # Names in Python.

@@ -36,10 +36,10 @@ from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
+from matmill.kernels.transpose import tiles as turns
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU
-from matmill.tiling import transpose as turns
 from support.scripts import run_script
 
 torch: Any = pytest.importorskip("torch")

@@ -16,9 +16,9 @@ from matmill.emulator import Memory, Report, run
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.hgemm.tiles import tile, with_vector_widths
 from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.tiling.mma import tile, with_vector_widths
 
 Array = NDArray[Any]
 SMALL = tile(64, 64, 64, 2, 2, stages=2)

@@ -8,9 +8,10 @@ from itertools import product
 from matmill.config import Config
 from matmill.dtypes import ALL, F32
 from matmill.kernel import Kernel
+from matmill.kernels.shared.exchange import exchanged
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma.tiles import SHAPES, SPAN, Shape, configured, unaligned
 from matmill.problem import ACTIVATIONS, Gemm
-from matmill.tiling.wgmma import SHAPES, SPAN, Shape, configured, exchanged, unaligned
 from support.strided_product import COLUMN, H200, ROW, Layout, StridedProduct
 
 BF16, F16 = ALL["bfloat16"], ALL["float16"]

@@ -10,8 +10,8 @@ from typing import Any
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernel import Kernel
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma.tiles import SHAPES, Shape, configured
 from matmill.problem import Epilogue, Gemm
-from matmill.tiling.wgmma import SHAPES, Shape, configured
 from support.strided_product import H200
 
 #: Rows, columns and k: all tiles suit them.

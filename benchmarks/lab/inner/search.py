@@ -28,9 +28,8 @@ from matmill.bench.libraries.blas import TorchProduct
 from matmill.bench.problems.inner import described, restored
 from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.config import Config
-from matmill.cost import inner as cost
 from matmill.kernel import Kernel
-from matmill.kernels.inner import INNER
+from matmill.kernels.inner import INNER, cost
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
 

@@ -26,14 +26,14 @@ from matmill.bench.libraries.transpose_add import EAGER, TorchSum
 from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.config import Config
-from matmill.cost import transpose_add as cost
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import Kernel
-from matmill.kernels.transpose_add import TRANSPOSE_ADD
+from matmill.kernels.transpose import cost
+from matmill.kernels.transpose.add import TRANSPOSE_ADD
+from matmill.kernels.transpose.tiles import layout, tiles
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.registry import TRANSPOSE_ADD_KERNELS
-from matmill.tiling.transpose import layout, tiles
 
 KIND = Kind(
     "transpose_add search",

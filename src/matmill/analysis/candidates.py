@@ -13,14 +13,15 @@ from matmill.config import Config
 from matmill.kernel import Kernel, ceil_div
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.hgemm import HGEMM
+from matmill.kernels.repack.copies import repacked
+from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.short_k import SHORT_K
+from matmill.kernels.short_k.tiles import staging
 from matmill.kernels.wgmma import WGMMA
+from matmill.kernels.wgmma import tiles as hopper
 from matmill.problem import Geam, Gemm
 from matmill.registry import Production
-from matmill.tiling import simt
-from matmill.tiling import wgmma as hopper
-from matmill.tiling.mma import repacked
-from matmill.tiling.short_k import staging
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,11 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
 
 
 def _of_blocks(problem: Gemm, config: Config) -> tuple[int, int]:
-    return simt.tiles(problem, config) * problem.batch * config["SPLIT_K"], 1
+    return tile_count(problem, config) * problem.batch * config["SPLIT_K"], 1
 
 
 def _of_clusters(problem: Gemm, config: Config) -> tuple[int, int]:
-    launched = hopper.as_launched(problem, config)
+    launched = as_launched(problem, config)
     return hopper.work_tiles(launched, config), hopper.cluster_blocks(config)
 
 

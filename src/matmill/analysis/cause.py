@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from matmill.analysis.candidates import copied, slices
 from matmill.analysis.explain import Explanation
 from matmill.analysis.runner_ups import BOUNDS, Reason
+from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.problem import Gemm
-from matmill.tiling.simt import VECTOR_BYTES
 
 #: What costs less than this share of the time explains nothing.
 _TELLS = 0.05

@@ -13,9 +13,9 @@ from matmill.choose import Choice, call_seconds, choose
 from matmill.dtypes import BF16, F16, F32, F64, DType
 from matmill.errors import IllegalConfigError
 from matmill.kernel import ceil_div
+from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.lowering.axes import lowest_bit
 from matmill.problem import Gemm
-from matmill.tiling.simt import VECTOR_BYTES
 
 #: The least gain that is told.
 LEAST_GAIN = 0.03

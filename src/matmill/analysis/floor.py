@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from matmill.analysis.roofline import PEAKS, PEAKS_BY_TYPE, in_words, roofs
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import FRAGMENTS
+from matmill.kernels.inner.passes import FRAGMENTS
 from matmill.problem import Geam, Gemm
 
 

@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill import arch as arches
+from matmill.analysis import phvm as phvm_cost
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.plots.gemm_model import Bar
@@ -24,14 +25,13 @@ from matmill.choose import choose_from
 from matmill.cli.console import answer, table
 from matmill.cli.model_scale import add_scale, run_scale
 from matmill.cli.options import Subparsers, plot_file, size
-from matmill.cost import gemm as gemm_cost
-from matmill.cost import phvm as phvm_cost
 from matmill.dtypes import DTYPES, long_name
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernels.gemm import GEMM, space
+from matmill.kernels.gemm import cost as gemm_cost
+from matmill.kernels.shared.tiled import tile_count
 from matmill.problem import Gemm
 from matmill.registry import Production
-from matmill.tiling.simt import tiles
 
 #: The arch of the paper that is still in wide use.
 PHVM_ARCH = "a100"
@@ -241,7 +241,7 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
         reason = _GEMM.kernel.with_config(config).why_not(problem, arch)
         row = {
             "config": dict((*config.constants, *config.launch)),
-            "tiles": tiles(problem, config),
+            "tiles": tile_count(problem, config),
             "ruled_out": reason,
         }
         if reason is None:

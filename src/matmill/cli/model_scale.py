@@ -12,14 +12,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill import arch as arches
+from matmill.analysis import scale as cost
+from matmill.analysis.scale import Limits, Links, Scaled
 from matmill.arch import Arch
 from matmill.bench import units
 from matmill.bench.plots.scale import draw
 from matmill.choose import choose
 from matmill.cli.console import answer, table
 from matmill.cli.options import Subparsers, plot_file, size
-from matmill.cost import scale as cost
-from matmill.cost.scale import Limits, Links, Scaled
 from matmill.dtypes import ALL, DType
 from matmill.errors import ArgumentError, unknown_name
 from matmill.problem import Gemm

@@ -65,8 +65,13 @@ def _collect(text: str, headers: dict[str, str]) -> None:
     """Adds to ``headers`` all that ``text`` includes, transitively."""
     for name in _INCLUDE.findall(text):
         if name not in headers:
-            headers[name] = read_source("matmill.include", name)
+            headers[name] = read_source(*_found_in(name))
             _collect(headers[name], headers)
+
+
+def _found_in(name: str) -> tuple[str, str]:
+    """Say which package has an included file: those of ``include/`` begin with "matmill/", others are of a room."""
+    return ("matmill.include", name) if name.startswith("matmill/") else ("matmill", name)
 
 
 @cache

@@ -13,9 +13,9 @@ from functools import cache
 from typing import TypeAlias
 
 from matmill.driver import is_capturing, load, stream_id
+from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
-from matmill.tiling.split_k import MOST_ADDED_BY_ONE
 
 #: Addresses of a workspace, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
 Own: TypeAlias = tuple[int, int]

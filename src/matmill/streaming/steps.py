@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 from matmill.arch import Arch
 from matmill.choose import choose_from
-from matmill.cost import inner as cost
 from matmill.jit.compile import Binary
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
-from matmill.kernels.inner import INNER, piece, total
+from matmill.kernels.inner import INNER, cost, piece, total
 from matmill.kernels.inner.space import space
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm

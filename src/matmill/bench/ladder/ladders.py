@@ -24,7 +24,7 @@ from matmill.errors import IllegalConfigError
 from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.hgemm import HGEMM as HGEMM_KERNEL
 from matmill.kernels.inner import INNER as INNER_KERNEL
-from matmill.kernels.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_KERNEL
+from matmill.kernels.transpose.add import TRANSPOSE_ADD as TRANSPOSE_ADD_KERNEL
 from matmill.ladder.documents import OURS
 from matmill.ladder.hgemm import HGEMM as HGEMM_RUNGS
 from matmill.ladder.inner import INNER as INNER_RUNGS

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from matmill.analysis.phvm import Prediction
 from matmill.arch import Arch
 from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION, save
-from matmill.cost.phvm import Prediction
 from matmill.errors import ArgumentError
 
 if TYPE_CHECKING:

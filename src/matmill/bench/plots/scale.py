@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matmill.analysis.scale import Limits, Scaled
 from matmill.bench.plots.style import BLUE, ORANGE, VERMILLION
-from matmill.cost.scale import Limits, Scaled
 
 
 def draw(path: Path, title: str, curve: Sequence[Scaled], asked: Sequence[Scaled], limits: Limits) -> None:

@@ -1,6 +1,6 @@
 """D = alpha * A @ B + beta * C on the plain FMA units, for any sizes, strides and alignments, float32 and float64.
 
-The production twin of the SGEMM ladder's last rung: both are built on ``include/matmill/gemm/simt.cuh``. Where D
+The production twin of the SGEMM ladder's last rung: both are built on ``kernels/gemm/simt.cuh``. Where D
 has too few tiles to occupy the GPU and k is long, split-K gives each tile to SPLIT_K blocks, and a second launch adds
 their partial sums in fixed order. That launch is also the one that applies an epilogue.
 """
@@ -10,12 +10,13 @@ from __future__ import annotations
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.gemm.tiles import TILES, threads, why_not, with_vector_widths
+from matmill.kernels.gemm.tiles import space as shapes
+from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count
+from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
 from matmill.lowering import is_long
 from matmill.problem import Gemm
-from matmill.tiling.simt import STRIDED, TILES, strided_values, threads, tiles, why_not, with_vector_widths
-from matmill.tiling.simt import space as shapes
-from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 
 #: The fewest k-steps of a split-K slice: the first two fill the pipeline.
 _LEAST_STEPS = 4
@@ -37,7 +38,9 @@ def space(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     return tuple(
         config.launched(SPLIT_K=slices)
         for config in shapes(problem, arch)
-        for slices in _slices(tiles(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch)
+        for slices in _slices(
+            tile_count(problem, config) * problem.batch, ceil_div(problem.k, config["BK"]), config, arch
+        )
     )
 
 
@@ -49,7 +52,7 @@ def _slices(blocks: int, steps: int, config: Config, arch: Arch) -> list[int]:
     have no k-step are left out: they would only store zeros.
 
     >>> from matmill.arch import get
-    >>> from matmill.tiling.simt import TILES
+    >>> from matmill.kernels.gemm.tiles import TILES
     >>> _slices(80, 512, TILES[4][2], get("h200")), _slices(2, 1024, TILES[4][0], get("h200"))
     ([1, 3, 8], [1, 64])
     """
@@ -72,7 +75,7 @@ def space_where_wide(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), problem.batch, config["SPLIT_K"]),
+        grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
         block=(threads(config), 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
     )

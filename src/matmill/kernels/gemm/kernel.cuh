@@ -4,8 +4,8 @@
 //   one slice:        gemm ─▶ D
 //   several slices:   gemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
 #include "matmill/dtype/epilogue.cuh"
-#include "matmill/gemm/simt.cuh"
-#include "matmill/gemm/split_k.cuh"
+#include "kernels/gemm/simt.cuh"
+#include "kernels/splitk/split_k.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 
 using Tile = matmill::SimtGemm<Scalar, Config>;

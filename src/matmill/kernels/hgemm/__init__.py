@@ -14,14 +14,14 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16, F64
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.hgemm.tiles import LARGEST, threads, unaligned, why_not, why_not_elements, with_vector_widths
+from matmill.kernels.hgemm.tiles import space as shapes
+from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
+from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count
+from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, threads, unaligned, why_not, why_not_elements, with_vector_widths
-from matmill.tiling.mma import space as shapes
-from matmill.tiling.repack import REPACK, rewrite, why_not_repack, workspace_bytes
-from matmill.tiling.simt import STRIDED, strided_values, tiles
-from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_precision, why_not_split
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4
@@ -58,12 +58,12 @@ def _launched(config: Config, slices: int, repack: Collection[str] = ()) -> Conf
 
 def _slices(problem: Gemm, config: Config, arch: Arch) -> list[int]:
     most = ceil_div(problem.k, config["BK"]) // _LEAST_STEPS
-    return splits(tiles(problem, config) * problem.batch, most, config["BLOCKS_PER_SM"], arch)
+    return splits(tile_count(problem, config) * problem.batch, most, config["BLOCKS_PER_SM"], arch)
 
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), problem.batch, config["SPLIT_K"]),
+        grid=(tile_count(problem, config), problem.batch, config["SPLIT_K"]),
         block=(threads(config), 1, 1),
         dynamic_shared=config["SHARED_BYTES"],
     )

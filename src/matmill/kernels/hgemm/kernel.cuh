@@ -6,8 +6,8 @@
 //   several slices:   hgemm ─▶ partial sums [batch][slice][m][n] ─▶ splitk_reduce ─▶ D
 //   unaligned A or B: repack ─▶ copies with 16-byte aligned rows ─▶ hgemm reads them instead, 16 bytes at a time
 #include "matmill/dtype/epilogue.cuh"
-#include "matmill/gemm/mma.cuh"
-#include "matmill/gemm/split_k.cuh"
+#include "kernels/hgemm/mma.cuh"
+#include "kernels/splitk/split_k.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;

@@ -12,10 +12,7 @@ from dataclasses import replace
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, always
 from matmill.kernels.inner.space import space, why_not
-from matmill.launch import Argument
-from matmill.parameters import Parameters
-from matmill.problem import Gemm
-from matmill.tiling.split_k import (
+from matmill.kernels.splitk import (
     ACCUMULATE_PARTIAL,
     OUTPUT_FIELDS,
     REDUCE_TOTALS,
@@ -28,6 +25,9 @@ from matmill.tiling.split_k import (
     sums_bytes,
     workspace,
 )
+from matmill.launch import Argument
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
 
 __all__ = ["INNER", "piece", "space", "total"]
 

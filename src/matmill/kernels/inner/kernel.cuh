@@ -7,11 +7,11 @@
 // A null `workspace` means one block, which writes D. A null `counter` leaves the reduction to a second launch.
 //
 // The order of all additions depends on launch and layout alone: the same inputs give the same bits.
-#include "matmill/inner/mma.cuh"
-#include "matmill/inner/packed_sums.cuh"
-#include "matmill/inner/simt.cuh"
+#include "kernels/inner/mma.cuh"
+#include "kernels/inner/packed_sums.cuh"
+#include "kernels/inner/simt.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
-#include "matmill/splitk/last_block.cuh"
+#include "kernels/splitk/last_block.cuh"
 
 template <class Config, bool MMA>
 struct MainloopOf {

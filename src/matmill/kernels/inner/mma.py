@@ -1,4 +1,4 @@
-"""Configurations of the inner kernel on tensor cores (``include/matmill/inner/mma.cuh``), for when FMAs would limit.
+"""Configurations of the inner kernel on tensor cores (``kernels/inner/mma.cuh``), for when FMAs would limit.
 
 A configuration is a warp's tile, the rows and columns of warps that cover D, the groups that share a block's k's, and
 the size of a stage.
@@ -12,7 +12,9 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import (
+from matmill.dtypes import F32_IN_F64
+from matmill.kernel import ceil_div
+from matmill.kernels.inner.passes import (
     ALONG_K,
     FRAGMENTS,
     SCHEDULERS,
@@ -31,11 +33,9 @@ from matmill.cost.inner_passes import (
     remainder_sums,
     triangle,
 )
-from matmill.dtypes import F32_IN_F64
-from matmill.kernel import ceil_div
 from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES
 
 #: The least time of FMAs as a share of memory's best time; and the fewest outputs of 16-bit types, which take as long
 #: to widen as to multiply.

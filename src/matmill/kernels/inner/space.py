@@ -1,7 +1,7 @@
 """Tiles, loads and launches of the inner kernel worth considering for a problem, and what makes one legal.
 
 :func:`layouts` says what follows from a problem's strides alone. A configuration is a tile per thread, a way to read
-(direct or staged, see ``include/matmill/inner/simt.cuh``) and a launch.
+(direct or staged, see ``kernels/inner/simt.cuh``) and a launch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost.inner_passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, k_groups, triangle, width_of
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.mma import mma_configs, why_not_mma
+from matmill.kernels.inner.passes import ALONG_K, PACKED, SHIFTED, STRIDED, VECTOR_BYTES, k_groups, triangle, width_of
 from matmill.kernels.inner.stages import LEAST_COPY, Layout, with_stages
+from matmill.kernels.shared.tensor_cores import why_not_tensor_cores
+from matmill.kernels.splitk import MOST_ADDED_BY_ONE, needs_epilogue, padded_bytes, why_not_precision
 from matmill.lowering import NARROW, is_long
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, why_not_tensor_cores
-from matmill.tiling.split_k import MOST_ADDED_BY_ONE, needs_epilogue, padded_bytes, why_not_precision
 
 #: The most registers of a thread for sums, for one k of its rows and columns, and for all that it has loaded.
 _MOST_SUMS, _MOST_PER_K, _MOST_LOADED = 128, 48, 128
@@ -109,7 +109,7 @@ def space_where_long(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     This kernel is compiled for every m and n. The tiled kernels are not, and are as fast where k is short; the one for
     16-bit types needs tensor cores.
     """
-    only_one = problem.dtype.wider is not None and why_not_tensor_cores(problem, LARGEST, arch) is not None
+    only_one = problem.dtype.wider is not None and why_not_tensor_cores(problem, arch) is not None
     return space(problem, arch) if only_one or is_long(problem) else ()
 
 

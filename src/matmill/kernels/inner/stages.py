@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from matmill.config import Config
-from matmill.cost.inner_passes import (
+from matmill.kernel import ceil_div
+from matmill.kernels.inner.passes import (
     ALONG_K,
     PACKED,
     SHIFTED,
@@ -24,7 +25,6 @@ from matmill.cost.inner_passes import (
     packed,
     remainder,
 )
-from matmill.kernel import ceil_div
 from matmill.problem import Gemm
 
 #: The fewest bytes that cp.async copies.
@@ -102,7 +102,7 @@ def _reduce_bytes(config: Config, itemsize: int, available: int) -> int:
 
 
 def _remainder_bytes(config: Config, itemsize: int) -> int:
-    """For the remainder's sums, of warps that share outputs (``include/matmill/inner/remainder.cuh``)."""
+    """For the remainder's sums, of warps that share outputs (``kernels/inner/remainder.cuh``)."""
     rows, columns = remainder(config)
     tm, tn = config["TM"], config["TN"]
     return groups(config) * config["S"] // _LANES * (8 * (tm * columns + tn * rows) + rows * columns) * itemsize
@@ -120,7 +120,7 @@ def _packed_bytes(config: Config, sums: int, itemsize: int) -> int:
 
 
 def _last_block_bytes(config: Config, itemsize: int) -> int:
-    """For the last block's reduction of all partial sums (``include/matmill/splitk/last_block.cuh``)."""
+    """For the last block's reduction of all partial sums (``kernels/splitk/last_block.cuh``)."""
     vectors, lanes = last_block(config, itemsize)
     ways = config["BS"] // lanes
     slices = config["BS"] // _LANES if vectors <= _IN_WARP else ways

@@ -1,6 +1,6 @@
 // Repacked copies of A, B or both in the workspace; see gemm/repack.cuh. grid.x: the blocks of A's vectors, then those
 // of B's; a matrix that is not copied has none. `*_first` is the offset of a copy, in elements.
-#include "matmill/gemm/repack.cuh"
+#include "kernels/repack/repack.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS) repack(PARAMETERS) {

@@ -16,13 +16,13 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.shared.tiled import why_not_extents
+from matmill.kernels.short_k.tiles import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
+from matmill.kernels.splitk import OUTPUT_FIELDS, output_values, why_not_precision
 from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.short_k import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
-from matmill.tiling.simt import why_not_extents
-from matmill.tiling.split_k import OUTPUT_FIELDS, output_values, why_not_precision
 
 #: The longest k: beyond it a pipeline along k is as fast.
 LONGEST_K = 512
@@ -186,7 +186,7 @@ def _operand_values(problem: Gemm, config: Config) -> dict[str, int]:
             f"{name}_run_copies": part.run_copies,
             f"{name}_copies_magic": magic(part.run_copies),
             f"{name}_runs": part.runs,
-            f"{name}_beyond": side.beyond,
+            f"{name}_beyond": side.batch_gap,
         }
     return values
 

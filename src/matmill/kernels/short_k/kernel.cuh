@@ -12,11 +12,11 @@
 // once. A_SHIFTED, B_SHIFTED, D_SHIFTED: a work tile's run of memory may start off 16 bytes, as those of odd products do;
 // it then stands as far behind 16 bytes in shared memory. D_STAGED: a work tile's D goes through shared memory to be
 // stored in vectors: as one run, where it is contiguous in memory, or row by row.
-#include "matmill/gemm/result.cuh"
+#include "kernels/shared/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
-#include "matmill/short_k/copy.cuh"
-#include "matmill/short_k/mma.cuh"
-#include "matmill/short_k/simt.cuh"
+#include "kernels/short_k/copy.cuh"
+#include "kernels/short_k/mma.cuh"
+#include "kernels/short_k/simt.cuh"
 
 constexpr int THREADS = Config::THREADS;
 constexpr bool MMA = sizeof(Scalar) == 2, A_K_INNER = Config::A_K_INNER != 0, B_K_INNER = Config::B_K_INNER != 0;

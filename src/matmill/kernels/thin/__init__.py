@@ -11,14 +11,14 @@ from __future__ import annotations
 from matmill.arch import Arch, get
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
+from matmill.kernels.shared.tiled import STRIDED, strided_values, why_not_extents
+from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
+from matmill.kernels.thin.tiles import MOST_FEW, WARPS, rows_of_block, shapes, why_not, why_not_few
 from matmill.launch import Argument
 from matmill.lowering import is_long
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.tiling.simt import STRIDED, strided_values, why_not_extents
-from matmill.tiling.split_k import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
-from matmill.tiling.thin import MOST_FEW, WARPS, rows_of_block, shapes, why_not, why_not_few
-from matmill.tiling.wgmma import as_bound, as_launched, exchanged
 
 #: The shortest k: below, a lane has too few terms to be worth the sums over lanes.
 _LEAST_K = 128

@@ -5,9 +5,9 @@
 //   one slice:        thin ─▶ D
 //   several slices:   thin ─▶ partial sums [batch][slice][m * n] ─▶ splitk_reduce ─▶ D
 #include "matmill/dtype/epilogue.cuh"
-#include "matmill/gemm/split_k.cuh"
+#include "kernels/splitk/split_k.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
-#include "matmill/thin/tile.cuh"
+#include "kernels/thin/tile.cuh"
 
 using Tile = matmill::ThinTile<Scalar, Config>;
 

@@ -4,7 +4,7 @@ For float16 and bfloat16 of any layout, and for float32 rounded to tf32 where th
 rounded once. Operands come by TMA: a matrix whose rows do not start on 16 bytes is repacked by a launch before the
 product. Where D has too few tiles to occupy the GPU, split-K gives each tile to several blocks: to those of a cluster,
 the first of which adds the sums of all, or to any, whose partial sums a second launch adds. The order is fixed. D's
-transpose may be what is computed (``tiling/wgmma.py``, ``exchanged``).
+transpose may be what is computed (``kernels/wgmma/tiles.py``, ``exchanged``).
 """
 
 from __future__ import annotations
@@ -15,22 +15,16 @@ from matmill.arch import Arch, get
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
+from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
+from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_split, workspace
 from matmill.kernels.wgmma.maps import tensor_maps
-from matmill.launch import Argument, Pointer
-from matmill.lowering import is_long
-from matmill.parameters import Parameters
-from matmill.problem import Gemm
-from matmill.tiling.repack import REPACK, rewrite, why_not_repack, workspace_bytes
-from matmill.tiling.split_k import SPLITK_REDUCE, splits, why_not_split, workspace
-from matmill.tiling.wgmma import (
+from matmill.kernels.wgmma.tiles import (
     ROWS,
     SHAPES,
     Shape,
-    as_bound,
-    as_launched,
     cluster_blocks,
     configured,
-    exchanged,
     runs,
     straddling,
     threads,
@@ -39,6 +33,10 @@ from matmill.tiling.wgmma import (
     why_not_wgmma,
     work_tiles,
 )
+from matmill.launch import Argument, Pointer
+from matmill.lowering import is_long
+from matmill.parameters import Parameters
+from matmill.problem import Gemm
 
 #: The fewest k-steps of a split-K slice: with fewer, filling the pipeline dominates.
 _LEAST_STEPS = 4

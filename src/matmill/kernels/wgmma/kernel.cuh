@@ -26,10 +26,10 @@
 #include "matmill/ptx/dependent_launch.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
-#include "matmill/wgmma/cluster_sums.cuh"
-#include "matmill/wgmma/epilogue.cuh"
-#include "matmill/wgmma/mainloop.cuh"
-#include "matmill/wgmma/producer.cuh"
+#include "kernels/wgmma/cluster_sums.cuh"
+#include "kernels/wgmma/epilogue.cuh"
+#include "kernels/wgmma/mainloop.cuh"
+#include "kernels/wgmma/producer.cuh"
 
 using Tile = matmill::WgmmaTile<Scalar, Config>;
 using Shared = matmill::WgmmaShared<Tile>;

@@ -5,10 +5,10 @@ from __future__ import annotations
 from matmill.config import Config
 from matmill.dtypes import F32
 from matmill.kernel import GemmOperands, ceil_div
+from matmill.kernels.shared.tiled import VECTOR_BYTES
+from matmill.kernels.wgmma.tiles import ROWS, SPAN, Runs, runs
 from matmill.launch import Pointer, TensorMap
 from matmill.problem import Gemm
-from matmill.tiling.simt import VECTOR_BYTES
-from matmill.tiling.wgmma import ROWS, SPAN, Runs, runs
 
 #: Bytes that L2 reads at once. With 256 rows that straddle cache lines take 10 to 20% longer, others as long (an H200,
 #: 2026-11-23).

@@ -16,9 +16,11 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
 from matmill.kernel import GemmOperands, Geometry, Kernel, Rung, ceil_div, multiples
+from matmill.kernels.hgemm.tiles import threads
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, why_not_tensor_cores
+from matmill.kernels.shared.tiled import VECTOR_BYTES
 from matmill.launch import Argument
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, threads, why_not_tensor_cores
 
 #: What a lane can hold of a tile in registers beside all else: float32 sums of 64 x 64 outputs of a warp.
 _MOST_SUMS = 128
@@ -41,7 +43,7 @@ def arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[A
 
 def packed(problem: Gemm, config: Config, arch: Arch) -> str | None:
     """``why_not_config`` of every rung: one product of packed 16-bit matrices, which the tensor cores take."""
-    return why_not_tensor_cores(problem, config, arch) or why_not_packed(problem)
+    return why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"])) or why_not_packed(problem)
 
 
 def why_not_packed(problem: Gemm) -> str | None:

@@ -12,11 +12,11 @@ import numpy as np
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel
+from matmill.kernels.shared.tensor_cores import ELEMENT_BYTES, why_not_tensor_cores
+from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents
 from matmill.ladder.hgemm.common import why_not_aligned, why_not_packed
 from matmill.launch import HOPPER, Argument, Pointer, TensorMap
 from matmill.problem import Gemm
-from matmill.tiling.mma import ELEMENT_BYTES, VECTOR_BYTES, tiles, why_not_tensor_cores
-from matmill.tiling.simt import why_not_extents
 
 #: Bytes within which the maps swizzle, and so many elements: the columns of a box.
 _SWIZZLE, _ACROSS = 128, 64
@@ -62,7 +62,7 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
     if arch.capability != HOPPER:
         needed, found = (".".join(map(str, version)) for version in (HOPPER, arch.capability))
         return f"wgmma needs compute capability {needed}, no other: {arch.name} has {found}"
-    reason = why_not_tensor_cores(problem, config, arch) or why_not_packed(problem)
+    reason = why_not_tensor_cores(problem, arch, acc16=bool(config["ACC16"])) or why_not_packed(problem)
     if reason is not None:
         return reason
     if problem.k == 0:
@@ -75,12 +75,12 @@ def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 def block_per_tile(problem: Gemm, config: Config) -> Geometry:
     """One block for each tile of D, in the raster order."""
-    return _launched(tiles(problem, config), config)
+    return _launched(tile_count(problem, config), config)
 
 
 def block_per_sm(problem: Gemm, config: Config) -> Geometry:
     """``BLOCKS`` blocks that walk over tiles, or as many as there are tiles."""
-    return _launched(min(config["BLOCKS"], tiles(problem, config)), config)
+    return _launched(min(config["BLOCKS"], tile_count(problem, config)), config)
 
 
 def resident(config: Config) -> Callable[[Gemm, Arch], Config]:

@@ -1,4 +1,4 @@
-"""What the rungs on the pipeline of ``include/matmill/gemm/mma.cuh`` share on the host."""
+"""What the rungs on the pipeline of ``kernels/hgemm/mma.cuh`` share on the host."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import F16
 from matmill.kernel import Geometry, Kernel
+from matmill.kernels.hgemm.tiles import LARGEST, rounds, shapes, space, threads, why_not, with_vector_widths
+from matmill.kernels.shared.tiled import tile_count
 from matmill.ladder.hgemm.common import arguments, block_per_tile, packed
 from matmill.problem import Gemm
-from matmill.tiling.mma import LARGEST, rounds, shapes, space, threads, tiles, why_not, with_vector_widths
 
 
 def any_kernel(entry: str, package: str, *, banded: bool = False) -> Kernel[Gemm]:
@@ -39,5 +40,5 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 def _banded(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), 1, 1), block=(threads(config), 1, 1), dynamic_shared=config["SHARED_BYTES"]
+        grid=(tile_count(problem, config), 1, 1), block=(threads(config), 1, 1), dynamic_shared=config["SHARED_BYTES"]
     )

@@ -2,7 +2,7 @@
 
 Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
 of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
-(``DType.accumulator``), and ``finish`` of ``include/matmill/splitk/reduce.cuh`` makes D of them. Atomic rungs keep
+(``DType.accumulator``), and ``finish`` of ``kernels/splitk/reduce.cuh`` makes D of them. Atomic rungs keep
 one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
 
 All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to
@@ -21,9 +21,9 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.splitk import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes, workspace
 from matmill.launch import Argument
 from matmill.problem import Gemm
-from matmill.tiling.split_k import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes, workspace
 
 VECTOR_BYTES = 16
 STATIC_SHARED = 48 * 1024

@@ -16,7 +16,7 @@ from matmill.ladder.inner.common import (
 )
 from matmill.problem import Gemm
 
-#: How F is read, as in include/matmill/inner/piece.cuh.
+#: How F is read, as in kernels/inner/piece.cuh.
 ALONG_K, PACKED, STRIDED = range(3)
 #: Loads of 16 bytes that a thread keeps in flight where its registers allow: 64 KiB per SM with 256 threads.
 _IN_FLIGHT = 16

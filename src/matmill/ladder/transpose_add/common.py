@@ -8,11 +8,11 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost import transpose_add as cost
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.transpose import cost
+from matmill.kernels.transpose.tiles import layout, tiles
 from matmill.launch import Argument
 from matmill.problem import Geam, View
-from matmill.tiling.transpose import layout, tiles
 
 VECTOR_BYTES = 16
 _SIDE = 32

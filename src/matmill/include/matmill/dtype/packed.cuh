@@ -2,7 +2,7 @@
 #pragma once
 
 #include "matmill/dtype/number.cuh"
-#include "matmill/word.cuh"
+#include "matmill/dtype/word.cuh"
 
 namespace matmill {
 

@@ -1,5 +1,5 @@
 // totals += the sum of each output's `slices` partial sums: one launch for each piece of a k that arrives in pieces.
-#include "matmill/splitk/reduce.cuh"
+#include "kernels/splitk/reduce.cuh"
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
 

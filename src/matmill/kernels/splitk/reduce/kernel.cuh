@@ -6,9 +6,9 @@
 // diagonal only. BIAS: what the bias is added along; ACTIVATION: the one to apply. FLOAT32_D: C and D are of the
 // sums' type where Scalar is narrower. C and D may alias. The kernel overlaps the launch that writes the partial sums, so nothing may
 // declare them constant, as __restrict__ would.
-#include "matmill/gemm/result.cuh"
+#include "kernels/shared/result.cuh"
 #include "matmill/ptx/dependent_launch.cuh"
-#include "matmill/splitk/reduce.cuh"
+#include "kernels/splitk/reduce.cuh"
 
 using Sum = matmill::SliceSum<Config::OUTPUTS, Config::WAYS>;
 

@@ -1,11 +1,11 @@
-// As `multistage`, for any m, n and k, on the pipeline of include/matmill/gemm/mma.cuh; its header has the schedule.
+// As `multistage`, for any m, n and k, on the pipeline of kernels/hgemm/mma.cuh; its header has the schedule.
 //
 // Copies past a matrix's end write zeros and read nothing; sums past D's end are not stored. cp.async copies rows
 // aligned to 16, 8 or 4 bytes by that size. Where rows are aligned to 2 bytes (an odd k or n), elements pass one by one
 // through registers and are stored to shared memory 16 bytes at a time. Stores are checked one by one.
 //
 // Fragments of the next step are read while this step's are multiplied, across the barrier too.
-#include "matmill/gemm/mma.cuh"
+#include "kernels/hgemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

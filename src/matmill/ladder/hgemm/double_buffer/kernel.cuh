@@ -4,9 +4,9 @@
 //
 // The one barrier publishes tile t. It also proves that all threads have finished tile t-1, whose buffer is written
 // next.
-#include "matmill/gemm/next_tiles.cuh"
-#include "matmill/gemm/swizzle.cuh"
-#include "matmill/gemm/warp_tile.cuh"
+#include "ladder/hgemm/next_tiles.cuh"
+#include "kernels/shared/swizzle.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

@@ -4,7 +4,7 @@
 //
 // A warp's store then fills whole rows of 128 bytes: 4 requests for 16 rows of 64 columns, instead of 32 of single
 // elements. C is read the same way. Where D's rows are not aligned, lanes write adjacent elements.
-#include "matmill/gemm/mma.cuh"
+#include "kernels/hgemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

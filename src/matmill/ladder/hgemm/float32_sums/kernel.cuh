@@ -1,6 +1,6 @@
 // As `epilogue`, with sums in float32, which cost twice the registers, and a raster order in groups of GROUP_M rows of
 // tiles: concurrent blocks share rows of A and columns of B in L2.
-#include "matmill/gemm/mma.cuh"
+#include "kernels/hgemm/mma.cuh"
 
 using Tile = matmill::MmaGemm<Scalar, Config>;
 

@@ -8,7 +8,7 @@
 // ldmatrix.x4, as in every rung: lanes 0-15 address rows of the left 8 columns, lanes 16-31 those of the right 8. Rows
 // of a are 128 bytes long and rows of b 256, so the eight rows of each 8x8 matrix are in the same four banks: 8
 // wavefronts instead of 1.
-#include "matmill/gemm/warp_tile.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

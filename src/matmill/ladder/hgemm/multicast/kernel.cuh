@@ -15,8 +15,8 @@
 // full[s] counts one arrival and the bytes of a stage, from whichever block they come; empty[s] the eight warps of the
 // consumers of either block. With SHARES_B clusters are 2 x 1: two tiles, one below the other, have one B. Otherwise
 // they are 1 x 2: two tiles side by side have one A. The raster order is one of such pairs.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 #include "matmill/ptx/cluster.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"

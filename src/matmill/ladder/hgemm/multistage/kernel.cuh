@@ -3,8 +3,8 @@
 //   step t   wait until tile t has landed │ barrier │ start copying tile t+STAGES-1 │ multiply tile t
 //
 // The barrier publishes tile t and proves that all have finished with tile t-1, into whose stage tile t+STAGES-1 goes.
-#include "matmill/gemm/swizzle.cuh"
-#include "matmill/gemm/warp_tile.cuh"
+#include "kernels/shared/swizzle.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
 
 constexpr int STAGES = Config::STAGES;
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;

@@ -10,8 +10,8 @@
 //     consumers              its last step            wgmma_wait<0>     arrive at its empty, store 64 rows each
 //
 // Block b has tiles b, b + blocks, … of the raster order, so what is computed at one time is a group of neighbours.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 

@@ -12,8 +12,8 @@
 //
 // full[s] counts one arrival and the bytes of a stage, empty[s] the four warps of the consumer that reads it. Named
 // barriers 3 and 4 count 256 threads: the consumer that waits, and the one that lets it go on.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 

@@ -4,9 +4,9 @@
 //            barrier: tile t free     │ registers into shared memory
 //
 // This does by hand what cp.async does, and costs registers: 12 vectors of 16 bytes per thread.
-#include "matmill/gemm/next_tiles.cuh"
-#include "matmill/gemm/swizzle.cuh"
-#include "matmill/gemm/warp_tile.cuh"
+#include "ladder/hgemm/next_tiles.cuh"
+#include "kernels/shared/swizzle.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

@@ -4,9 +4,9 @@
 //
 // The eight rows of an 8x8 matrix are then in eight different groups of four banks: 1 wavefront. Stores go to the same
 // rows as before, permuted, and remain free of conflicts. Without padding, tiles keep their size.
-#include "matmill/gemm/swizzle.cuh"
-#include "matmill/gemm/warp_tile.cuh"
-#include "matmill/word.cuh"
+#include "kernels/shared/swizzle.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
+#include "matmill/dtype/word.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

@@ -7,9 +7,9 @@
 // are 0 in the lane's first piece); a step of 16 rows changes none of the row bits that the swizzle uses. So every
 // address of a lane is its first one, XORed with a constant and plus a constant: base ^ (step * 32), + i * 16 rows.
 // Rows of a are now 64 bytes long, two of them per pass over the banks: CuTe's Swizzle<2, 3, 3>.
-#include "matmill/gemm/next_tiles.cuh"
-#include "matmill/gemm/swizzle.cuh"
-#include "matmill/gemm/warp_tile.cuh"
+#include "ladder/hgemm/next_tiles.cuh"
+#include "kernels/shared/swizzle.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

@@ -8,8 +8,8 @@
 //
 // full[s] counts one arrival and the bytes of a stage, empty[s] the four warps. There is one role: the thread that
 // copies multiplies too, and copies when it comes past.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 
 using namespace matmill::ptx;
 constexpr int STAGES = Config::STAGES;

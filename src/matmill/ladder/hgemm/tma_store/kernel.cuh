@@ -12,8 +12,8 @@
 //
 // stmatrix writes 16 bytes to each of 8 rows. Rows of 128 bytes would all start at bank 0: the swizzle of D's map puts
 // them on different banks.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 

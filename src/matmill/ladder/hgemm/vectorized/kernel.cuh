@@ -4,8 +4,8 @@
 //
 // The loop has a constant trip count, so it is unrolled: all loads of a step are issued before the first store. Stores
 // fill whole rows of banks; reads still take 8 wavefronts per 8x8 matrix.
-#include "matmill/gemm/warp_tile.cuh"
-#include "matmill/word.cuh"
+#include "kernels/hgemm/warp_tile.cuh"
+#include "matmill/dtype/word.cuh"
 
 constexpr int BM = Config::BM, BN = Config::BN, BK = Config::BK;
 constexpr int WM = BM / Config::WARPS_M, WN = BN / Config::WARPS_N, THREADS = Config::WARPS_M * Config::WARPS_N * 32;

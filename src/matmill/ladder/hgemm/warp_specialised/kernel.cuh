@@ -8,8 +8,8 @@
 //
 // full[s] counts one arrival and the bytes of a stage, empty[s] the eight warps of the consumers. Each of these warp
 // groups has 64 rows. The producer gives registers to them by setmaxnreg: 40 + 2 x 232 instead of 3 x 168.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 #include "matmill/ptx/elect.cuh"
 #include "matmill/ptx/setmaxnreg.cuh"
 

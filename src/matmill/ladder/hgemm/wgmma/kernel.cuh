@@ -7,8 +7,8 @@
 // One warp group has the 128 x 128 tile of a block, as two times 64 rows. wgmma reads both operands from shared memory:
 // no fragment passes through registers, and one thread copies. Nothing overlaps within a block: while tiles come, the
 // tensor cores work for other blocks of the SM.
-#include "matmill/gemm/raster.cuh"
-#include "matmill/gemm/warpgroup_tile.cuh"
+#include "kernels/shared/raster.cuh"
+#include "ladder/hgemm/warpgroup_tile.cuh"
 
 using namespace matmill::ptx;
 using Stage = matmill::TileStage<Config::BM, Config::BN>;

@@ -8,9 +8,9 @@
 //                                     two that is at least B (B + 1) / 2; other threads have no tile and load nothing
 //
 // (M + 1) / 2 FMAs per element from global memory, and half the FMAs of a general product.
-#include "matmill/inner/block_sum.cuh"
+#include "ladder/inner/block_sum.cuh"
 #include "matmill/dtype/epilogue.cuh"
-#include "matmill/inner/piece.cuh"
+#include "kernels/inner/piece.cuh"
 
 constexpr int M = Config::M, T = Config::T, V = Config::V, U = Config::U, S = Config::S, BS = Config::BS;
 constexpr int B = (M + T - 1) / T;

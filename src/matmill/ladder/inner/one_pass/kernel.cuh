@@ -6,7 +6,7 @@
 //
 // (TM + TN) / (TM TN) elements per FMA come from global memory, instead of 2. Threads that share a k are adjacent
 // lanes, so that DRAM sees E and F once.
-#include "matmill/inner/block_sum.cuh"
+#include "ladder/inner/block_sum.cuh"
 #include "matmill/dtype/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Config::BS, 1)

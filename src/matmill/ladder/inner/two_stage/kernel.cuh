@@ -1,11 +1,11 @@
-// The one pass of include/matmill/inner/lane_product.cuh; each block writes its sums to its own part of a buffer.
+// The one pass of ladder/inner/lane_product.cuh; each block writes its sums to its own part of a buffer.
 //
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
 //   global partial_sums[block][output] ──▶ second launch: 16 threads per output add them in fixed order ──▶ D
 //
 // No atomics, so the order in which blocks finish has no effect: the same inputs give the same bits.
-#include "matmill/inner/block_sum.cuh"
-#include "matmill/inner/lane_product.cuh"
+#include "ladder/inner/block_sum.cuh"
+#include "ladder/inner/lane_product.cuh"
 
 using Product = matmill::LaneProduct<Config>;
 

@@ -1,11 +1,11 @@
-// The one pass of include/matmill/inner/lane_product.cuh: 16-byte loads along k, several in flight.
+// The one pass of ladder/inner/lane_product.cuh: 16-byte loads along k, several in flight.
 //
 //   global E, F ── 16-byte loads ──▶ registers e[U][TM][V], f[U][TN][V] ──▶ acc[TM][TN] ──▶ shuffles, shared ──▶
 //   one atomic add per output and block
 //
 // (TM + TN) / (TM TN V) loads per FMA, V times fewer than one_pass.
-#include "matmill/inner/block_sum.cuh"
-#include "matmill/inner/lane_product.cuh"
+#include "ladder/inner/block_sum.cuh"
+#include "ladder/inner/lane_product.cuh"
 
 using Product = matmill::LaneProduct<Config>;
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.cost import gemm as cost
 from matmill.kernel import Geometry, Kernel, Rung
+from matmill.kernels.gemm import cost
+from matmill.kernels.gemm.tiles import TILES, space, threads, why_not, with_vector_widths
+from matmill.kernels.shared.tiled import tile_count
 from matmill.ladder.documents import OURS
 from matmill.ladder.packed import packed, packed_arguments
 from matmill.problem import Gemm
-from matmill.tiling.simt import TILES, space, threads, tiles, why_not, with_vector_widths
 
 
 def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
@@ -18,7 +19,7 @@ def _why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
 
 def _geometry(problem: Gemm, config: Config) -> Geometry:
     return Geometry(
-        grid=(tiles(problem, config), 1, 1), block=(threads(config), 1, 1), dynamic_shared=config["SHARED_BYTES"]
+        grid=(tile_count(problem, config), 1, 1), block=(threads(config), 1, 1), dynamic_shared=config["SHARED_BYTES"]
     )
 
 

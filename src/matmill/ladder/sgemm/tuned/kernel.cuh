@@ -1,6 +1,6 @@
-// The pipeline of include/matmill/gemm/simt.cuh on packed row-major matrices; kernels/gemm is its production twin
+// The pipeline of kernels/gemm/simt.cuh on packed row-major matrices; kernels/gemm is its production twin
 // for any strides. The header's table says which warp does what when.
-#include "matmill/gemm/simt.cuh"
+#include "kernels/gemm/simt.cuh"
 
 using Tile = matmill::SimtGemm<float, Config>;
 

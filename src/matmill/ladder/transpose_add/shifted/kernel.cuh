@@ -1,5 +1,5 @@
 // The tile of transpose/tile.cuh, with 16-byte vectors whatever the alignment, as in the production kernel.
-#include "matmill/transpose/tile.cuh"
+#include "kernels/transpose/tile.cuh"
 
 using Tile = matmill::TransposeTile<Scalar, Config>;
 

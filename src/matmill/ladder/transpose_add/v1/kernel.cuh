@@ -3,7 +3,7 @@
 //   X ── one 16-byte vector per thread, 32 of them down each of 32 columns ──▶ shared tile[32][32 V + V] ── barrier ──▶
 //   each thread V elements of D, one by one: a warp reads a row of the tile, and of Y, and stores a row of D
 #include "matmill/dtype/number.cuh"
-#include "matmill/word.cuh"
+#include "matmill/dtype/word.cuh"
 
 using Index = long long;
 using Number = matmill::NumberOf<Scalar>;

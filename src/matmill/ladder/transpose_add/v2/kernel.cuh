@@ -2,7 +2,7 @@
 //
 //   X ── two 16-byte vectors per thread ──▶ shared tile[64][32 V + V] ── barrier ──▶ each thread V pairs of D
 #include "matmill/dtype/number.cuh"
-#include "matmill/word.cuh"
+#include "matmill/dtype/word.cuh"
 
 using Index = long long;
 using Number = matmill::NumberOf<Scalar>;

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from matmill.kernel import Rung
+from matmill.kernels.transpose.tiles import kernel
 from matmill.ladder.documents import OURS
 from matmill.ladder.transpose_add.common import tuned
 from matmill.problem import Geam
-from matmill.tiling.transpose import kernel
 
 WIDE: Rung[Geam] = Rung(
     name="wide",

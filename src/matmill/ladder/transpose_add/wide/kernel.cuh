@@ -1,5 +1,5 @@
 // The tile of transpose/tile.cuh, with vectors as wide as the alignment of all rows and columns allows.
-#include "matmill/transpose/tile.cuh"
+#include "kernels/transpose/tile.cuh"
 
 using Tile = matmill::TransposeTile<Scalar, Config>;
 

@@ -1,0 +1,109 @@
+"""How long a product takes on the FMA pipeline of ``kernels/gemm/simt.cuh``.
+
+The time of a launch is a constant plus the larger of two terms: the least bytes over the bandwidth that a product's
+loads and stores reach, and the rounds of the busiest SM. Issue slots set a round's pace (FMAs, fragment reads, copies
+and the loop's own instructions, over the share of slots that the resident warps fill) or, for a lone small block, the
+latency of the copies in flight. Filling and draining the pipeline and merging slices come on top, and with split-K the
+launch that adds the partial sums (``kernels/splitk/cost.py``).
+
+The constants were fitted, in logarithms and least absolute error, to the ``fit`` half of
+``benchmarks/results/gemm_tiles_h200.json`` (one H200); docs/cost-models.md says how well they predict the other half
+and where the model is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.gemm.tiles import threads
+from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
+from matmill.kernels.splitk.cost import second
+from matmill.problem import Gemm
+
+#: Seconds from launch to the first instruction and from the last to the end of the kernel.
+LAUNCH = 3.57e-6
+#: Cycles of a block outside its mainloop: the latency of the first copies, and storing the tile of D.
+FILL_CYCLES = 3190.0
+#: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
+LATENCY_CYCLES = 1460.0
+#: Issue slots per warp and k-tile besides FMAs, reads and copies: addresses, loop, barrier, and waiting.
+TILE_SLOTS = 72.0
+#: Issue slots per copy: the instruction, its bounds check and its pointer.
+COPY_SLOTS = 4.0
+#: Warps per SM that would fill half of its issue slots.
+WARPS_HALF = 0.90
+#: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
+NARROW_CYCLES = 0.8
+#: Cycles per output and slice beyond the first to merge the slices' sums.
+MERGE_CYCLES = 0.133
+#: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does not
+#: overlap with it, so the share is far below that of a copy.
+STORE_SHARE = 0.239
+#: The same for A and B, which arrive while earlier tiles are multiplied. An estimate: it decides where k is very long.
+LOAD_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time goes, in seconds, and the ``rounds`` of the busiest SM.
+
+    ``second`` is the launch that adds split-K partial sums.
+    """
+
+    seconds: float
+    compute: float
+    memory: float
+    second: float
+    rounds: int
+
+    @property
+    def bound(self) -> str:
+        """``compute`` or ``memory``, whichever takes longer."""
+        return "compute" if self.compute >= self.memory else "memory"
+
+
+def predict(problem: Gemm, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
+    return explain(problem, config, arch).seconds
+
+
+def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
+    """The terms behind :func:`predict`."""
+    slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
+    per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
+    resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
+    rounds = ceil_div(per_sm, resident)
+    k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
+    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds * _outside(config)
+    compute = cycles / arch.boost_hz
+    outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
+    loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
+    memory = (outside / STORE_SHARE + loaded / LOAD_SHARE) / arch.dram_bytes_per_s
+    added = second(problem, slices, arch)
+    return Prediction(LAUNCH + max(compute, memory) + added, compute, memory, added, rounds)
+
+
+def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
+    """Cycles per k-tile and block of an SM that holds ``resident`` blocks."""
+    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
+    schedulers = 4
+    slots_per_fma = schedulers * 32 / lanes
+    vector = VECTOR_BYTES // problem.dtype.itemsize
+    steps = config["BK"] / config["SLICES"]
+    fmas = config["TM"] * config["TN"] * steps
+    reads = (config["TM"] + config["TN"]) / vector * steps
+    copied = config["BK"] * (config["BM"] / config["A_VEC"] + config["BN"] / config["B_VEC"])
+    slots = fmas * slots_per_fma + reads + COPY_SLOTS * copied / threads(config) + TILE_SLOTS
+    warps = threads(config) / 32
+    filled = resident * warps / (resident * warps + WARPS_HALF)
+    return max(slots * warps / schedulers / filled, LATENCY_CYCLES / (config["STAGES"] - 1) / resident)
+
+
+def _outside(config: Config) -> float:
+    """Cycles of a block outside its mainloop."""
+    outputs = config["BM"] * config["BN"]
+    narrow = NARROW_CYCLES if config["D_VEC"] == 1 else 0.0
+    return FILL_CYCLES + (MERGE_CYCLES * (config["SLICES"] - 1) + narrow) * outputs

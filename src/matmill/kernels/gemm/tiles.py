@@ -1,0 +1,117 @@
+"""Tile shapes of the FMA pipeline in ``kernels/gemm/simt.cuh``: the host's side of its arithmetic.
+
+The production kernel and the last rung of the SGEMM ladder take their constants from here.
+"""
+
+from __future__ import annotations
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import DType
+from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents, why_not_vector_widths
+from matmill.problem import Gemm
+
+
+def shared_bytes(config: Config, dtype: DType) -> int:
+    """Dynamic shared memory of a block in bytes: the pipeline's stages, or the slices' sums where they need more.
+
+    The device asserts the same number.
+    """
+    pad = VECTOR_BYTES // dtype.itemsize
+    stage = config["BK"] * (config["BM"] + pad + config["BN"] + pad)
+    merge = (config["SLICES"] - 1) * config["BM"] * config["BN"]
+    return max(config["STAGES"] * stage * dtype.itemsize, merge * dtype.accumulator.itemsize)
+
+
+def tile(  # noqa: PLR0917 — the order is that of the field: tile, thread tile, warps
+    bm: int,
+    bn: int,
+    bk: int,
+    tm: int,
+    tn: int,
+    warps_m: int,
+    warps_n: int,
+    *,
+    slices: int = 1,
+    stages: int = 3,
+    blocks_per_sm: int = 1,
+) -> Config:
+    """A tile shape; :func:`with_vector_widths` adds the copies' constants per problem."""
+    return Config.of(
+        BM=bm,
+        BN=bn,
+        BK=bk,
+        TM=tm,
+        TN=tn,
+        WARPS_M=warps_m,
+        WARPS_N=warps_n,
+        SLICES=slices,
+        STAGES=stages,
+        BLOCKS_PER_SM=blocks_per_sm,
+        GROUP_M=8,
+    )
+
+
+#: Tile shapes by element size. On an H200 the first is the fastest per SM and needs the most work to fill the GPU;
+#: the later ones give up some of that for more blocks (benchmarks/results/gemm_tiles_h200.json has the times).
+TILES: dict[int, tuple[Config, ...]] = {
+    4: (
+        tile(128, 256, 8, 16, 8, 2, 4),
+        tile(128, 128, 8, 16, 8, 2, 2, blocks_per_sm=2),
+        tile(64, 128, 16, 8, 8, 1, 4, slices=2),
+        tile(64, 64, 16, 8, 8, 1, 2, slices=4, blocks_per_sm=2),
+        tile(32, 64, 32, 4, 8, 1, 2, slices=4, blocks_per_sm=2),
+        tile(32, 32, 32, 4, 8, 1, 1, slices=8, blocks_per_sm=2),
+    ),
+    8: (
+        tile(128, 128, 8, 8, 8, 2, 4),
+        tile(64, 128, 8, 8, 8, 2, 2, blocks_per_sm=2),
+        tile(32, 64, 16, 4, 8, 1, 2, slices=2, blocks_per_sm=2),
+    ),
+}
+
+
+def with_vector_widths(config: Config, problem: Gemm) -> Config:
+    """``config`` with the constants of each matrix's copies: the dimension that they run along, and the vector width.
+
+    An operand is copied along the dimension in which it is contiguous. Copies of 16 bytes are legal where that is not
+    k (along k the copy transposes the tile), every row starts on 16 bytes, and the extent is a multiple of a vector.
+    """
+    vector = VECTOR_BYTES // problem.dtype.itemsize
+    a_along_k = _along_k(outer=problem.a_row_col[0], k=problem.a_row_col[1])
+    b_along_k = _along_k(outer=problem.b_row_col[1], k=problem.b_row_col[0])
+    a_wide = not a_along_k and problem.a_row_col[0] == 1 and problem.a_align >= VECTOR_BYTES and problem.m % vector == 0
+    b_wide = not b_along_k and problem.b_row_col[1] == 1 and problem.b_align >= VECTOR_BYTES and problem.n % vector == 0
+    narrow = problem.dtype.wider is None
+    d_wide = narrow and problem.d_row_col[1] == 1 and problem.d_align >= VECTOR_BYTES and problem.n % vector == 0
+    config = config.replace(
+        A_ALONG_K=int(a_along_k),
+        A_VEC=vector if a_wide else 1,
+        B_ALONG_K=int(b_along_k),
+        B_VEC=vector if b_wide else 1,
+        D_VEC=vector if d_wide else 1,
+    )
+    return config.replace(SHARED_BYTES=shared_bytes(config, problem.dtype))
+
+
+def _along_k(*, outer: int, k: int) -> bool:
+    """Whether neighbouring threads should copy neighbouring elements along k rather than along m or n."""
+    return abs(k) < abs(outer)
+
+
+def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
+    """Every config worth considering for ``problem``, whether or not a given GPU can hold it."""
+    tiles = () if problem.dtype.itemsize < 4 else TILES[problem.dtype.accumulator.itemsize]
+    return tuple(with_vector_widths(config, problem) for config in tiles)
+
+
+def threads(config: Config) -> int:
+    """Threads per block."""
+    return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
+
+
+def why_not(problem: Gemm, config: Config) -> str | None:
+    """Why the pipeline cannot compute ``problem`` with ``config``, or None."""
+    if problem.dtype.itemsize < 4:
+        return f"{problem.dtype.name} is too narrow for copies of single elements, which have at least 4 bytes"
+    return why_not_extents(problem) or why_not_vector_widths(config, with_vector_widths(config, problem))

@@ -1,0 +1,339 @@
+"""How long a product takes on the tensor-core pipeline of ``kernels/hgemm/mma.cuh``.
+
+The time of a launch is a constant plus two terms that overlap, of which the larger decides: the least bytes over the
+bandwidth that reading reaches, and the tiles of the busiest SM. Six things happen at the same time during a k-tile of a
+block (:class:`Pace`), and the slowest about decides: tensor cores multiply, shared memory takes copies and delivers
+fragments, L2 delivers tiles, load units look up cache lines, schedulers issue, and the latency of the copies in flight
+passes. Filling the pipeline, storing D, the launch that repacks matrices and the launch that adds split-K partial sums
+come on top.
+
+:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fitted them to times that ``benchmarks/gemm_tiles.py`` measured on an H200: to the fit half,
+66 products, of ``benchmarks/results/hgemm_tiles_h200.json``.
+
+All of these were 16-bit products. float64 takes the same constants: no product of it has been timed with this pipeline.
+Its own counts differ in the bytes of an element and the rate of the tensor cores, which mma.sync reaches on Hopper too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import F64
+from matmill.kernel import ceil_div
+from matmill.kernels.repack.copies import repacked, repacked_matrix
+from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
+from matmill.kernels.shared.tiled import tile_count
+from matmill.kernels.splitk import leaves_partials
+from matmill.problem import Gemm
+
+_LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
+#: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
+_READ = 512
+#: Split-K slices that the threads of the last launch add in one step.
+_STEP_SLICES = 64
+#: FMAs of an SM's tensor cores per clock where the arch does not know: the least among the data sheets since Ampere
+#: (GeForce RTX 4090, with float32 sums).
+LEAST_FMAS = 256.0
+#: Share of their rate that a T4's power allows: 49.4 of 65 TFLOP/s (S2; ``analysis/roofline.py`` has the figures).
+TURING_SHARE = 0.76
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread.
+
+    All were fitted together, so each also absorbs effects that the model omits and that correlate with it.
+    """
+
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 4.28e-06
+    #: What a launch right before or after adds, without its own work.
+    second: float = 4.72e-06
+    #: Each step of the last launch, in which its threads add 64 split-K slices.
+    second_step: float = 1.29e-06
+    #: Share of the data sheet's bandwidth that a product's reading reaches.
+    read_share: float = 0.604
+    #: The same for repacking, bytes read and written added up.
+    copy_share: float = 0.775
+    #: Share of Hopper's FMAs at the boost clock that mma.sync reaches, at the clock that power allows. Luo et al.
+    #: measured 62%; only wgmma reaches the rest ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+    #: Microbenchmarking", 2024).
+    mma_share: float = 0.539
+    #: Bytes that L2 delivers to each SM per clock.
+    l2_bytes: float = 47.9
+    #: Cycles per cache line that a load looks up: the least that the fit allows, so lookups hardly show.
+    line_cycles: float = 0.25
+    #: Cycles of the load units per copy of a warp whose threads move 4 or 8 bytes of 16-bit elements; with 16 bytes, L2
+    #: takes about as long. Fitted by itself to ``benchmarks/results/shapes_h200.json``.
+    narrow_cycles: float = 11.0
+    #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
+    latency_cycles: float = 2060.0
+    #: Cycles per k-tile and block that the block itself does not hide: the barrier and the loop.
+    barrier_cycles: float = 8.76
+    #: Cycles of a block outside its mainloop besides storing D: the latency of the first copies, and its launch.
+    fill_cycles: float = 1060.0
+    #: Slots per copy with its bounds check and pointer; per element that goes through registers, with the wait for it;
+    #: and per warp and k-tile for addresses and the loop.
+    copy_slots: float = 4.07
+    element_slots: float = 67.0
+    tile_slots: float = 35.4
+    #: Slots per output that is stored by itself, per 8 that are stored at once, and per split-K partial sum.
+    store_slots: float = 58.6
+    piece_slots: float = 256.0
+    keep_slots: float = 60.0
+    #: The terms of a k-tile overlap partly: the p-norm of their cycles with this p.
+    pace_overlap: float = 4.85
+    #: So do memory and SMs.
+    overlap: float = 10.9
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+
+    Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``beside_wgmma`` where only
+    other instructions reach that rate) and of shared memory (``shared``), bytes read from L2, cache lines looked up
+    (``lines``), and what is issued: ``matrix`` instructions, ``copies`` (``narrow`` ones are of 4 and 8 bytes),
+    ``elements`` that go through registers, all by ``warps``. An SM has ``ahead`` copies in flight.
+
+    Of the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
+    ``pieces`` of 8 and as ``partial_sums`` of split-K, ``stored_bytes``.
+
+    Of the whole GPU: the least ``bytes``; bytes and cache lines of repacking; bytes of the partial sums. ``repacked``
+    and ``split`` are 1 where there is a launch before or after the product, else 0; the last one has ``steps``.
+    """
+
+    multiply: float
+    beside_wgmma: float
+    shared: float
+    l2_bytes: float
+    lines: float
+    matrix: float
+    copies: float
+    narrow: float
+    elements: float
+    warps: float
+    ahead: float
+    tiles: float
+    rounds: float
+    resident: float
+    stored: float
+    pieces: float
+    partial_sums: float
+    stored_bytes: float
+    bytes: float
+    repacked: float
+    repacked_bytes: float
+    repacked_lines: float
+    split: float
+    partial_bytes: float
+    steps: float
+    bytes_per_s: float
+    hz: float
+    sms: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Cycles of an SM for one k-tile of a block, by what takes them."""
+
+    multiply: float
+    shared: float
+    l2: float
+    lines: float
+    issue: float
+    latency: float
+
+    @property
+    def bound(self) -> str:
+        """The slowest."""
+        names = ("multiply", "shared", "l2", "lines", "issue", "latency")
+        return max(names, key=lambda name: float(getattr(self, name)))
+
+    def cycles(self, overlap: float) -> float:
+        """Cycles of all terms together: their p-norm."""
+        parts = (self.multiply, self.shared, self.l2, self.lines, self.issue, self.latency)
+        total: float = sum(part**overlap for part in parts) ** (1 / overlap)
+        return total
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time of a product goes, in seconds.
+
+    ``repack`` is the launch that repacks matrices, ``second`` the one that adds split-K partial sums.
+    """
+
+    seconds: float
+    compute: float
+    memory: float
+    repack: float
+    second: float
+    pace: Pace
+
+    @property
+    def bound(self) -> str:
+        """``memory``, ``repack``, ``second``, or what sets the pace of a k-tile."""
+        times = {self.pace.bound: self.compute, "memory": self.memory, "repack": self.repack, "second": self.second}
+        return max(times, key=times.__getitem__)
+
+
+def predict(problem: Gemm, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes with ``config`` on ``arch``.
+
+    >>> from matmill.arch import get
+    >>> from matmill.dtypes import F16
+    >>> from matmill.kernels.hgemm.tiles import space
+    >>> problem, h200 = Gemm(8192, 8192, 8192, F16), get("h200")
+    >>> found = {(c["BM"], c["BN"]): predict(problem, c.launched(SPLIT_K=1), h200) for c in space(problem, h200)}
+    >>> min(found, key=found.get)
+    (128, 256)
+    """
+    return explain(problem, config, arch).seconds
+
+
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """The terms behind :func:`predict`."""
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    c, p = constants, constants.overlap
+    per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
+    slots = asked.matrix + c.tile_slots * asked.warps
+    slots += (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
+    pace = Pace(
+        multiply=asked.multiply + asked.beside_wgmma / c.mma_share,
+        shared=asked.shared,
+        l2=asked.l2_bytes / c.l2_bytes,
+        lines=c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
+        issue=slots / _SCHEDULERS,
+        latency=c.latency_cycles / asked.ahead,
+    )
+    inside = asked.tiles * (pace.cycles(c.pace_overlap) + c.barrier_cycles / asked.resident)
+    issued = (
+        c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums
+    ) / per_cycle
+    written = asked.stored_bytes / c.l2_bytes
+    stores = (issued**p + written**p) ** (1 / p)
+    compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
+    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
+
+    moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
+    looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
+    repack = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
+    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
+    second = asked.split * (c.second + c.second_step * asked.steps + traffic)
+    together = (compute**p + memory**p) ** (1 / p)
+    return Prediction(c.launch + together + repack + second, compute, memory, repack, second, pace)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    bm, bn, bk, slices = config["BM"], config["BN"], config["BK"], config["SPLIT_K"]
+    per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
+    resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
+
+    size, double = problem.dtype.itemsize, problem.dtype is F64
+    warps = config["WARPS_M"] * config["WARPS_N"]
+    read = {"A": config["WARPS_N"] * bm * bk * size, "B": config["WARPS_M"] * bn * bk * size}
+    fragments = sum(read.values())
+    # float64 is read 8 bytes at a time where rows of the tile do not run along k.
+    reads = sum(nbytes / _READ * (1 if config[f"{name}_K_INNER"] or not double else 2) for name, nbytes in read.items())
+    # An mma computes 16 x 8 of D.
+    multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
+    shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
+    cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
+    beside_wgmma = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
+
+    wide = {name: bm if name == "A" else bn for name in "AB"}
+    vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
+    held = [name for name in "AB" if config[f"{name}_VEC"] == 1 and not double]
+    copied = {name: count for name, count in vectors.items() if name not in held}
+    narrow = [name for name in copied if config[f"{name}_VEC"] < _VECTOR and not double]
+    # Tiles that go through registers are loaded one at a time, however many stages there are.
+    ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
+
+    # float64 is stored without staging, by pairs or in twice as many stores; neither has been timed.
+    outputs, whole, pieces = per_sm * bm * bn, not leaves_partials(problem, config), config["D_VEC"] > 1 or double
+    copies = [repacked_matrix(problem, config, name) for name in _repacked(problem, config)]
+    return Demand(
+        multiply=0.0 if beside_wgmma else cycles / share,
+        beside_wgmma=cycles if beside_wgmma else 0.0,
+        shared=(fragments + (bm + bn) * bk * size) / shared_bytes,
+        l2_bytes=_asked(problem, config),
+        lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),
+        matrix=reads + multiplies,
+        copies=float(sum(copied.values())),
+        narrow=float(sum(copied[name] for name in narrow)),
+        elements=float(sum(vectors[name] for name in held)),
+        warps=float(warps),
+        ahead=float(ahead * resident),
+        tiles=float(per_sm * ceil_div(ceil_div(problem.k, bk), slices)),
+        rounds=float(ceil_div(per_sm, resident)),
+        resident=float(resident),
+        stored=float(outputs * (whole and not pieces)),
+        pieces=outputs / _VECTOR * (whole and pieces) * (2 if double and config["D_VEC"] == 1 else 1),
+        partial_sums=float(outputs * (not whole)),
+        stored_bytes=float(outputs * (size if whole else problem.dtype.accumulator.itemsize)),
+        bytes=float(problem.least_bytes),
+        repacked=float(bool(copies)),
+        repacked_bytes=float(sum(repacked_bytes(one) for one in copies)),
+        repacked_lines=float(sum(repacked_lines(one) for one in copies)),
+        split=float(not whole),
+        partial_bytes=float(
+            0 if whole else slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+        ),
+        steps=float(ceil_div(slices, _STEP_SLICES)),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
+
+
+def _asked(problem: Gemm, config: Config) -> float:
+    """Bytes of a k-tile read from L2, on average: zeros fill what is outside the matrices."""
+    rows = problem.m / ceil_div(problem.m, config["BM"])
+    columns = problem.n / ceil_div(problem.n, config["BN"])
+    return (rows + columns) * config["BK"] * problem.dtype.itemsize
+
+
+def _fmas(problem: Gemm, arch: Arch) -> float:
+    """FMAs of an SM's tensor cores per clock, at their full rate.
+
+    That is a power of two. Data sheets use clocks of their own: Hopper's 1.83 GHz, not the boost clock.
+    """
+    flops = arch.matrix_flops.get(problem.dtype.name)
+    if flops is None and problem.dtype is F64:
+        flops = 2 * arch.fp64_flops  # as those of an A100 and an H200
+    if flops is None:
+        return LEAST_FMAS
+    return float(2 ** round(log2(flops / (2 * arch.sms * arch.boost_hz))))
+
+
+def _lines(problem: Gemm, config: Config, name: str, elements: int) -> float:
+    """Cache lines that the copies of one matrix's tile look up.
+
+    A thread copies 16 bytes of 16-bit elements, VEC at a time. Each of a warp's copies looks up the four cache lines of
+    its 512 bytes again. Of float64, neighbouring threads copy neighbouring elements. Elements that are not neighbours
+    have a cache line each.
+    """
+    strides = problem.a_row_col if name == "A" else problem.b_row_col
+    if name not in repacked(config) and min(map(abs, strides)) > 1:
+        return float(elements)
+    again = 1.0 if problem.dtype is F64 else _VECTOR / config[f"{name}_VEC"]
+    return elements * problem.dtype.itemsize / _LINE * again
+
+
+def _repacked(problem: Gemm, config: Config) -> tuple[str, ...]:
+    """The matrices that are copied: both of a Gram matrix share one copy."""
+    names = repacked(config)
+    return names[:1] if problem.gram and len(names) == 2 else names

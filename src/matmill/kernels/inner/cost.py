@@ -1,0 +1,422 @@
+"""How long a product takes on the inner kernel of ``kernels/inner/simt.cuh``.
+
+Four things happen at once, and the slowest decides: bytes arrive from memory, limited by bytes in flight over latency
+(Little's law) and by memory's bandwidth, with a smooth transition; instructions are issued; FMAs execute, padding
+included; shared memory, or L1, delivers operands. Blocks take chunks of k round-robin, so the busiest SM decides, and
+the last chunk is short. On top come the launch, the latency of the first loads, fetching the code, the last stage of
+unaligned rows, the block's own reduction and, with more than one block, the reduction by the last block or by a second
+launch.
+
+:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fitted the defaults to times that ``benchmarks/search.py inner`` measured on an H200: 152
+products, of which 53 can run on tensor cores, in ``inner_search_h200_fit.jsonl`` and ``..._units_fit.jsonl`` of
+``benchmarks/results``. They were fitted together, not measured one by one: weakly identified constants are arbitrary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.inner.passes import (
+    ALONG_K,
+    FRAGMENTS,
+    MMA_OUTPUTS,
+    SCHEDULERS,
+    SHIFTED,
+    VECTOR_BYTES,
+    Reads,
+    at_once,
+    busiest,
+    groups,
+    k_contiguous,
+    k_groups,
+    last_block,
+    mma_slots,
+    mma_tiles,
+    on_diagonal,
+    outputs_of,
+    packed,
+    triangle,
+)
+from matmill.kernels.splitk import leaves_partials
+from matmill.problem import Gemm
+
+_LANES, _CACHE_LINE = 32, 128
+#: Lanes that share the k's of a row or column where a warp loads fragments.
+_SHARING = 4
+#: How steeply memory slows down with too many bytes in flight.
+_CROWDING = 4
+#: Instead of 0 seconds in a denominator: where k is 0, both times are.
+_INSTANT = 1e-15
+#: Warps of an SM that hide little of each other's waiting.
+_FEW_WARPS = 8
+#: Threads that share the partial sums of an output in the second launch, and loads of each in flight.
+_WAYS, _UNROLLED = 16, 16
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread."""
+
+    #: Share of the data sheet's bandwidth that reads would reach with any number of bytes in flight.
+    read_share: float = 1.01
+    #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
+    #: which 71% of the bandwidth is reached; 95% take three times as much.
+    latency: float = 5.14e-07
+    #: Bytes in flight on each SM with which memory takes twice as long: on an H200 up to 80 KB do no harm, with 130 KB
+    #: it takes 8% to 20% longer.
+    crowded: float = 249000.0
+    #: Share of bytes moved in vain where rows are read in runs of one cache line; less where runs are longer.
+    scatter: float = 0.0217
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 3.49e-06
+    #: What a second launch right after the first adds, without its own work.
+    second: float = 2.42e-06
+    #: The last stage of unaligned rows or columns, whose incomplete vectors are copied word by word.
+    last_shifted: float = 1.04e-06
+    #: Cycles per instruction of the loops, which are fetched from memory once.
+    code_cycles: float = 2.57
+    #: Each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
+    second_step: float = 5.78e-07
+    #: Of the last block, which adds all partial sums: until it knows that it is the last, with its own sum; of each
+    #: step, in which a thread has as many loads in flight as it can; and bytes of partial sums, written and read, per
+    #: cycle.
+    last: float = 1.21e-06
+    last_step: float = 6e-07
+    last_bytes: float = 144.0
+    #: Share of the data sheet's FMA rate that is reached.
+    fma_share: float = 0.68
+    #: Slots per copy, per load straight from memory, per load from a stage and per 16-bit element that is widened. In
+    #: machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
+    copy_slots: float = 11.5
+    read_slots: float = 11.2
+    load_slots: float = 1.68
+    widen_slots: float = 0.878
+    #: Slots of a thread per stage: whether there is another, and its address.
+    stage_slots: float = 24.0
+    #: Cycles per stage in which a block's warps wait for each other; other blocks fill them.
+    barrier_cycles: float = 91.9
+    #: Cycles per cache line of L1 that a load straight from memory touches.
+    line_cycles: float = 1.26
+    #: Cycles per pass through shared memory; above 1 because of bank conflicts that the count misses.
+    shared_cycles: float = 1.06
+    #: Cycles per output and thread of the block's reduction.
+    sum_cycles: float = 0.0602
+    #: Warps per SM that would fill half of its issue slots.
+    warps_half: float = 0.877
+    #: The four times overlap partly: their p-norm with this p.
+    overlap: float = 3.78
+    #: Share of memory's and issue's times that does not overlap where threads load straight into registers, for equal
+    #: times and eight warps on an SM. It falls with more warps, and with the square of the shorter time.
+    direct_wait: float = 0.25
+    #: Bytes per cycle of each SM to and from L2 for partial sums.
+    l2_bytes: float = 11.0
+    #: On tensor cores, in place of the above: the share of the data sheet's rate (mma.sync reaches two thirds at best),
+    #: that for float64, slots of a copy and of a load from a stage, and a barrier's cycles.
+    mma_share: float = 0.65
+    mma_float64_share: float = 0.904
+    mma_copy_slots: float = 7.93
+    mma_load_slots: float = 3.04
+    mma_barrier_cycles: float = 151.0
+    #: The p of the overlap with tensor cores: copies do not wait for products.
+    mma_overlap: float = 5.7
+    #: Share of the products of a block's last stage that nothing else overlaps.
+    mma_last: float = 0.839
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+
+    Of the whole GPU: ``bytes``, bytes in ``flight`` at a time, ``l1`` (bytes of L1 cache beside the blocks' shared
+    memory), and seconds of the FMAs at the data sheet's rate (``multiply_seconds``). Of the busiest SM: instructions
+    and ``stages`` summed over threads, ``cache_lines`` touched in L1, and ``passes`` through shared memory. ``reads``
+    are loads straight from memory, ``loads`` those from stages. ``sums`` are outputs per thread times a block's warps.
+
+    1 or 0: ``second_launch`` (in ``steps``); ``last_block``, where the last block adds all partial sums (in
+    ``last_block_steps``); ``shifted``, where rows or columns are unaligned; ``direct``, where threads load straight
+    into registers; ``mma``, on tensor cores; ``float64``. ``last`` is one over the stages of a block. ``code`` is the
+    number of FMAs in the machine code of the loops.
+    """
+
+    bytes: float
+    flight: float
+    l1: float
+    scatter: float
+    barriers: float
+    stages: float
+    multiply_seconds: float
+    multiplies: float
+    reads: float
+    loads: float
+    widened: float
+    copies: float
+    warps: float
+    cache_lines: float
+    passes: float
+    sums: float
+    second_launch: float
+    last_block: float
+    shifted: float
+    mma: float
+    float64: float
+    last: float
+    direct: float
+    code: float
+    partial_bytes: float
+    steps: float
+    last_block_steps: float
+    read_bytes_per_s: float
+    hz: float
+    sms: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time of a product goes: seconds of memory, issue, arithmetic, operands, and overhead."""
+
+    seconds: float
+    memory: float
+    issue: float
+    arithmetic: float
+    operands: float
+    overhead: float
+
+    @property
+    def bound(self) -> str:
+        """The slowest of the four, or ``overhead`` where that takes longer than any of them."""
+        times = {name: getattr(self, name) for name in ("memory", "issue", "arithmetic", "operands", "overhead")}
+        return max(times, key=times.__getitem__)
+
+
+def predict(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> float:
+    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
+    return times(demand(problem, config, arch), constants).seconds
+
+
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """The terms behind :func:`predict`."""
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    c = constants
+
+    def either(plain: float, mma: float) -> float:
+        return plain + asked.mma * (mma - plain)
+
+    most = c.read_share * asked.read_bytes_per_s
+    # Copies pass through L1, also those to shared memory: no more than it holds is in flight.
+    waiting = (1 / asked.flight**4 + 1 / asked.l1**4) ** 0.5 * (most * c.latency) ** 2
+    memory = asked.bytes / most * (1 + waiting) ** 0.5
+    memory *= 1 + (asked.flight / (asked.sms * c.crowded)) ** _CROWDING
+    memory *= 1 + c.scatter * asked.scatter
+    # The share is a fit to one GPU, whose latency costs more than its excess; none reads faster than its data sheet.
+    least = asked.bytes / asked.read_bytes_per_s
+    memory = (memory + least + abs(memory - least)) / 2
+
+    mma_share = c.mma_share + asked.float64 * (c.mma_float64_share - c.mma_share)
+    arithmetic = asked.multiply_seconds / either(c.fma_share, mma_share)
+
+    # While tensor cores read their operands, for several cycles, the scheduler issues nothing else. Those of float64
+    # multiply for longer, so that other instructions are issued meanwhile.
+    held = asked.mma * (1 - asked.float64) * arithmetic
+    arithmetic = arithmetic - held
+    slots = asked.multiplies + c.read_slots * asked.reads + either(c.load_slots, c.mma_load_slots) * asked.loads
+    slots += c.widen_slots * asked.widened + either(c.copy_slots, c.mma_copy_slots) * asked.copies
+    slots += c.stage_slots * asked.stages
+    filled = asked.warps / (asked.warps + c.warps_half)
+    barriers = either(c.barrier_cycles, c.mma_barrier_cycles) * asked.barriers
+    issue = (slots / (4 * _LANES * filled) + barriers) / asked.hz + held
+    operands = c.line_cycles * asked.cache_lines + c.shared_cycles * asked.passes
+    operands /= asked.hz
+
+    p = either(c.overlap, c.mma_overlap)
+    together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
+    shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
+    together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
+    together += asked.mma * c.mma_last * asked.last * (arithmetic + issue)
+    overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
+    overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
+    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
+    overhead += asked.second_launch * (c.second + c.second_step * asked.steps + traffic)
+    reduction = c.last + c.last_step * asked.last_block_steps + asked.partial_bytes / (c.last_bytes * asked.hz)
+    overhead += asked.last_block * reduction
+    return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    staged, bs, s, v, slices = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
+    chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
+    blocks = slices * problem.batch
+    slots = arch.sms * config["BLOCKS_PER_SM"]
+    chunks = ceil_div(ceil_div(problem.k, chunk), slices) * ceil_div(blocks, slots)
+    resident = min(config["BLOCKS_PER_SM"], ceil_div(blocks, arch.sms))
+    busy = min(arch.sms, blocks)
+    shared = arch.carveout(resident, config["SHARED_BYTES"]) or arch.shared_per_sm
+    terms = chunks * chunk * resident  # of k, on the busiest SM
+
+    size = problem.dtype.itemsize
+    row_bytes = (problem.m if problem.gram else problem.m + problem.n) * size
+    in_flight = max(1, min(chunks, config["STAGES"] - 1 if staged else config["U"]))  # k may be 0
+    mma = config["MMA"] == 1
+    one_triangle = triangle(config)
+    tm, tn = config["TM"], 0.0 if one_triangle else float(config["TN"])
+    products = config["TM"] * (config["TM"] + 1) / 2 if one_triangle else config["TM"] * config["TN"]
+    lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
+    multiplies, seconds = terms * s * products, terms * s * products / lanes / arch.boost_hz
+    threads = float(s)  # that load the same k
+    if mma:
+        warps = resident * bs // _LANES
+        each = terms * SCHEDULERS * s / (_LANES * warps)  # as if all schedulers had the busiest one's work
+        diagonal, halves = on_diagonal(config, FRAGMENTS[size]), (False, True)
+        slots_each = [_mma_slots(problem, config, diagonal=half) for half in halves]
+        seconds_each = [_mma_seconds(problem, config, arch, diagonal=half) for half in halves]
+        multiplies = each * _LANES * busiest(diagonal, warps, *slots_each)
+        seconds = each * busiest(diagonal, warps, *seconds_each)
+        products = sum(slots_each[half] for half in set(diagonal))  # of all code: diagonal tiles have their own
+        threads /= _SHARING
+        tn *= diagonal.count(False) / len(diagonal)  # diagonal tiles' columns are their rows
+
+    copied, cache_lines, passes, reads, loads = 0.0, 0.0, 0.0, 0.0, 0.0
+    if staged:
+        copied = problem.m / config["E_WIDTH"] + (0 if config["GRAM"] else problem.n / config["F_WIDTH"])
+        passes = row_bytes / _CACHE_LINE
+        for name, count in (("E", tm), ("F", tn)):
+            read = Reads.of(config, name, problem)
+            each = threads * count * read.per_element
+            loads += each
+            passes += each / _LANES * read.passes(config[f"{name}_PITCH"])
+    else:
+        reads = threads * (tm / config["E_WIDTH"] + tn / config["F_WIDTH"])
+        cache_lines = _cache_lines(problem, config, "E", tm, config["DOWN"])
+        cache_lines += _cache_lines(problem, config, "F", tn, config["ACROSS"])
+
+    last_block_adds = config["LAST_BLOCK"] == 1
+    adds_apart = leaves_partials(problem, config)
+    second_launch = adds_apart and not last_block_adds
+    sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    return Demand(
+        bytes=float(terms * busy * row_bytes),
+        flight=float(in_flight * chunk * row_bytes * resident * busy),
+        l1=arch.l1_bytes(shared) * busy / _held(problem, config),
+        scatter=_scatter(problem, config),
+        barriers=chunks / resident / k_groups(config) if staged else 0.0,
+        stages=float(chunks * bs * resident) if staged else 0.0,
+        multiply_seconds=seconds,
+        multiplies=multiplies,
+        reads=terms * reads,
+        loads=terms * loads,
+        widened=float(terms * threads * (tm + tn)) if problem.dtype.wider is not None and not mma else 0.0,
+        copies=terms * copied,
+        warps=resident * bs / _LANES,
+        cache_lines=terms * cache_lines,
+        passes=terms * passes,
+        sums=outputs_of(config) * bs / _LANES,
+        second_launch=float(second_launch),
+        last_block=float(last_block_adds),
+        mma=float(config["MMA"]),
+        float64=float(problem.dtype.name == "float64"),
+        last=1 / max(1, ceil_div(ceil_div(problem.k, chunk), slices)),
+        direct=float(not staged),
+        code=_code(config, products),
+        shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
+        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if adds_apart else 0.0,
+        steps=float(ceil_div(slices, _WAYS * _UNROLLED)),
+        last_block_steps=float(_last_block_steps(problem, config)),
+        read_bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
+
+
+def _mma_slots(problem: Gemm, config: Config, *, diagonal: bool) -> float:
+    """Issue slots of a thread per k (a warp's fragments hold several): products, sums and splitting."""
+    made = FRAGMENTS[problem.dtype.itemsize]
+    chain = max(1, 4 * config["V"] // made.length)  # products per short sum, which is added to the long one
+    merged = {name: problem.dtype.wider is not None and config[f"{name}_MODE"] != ALONG_K for name in "EF"}
+    pairs = 2 * (config["TM"] * merged["E"] + (0 if diagonal else config["TN"] * merged["F"]))
+    return (mma_slots(config, made, diagonal=diagonal, chain=chain) + pairs) / made.length
+
+
+def _mma_seconds(problem: Gemm, config: Config, arch: Arch, *, diagonal: bool) -> float:
+    """Seconds of the GPU's tensor cores per k at the data sheet's rate, for one warp of every SM."""
+    name = "tf32" if problem.dtype.name == "float32" else problem.dtype.name
+    made = FRAGMENTS[problem.dtype.itemsize]
+    return 2 * made.parts * MMA_OUTPUTS * mma_tiles(config, diagonal=diagonal) * arch.sms / arch.matrix_flops[name]
+
+
+def _code(config: Config, products: float) -> float:
+    """FMAs (or other ``products``) in the machine code of the loops, unrolled as in ``simt.cuh``."""
+    piece = config["V"] * products
+    if not config["BK"]:
+        return (2 * config["U"] - 1) * piece + (products if config["V"] > 1 else 0)
+    if config["MMA"]:
+        return config["BK"] * k_groups(config) / groups(config) * products
+    pieces = config["BK"] * config["S"] // (config["V"] * config["BS"])
+    most = max(1, 1024 // (config["V"] * config["TM"] * config["TN"]))
+    return (min(1 << (pieces.bit_length() - 1), 1 << (most.bit_length() - 1)) + 1) * piece
+
+
+def _last_block_steps(problem: Gemm, config: Config) -> int:
+    """Loads of a thread of the last block that wait for each other, as in ``last_block.cuh``."""
+    bs = config["BS"]
+    vectors, lanes = last_block(config, problem.dtype.accumulator.itemsize)
+    ways = bs // lanes
+    return ceil_div(vectors, bs) * ceil_div(config["SPLIT_K"], ways * at_once(ways, bs, config["BLOCKS_PER_SM"]))
+
+
+def _scatter(problem: Gemm, config: Config) -> float:
+    """A cache line over the runs that are read at a time where k is contiguous, times the share of such rows."""
+    extents = {"E": problem.m, "F": 0 if problem.gram else problem.n}
+    along = sum(count for name, count in extents.items() if k_contiguous(config, name))
+    return along / sum(extents.values()) * _CACHE_LINE / _run(problem, config)
+
+
+def _held(problem: Gemm, config: Config) -> float:
+    """Cache lines of L1 that bytes in flight need, over those that they would fill: runs share their first and last."""
+    run, total, held = _run(problem, config), 0, 0.0
+    for name, count, pitch in (
+        ("E", problem.m, problem.a_row_col[0]),
+        ("F", 0 if problem.gram else problem.n, problem.b_row_col[1]),
+    ):
+        # Every run starts at a multiple of this from the start of a cache line.
+        grid = gcd(pitch * problem.dtype.itemsize if count > 1 else run, run, _CACHE_LINE)
+        total += count
+        held += count * (1 + (_CACHE_LINE - grid) / run if k_contiguous(config, name) else 1)
+    return held / total
+
+
+def _run(problem: Gemm, config: Config) -> int:
+    """Bytes of a contiguous run along k that are read at a time."""
+    pieces = _LANES // min(config["S"], _LANES)
+    return (config["BK"] or pieces * config["V"]) * problem.dtype.itemsize
+
+
+def _cache_lines(problem: Gemm, config: Config, name: str, count: float, takers: int) -> float:
+    """Cache lines of L1 per k that loads of one matrix touch, straight into the registers of S threads per k.
+
+    Counted for 16-byte loads; narrower loads count in proportion to their width.
+    """
+    size, s, v = problem.dtype.itemsize, config["S"], config["V"]
+    width, mode = config[f"{name}_WIDTH"], config[f"{name}_MODE"]
+    sharing = min(s, _LANES)
+    pieces = _LANES // sharing  # of a warp's request, each of V k's
+    apart = min(takers, sharing)  # lanes of a piece that read different addresses
+    if mode == ALONG_K:  # one run per row or column
+        touched = apart * max(1.0, pieces * v * size / _CACHE_LINE)
+    else:
+        whole = problem.m if name == "E" else problem.n
+        spanned = pieces * v * whole * size / _CACHE_LINE
+        touched = min(float(pieces * max(1.0, apart * width * size / _CACHE_LINE)), max(1.0, spanned))
+    requests = count / width * s / sharing  # of warps, per k of one piece
+    return requests * touched / pieces * width * size / VECTOR_BYTES

@@ -1,0 +1,28 @@
+"""Which elements the tensor cores of a GPU multiply by mma.sync."""
+
+from __future__ import annotations
+
+from matmill.arch import Arch
+from matmill.dtypes import BF16, F16
+from matmill.problem import Gemm
+
+#: Of an element of 16 bits.
+ELEMENT_BYTES = 2
+
+
+def why_not_tensor_cores(problem: Gemm, arch: Arch, *, acc16: bool = False) -> str | None:
+    """Say why the tensor cores of ``arch`` cannot multiply the problem's elements, or None; ``acc16`` sums in float16.
+
+    >>> from matmill.arch import get
+    >>> why_not_tensor_cores(Gemm(8, 8, 8, BF16), get("t4"))
+    'mma.sync on bfloat16 needs compute capability 8.0: t4 has 7.5'
+    """
+    if problem.dtype not in (F16, BF16):
+        return f"{problem.dtype.name} is not float16 or bfloat16"
+    oldest = (7, 5) if problem.dtype is F16 else (8, 0)
+    if arch.capability < oldest:
+        needed, found = (".".join(map(str, version)) for version in (oldest, arch.capability))
+        return f"mma.sync on {problem.dtype.name} needs compute capability {needed}: {arch.name} has {found}"
+    if problem.dtype is BF16 and acc16:
+        return "tensor cores sum products of bfloat16 in float32 alone"
+    return None

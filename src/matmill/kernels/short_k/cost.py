@@ -1,0 +1,204 @@
+"""How long a product takes in the kernel for a short k (``kernels/short_k``).
+
+The time of a launch is a constant and four terms that overlap: the bytes over the bandwidth that so many copies in
+flight reach; the instructions of the busiest SM, over the issue slots that its resident warps fill; the passes over the
+banks of its shared memory; and the work tiles of one of its blocks one after another, each of which waits for barriers
+and for its own sums.
+
+:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fits them to what ``benchmarks/shapes.py`` measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.short_k.tiles import Staging, staging
+from matmill.problem import Gemm
+
+_VECTOR, _BANKS = 16, 128  # bytes of a copy, and of a pass over all banks
+_SCHEDULERS, _LANES = 4, 32
+_WIDE = 8  # 16-bit elements that ldmatrix needs to be aligned together
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+
+    #: From launch to the first instruction and from the last to the end of the kernel. Fitted 6.16: the host of that
+    #: run took 1.5 us more for every launch than that of the other kernels' records.
+    launch: float = 4.7e-06
+    #: Share of the data sheet's bandwidth that long streams reach, and how often more a store of less than 16 bytes
+    #: straight from registers costs.
+    stream_share: float = 0.911
+    narrow: float = 3.68
+    #: Bytes that an SM copies at a time with which half of the bandwidth would be reached, and the share of the time
+    #: that the copies of a block with one stage are in flight.
+    bytes_half: float = 127.0
+    one_stage: float = 1.0
+    #: Issue slots: per copy of a thread, per vector stored from shared memory, per store of a thread's outputs, per
+    #: unit of outputs and per work tile besides; and of FMAs and reads, beside their own number.
+    copy: float = 58.7
+    store: float = 31.6
+    output: float = 20.0
+    unit: float = 136.0
+    tile: float = 155.0
+    term: float = 1.0
+    #: Warps of an SM that would fill half of its issue slots.
+    warps_half: float = 4.26
+    #: Cycles of a work tile besides its sums, and of a step along k of a lone warp.
+    barrier: float = 101.0
+    step: float = 18.4
+    #: The terms overlap partly: the p-norm of their times with this p.
+    overlap: float = 2.7
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+
+    ``bytes`` are the least, ``narrow_bytes`` those of them stored in less than 16 bytes from registers. Of an SM:
+    bytes in flight with two stages or one, resident warps that compute, and, of the busiest one, warp instructions by
+    kind and passes over the banks. Of a block: work tiles one after another, and the instructions and steps along k of
+    its units one after another.
+    """
+
+    bytes: float
+    narrow_bytes: float
+    in_flight: float
+    one_stage: float
+    active: float
+    copies: float
+    stores: float
+    outputs: float
+    units: float
+    tiles: float
+    terms: float
+    passes: float
+    rounds: float
+    chain: float
+    steps: float
+    bytes_per_s: float
+    hz: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time goes, in seconds: all of it, memory, issue slots, shared memory, and waiting."""
+
+    seconds: float
+    memory: float
+    issue: float
+    shared: float
+    latency: float
+
+    @property
+    def bound(self) -> str:
+        """The largest of the terms."""
+        names = ("memory", "issue", "shared", "latency")
+        return max(names, key=lambda name: float(getattr(self, name)))
+
+
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """The terms of the seconds that ``problem`` takes with ``config`` on ``arch``."""
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    c, p = constants, constants.overlap
+    moved = asked.bytes + (c.narrow - 1) * asked.narrow_bytes
+    in_flight = asked.in_flight * (1 - asked.one_stage * (1 - c.one_stage))
+    memory = moved / (c.stream_share * asked.bytes_per_s) * (1 + c.bytes_half / in_flight)
+    slots = c.copy * asked.copies + c.store * asked.stores + c.output * asked.outputs + c.unit * asked.units
+    slots = slots + c.tile * asked.tiles + c.term * asked.terms
+    issue = slots / _SCHEDULERS / asked.hz * (1 + c.warps_half / asked.active)
+    shared = asked.passes / asked.hz
+    latency = asked.rounds * (c.barrier + c.step * asked.steps + c.term * asked.chain) / asked.hz
+    together = (memory**p + issue**p + shared**p + latency**p) ** (1 / p)
+    return Prediction(c.launch + together, memory, issue, shared, latency)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    own = staging(problem, config)
+    mma = problem.dtype.itemsize == 2
+    group, warps = config["PRODUCTS"], config["THREADS"] // _LANES
+    unit = _mma_unit(problem, config) if mma else _simt_unit(problem, config, arch)
+    count = group * own.units_down * own.units_across
+    working = count if mma else ceil_div(count, _LANES)  # warps with a unit
+    in_turn = ceil_div(working, warps)
+    whole = ceil_div(own.work_tiles, arch.sms)
+    resident = min(ceil_div(config["BLOCKS"], arch.sms), whole)
+    # Of many work tiles all SMs have about as many.
+    busiest = whole if whole < 2 * resident else own.work_tiles / arch.sms
+    copies = _copies(own, config)
+    outputs = group * config["BM"] * config["BN"]
+    size = problem.d_dtype.itemsize
+    staged, narrow = config["D_STAGED"], config["D_VEC"] * size < _VECTOR
+    stored = outputs * size / _VECTOR if staged == 1 else outputs / config["D_WIDTH"]
+    banks = _VECTOR * copies + (2 * outputs * size if staged else 0)
+    return Demand(
+        bytes=float(problem.least_bytes),
+        narrow_bytes=float((not staged and narrow) * problem.batch * problem.m * problem.n * size),
+        in_flight=float(resident * own.stage_elements * problem.dtype.itemsize),
+        one_stage=float(config["STAGES"] == 1),
+        active=float(resident * min(warps, working)),
+        copies=busiest * copies / _LANES,
+        stores=busiest * stored / _LANES * (staged > 0),
+        outputs=busiest * working * unit.stores,
+        units=float(busiest * working),
+        tiles=float(busiest * warps),
+        terms=busiest * working * unit.slots,
+        passes=busiest * (working * unit.passes + banks / _BANKS),
+        rounds=float(ceil_div(own.work_tiles, config["BLOCKS"])),
+        chain=in_turn * unit.slots,
+        steps=in_turn * unit.steps,
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+    )
+
+
+def _copies(own: Staging, config: Config) -> float:
+    """Copies of a work tile; those of a B that stays are its block's share."""
+    a, b = own.sides
+    again = config["BLOCKS"] / max(own.work_tiles, config["BLOCKS"]) if config["KEEP_B"] else 1.0
+    return own.a.copies(a) + again * own.b.copies(b)
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What a warp issues for its outputs: FMAs and reads, passes over the banks, steps along k, and stores."""
+
+    slots: float
+    passes: float
+    steps: float
+    stores: float
+
+
+def _simt_unit(problem: Gemm, config: Config, arch: Arch) -> _Unit:
+    tm, tn, k, size = config["TM"], config["TN"], problem.k, problem.dtype.itemsize
+    per_fma = _SCHEDULERS * _LANES * 2 * arch.sms * arch.boost_hz / arch.peak(problem.dtype.name)
+    reads = ((tm / config["A_VEC"], config["A_VEC"]), (tn / config["B_VEC"], config["B_VEC"]))
+    wide = 2 if config["QUADS"] else 4  # passes of a read of 16 bytes
+    passes = k * sum(count * (wide if vec > 1 else size / 4) for count, vec in reads)
+    step = max(config["A_VEC"] if config["A_K_INNER"] else 1, config["B_VEC"] if config["B_K_INNER"] else 1)
+    return _Unit(
+        k * (per_fma * tm * tn + sum(count for count, _ in reads)), passes, k / step, tm * tn / config["D_VEC"]
+    )
+
+
+def _mma_unit(problem: Gemm, config: Config) -> _Unit:
+    steps = ceil_div(problem.k, 16)
+    fragments = ((config["TM"] // 4, config["A_VEC"]), (config["TN"] // 4, config["B_VEC"]))
+    # ldmatrix reads four pairs; one that is not a word takes two reads and a permutation; an mma is 2048 FMAs.
+    reads = {_WIDE: 0.25, 2: 1.0, 1: 3.0}
+    slots = steps * (sum(count * reads[vec] for count, vec in fragments) + config["TM"] * config["TN"] / 64)
+    passes = steps * sum(count * (1 if vec > 1 else 2) for count, vec in fragments)
+    return _Unit(slots, float(passes), float(steps), config["TM"] * config["TN"] / _LANES / config["D_VEC"])

@@ -1,0 +1,177 @@
+"""Tiles of the kernel for few rows or columns in ``kernels/thin``: the host's side of its arithmetic.
+
+The kernel computes a product with few columns: one with few rows is computed with A and B exchanged
+(:func:`~matmill.kernels.shared.exchange.exchanged`). A, which is then the long matrix, is read in vectors along the
+dimension in which it is contiguous, by 8 warps that share its rows and k among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.shared.tiled import LONGEST, VECTOR_BYTES
+from matmill.problem import Gemm
+
+#: The most columns, and the warps of a block.
+MOST_FEW, WARPS = 16, 8
+#: Bytes of one of the two buffers for B, and the most k's in it: it is filled while a batch is multiplied.
+_BUFFER_BYTES, _MOST_BK = 16384, 1024
+#: The most registers for sums where A is read along k and where it is not (there are more addresses), and for what is
+#: loaded of A at a time: twice the latter are held.
+_MOST_SUMS, _LOADED = {1: 64, 0: 32}, 16
+#: The most 16-bit numbers of A that are widened at a time where rows are contiguous, and together with sums.
+_MOST_WIDENED, _MOST_HELD = 16, 56
+#: Registers for sums beyond which half as much is loaded at a time.
+_MANY_SUMS = 48
+#: The most loads of a lane at a time, where these are below 16 bytes, and k's of a run where rows are contiguous.
+_MOST_LOADS, _MOST_RUN = 16, 8
+#: Registers for addresses and counters, and for reads of a column that the compiler issues early: measured in machine
+#: code for sm_90a.
+_OTHERS, _AHEAD, _MOST_AHEAD = 18, 6, 36
+#: Blocks per SM: every tile here does with the registers of two, and four, of 32 warps, have enough bytes in flight.
+_BLOCKS = (2, 4)
+_CACHE_LINE, _WARP = 128, 32
+
+
+def few(problem: Gemm) -> int:
+    """The columns for which the kernel is compiled: a power of two.
+
+    >>> few(Gemm(m=3, n=5000, k=300)), few(Gemm(m=5000, n=9, k=300))
+    (4, 16)
+    """
+    return 1 << (min(problem.m, problem.n) - 1).bit_length()
+
+
+def along_k(launched: Gemm) -> bool:
+    """Whether A, of a problem with few columns, is read along k rather than along its rows."""
+    row, column = launched.a_row_col
+    return abs(column) <= abs(row)
+
+
+def vector(launched: Gemm) -> int:
+    """Elements of the widest vectors that A's strides and alignment allow, a power of two.
+
+    >>> vector(Gemm(m=404, n=3, k=2156)), vector(Gemm(m=404, n=3, k=2157, a_align=4))
+    (4, 1)
+    """
+    row, column = launched.a_row_col
+    inner, outer = (column, row) if along_k(launched) else (row, column)
+    extent, count = (launched.k, launched.m) if along_k(launched) else (launched.m, launched.k)
+    return _width(launched, (inner, outer), (extent, count), launched.a_align)
+
+
+def _width(launched: Gemm, strides: tuple[int, int], extents: tuple[int, int], align: int) -> int:
+    """Elements of vectors along the first dimension, whose extent they divide."""
+    size = launched.dtype.itemsize
+    inner, outer = strides
+    extent, count = extents
+    if inner != 1:
+        return 1
+    # Alignments do not cover runs that are one element apart.
+    aligned = gcd(align, outer * size) if count > 1 else align
+    return gcd(VECTOR_BYTES // size, max(1, aligned // size), extent)
+
+
+def shapes(launched: Gemm, arch: Arch) -> Iterator[Config]:
+    """The tiles worth considering for a problem with few columns: rows of a lane, and warps that divide k."""
+    size, sums = launched.dtype.itemsize, launched.dtype.accumulator.itemsize
+    number, width, by_k = few(launched), vector(launched), int(along_k(launched))
+    most_rows = max(1, _MOST_SUMS[by_k] * 4 // (sums * number))
+    most_bk = min(_MOST_BK, _BUFFER_BYTES // (sums * number))
+    for warps_k in (1, 2, 4, 8):
+        if not by_k:
+            rows = min(width, most_rows)
+            run = min(_MOST_RUN, _LOADED * 4 // (rows * size))
+            runs = 1
+            if size < sums and rows * run > _MOST_WIDENED:
+                run, runs = _MOST_WIDENED // rows, rows * run // _MOST_WIDENED
+            lanes_k = max(1, _WARP * rows * size // _CACHE_LINE)
+            tiles = [Config.of(ROWS=rows, RUN=run, RUNS=runs, LANES_K=lanes_k, WARPS_K=warps_k, A_ALONG_K=0)]
+        else:
+            tiles = []
+            for rows in (rows for rows in _rows(number) if rows <= most_rows):
+                bound = _LOADED // 2 if rows * number * sums > 4 * _MANY_SUMS else _LOADED
+                loads = min(_MOST_LOADS, bound * 4 // (width * size)) // rows
+                runs = max(1, min(loads, most_bk // (warps_k * _WARP * width)))
+                tiles.append(Config.of(ROWS=rows, RUN=width, RUNS=runs, LANES_K=_WARP, WARPS_K=warps_k, A_ALONG_K=1))
+        for tile in tiles:
+            held = tile["ROWS"] * (number + tile["RUN"])
+            if batch(tile) <= most_bk and (size == sums or held <= _MOST_HELD):
+                yield _completed(tile.replace(FEW=number), launched, most_bk, arch)
+
+
+def _rows(number: int) -> tuple[int, ...]:
+    """Rows of a lane worth considering: where columns are many, two or more share a read from shared memory."""
+    return (1, 2, 4) if number < MOST_FEW // 2 else (2, 4)
+
+
+def batch(config: Config) -> int:
+    """The k's that a block's warps take at a time."""
+    return config["WARPS_K"] * config["LANES_K"] * config["RUN"] * config["RUNS"]
+
+
+def _completed(tile: Config, launched: Gemm, most_bk: int, arch: Arch) -> Config:
+    """``tile`` with its chunks of B, and as many blocks per SM as registers allow."""
+    b_row, b_column = launched.b_row_col
+    size = launched.dtype.itemsize
+    bk = batch(tile)
+    while 2 * bk <= min(most_bk, max(bk, launched.k)):
+        bk *= 2
+    b_along_k = abs(b_row) <= abs(b_column) or launched.n == 1
+    config = tile.replace(BK=bk, B_ALONG_K=int(b_along_k), B_VEC=_b_vector(launched) if b_along_k else 1)
+    needed = ceil_div(registers(config, size, launched.dtype.accumulator.itemsize), 8) * 8
+    least, most = _BLOCKS
+    return config.replace(BLOCKS_PER_SM=max(least, min(most, arch.registers_per_sm // (needed * WARPS * _WARP))))
+
+
+def _b_vector(launched: Gemm) -> int:
+    """Elements of the widest copies of B along k; 16-bit elements are converted one by one."""
+    if launched.dtype.wider is not None:
+        return 1
+    return _width(launched, launched.b_row_col, (launched.k, launched.n), launched.b_align)
+
+
+def registers(config: Config, size: int, sums: int) -> int:
+    """An estimate of a thread's registers: sums, two batches of A, one run of it widened, a run of B, and addresses."""
+    words = sums // 4
+    rows, run = config["ROWS"], config["RUN"]
+    wide = run if config["A_ALONG_K"] else rows
+    loads = rows * run * config["RUNS"] // wide
+    loaded = 2 * loads * ceil_div(wide * size, 4)
+    widened = rows * run * words if size < sums else 0
+    copied = config["FEW"] * config["BK"] // (WARPS * _WARP) if size < sums else 0
+    ahead = min(_AHEAD * config["FEW"], _MOST_AHEAD) + min(run * words, 4) + (3 * rows if wide == 1 else 0)
+    return rows * config["FEW"] * words + loaded + widened + copied + ahead + _OTHERS
+
+
+def rows_of_block(config: Config) -> int:
+    """Rows of D that a block makes."""
+    return WARPS // config["WARPS_K"] * (_WARP // config["LANES_K"]) * config["ROWS"]
+
+
+def why_not_few(problem: Gemm) -> str | None:
+    """Why a product is not one of few rows or columns, or None."""
+    side = min(problem.m, problem.n)
+    if not 1 <= side <= MOST_FEW:
+        return f"{problem.m} x {problem.n} outputs have more than {MOST_FEW} rows and columns, or none"
+    return None
+
+
+def why_not(launched: Gemm, config: Config) -> str | None:
+    """Why the tile cannot compute a problem with few columns, or None."""
+    if launched.k > LONGEST - config["BK"]:
+        return f"k = {launched.k} > {LONGEST - config['BK']}"
+    if config["FEW"] < launched.n:
+        return f"constants for {config['FEW']} of {launched.n} rows or columns"
+    widest = vector(launched)
+    width = config["RUN"] if config["A_ALONG_K"] else config["ROWS"]
+    other_way = config["A_ALONG_K"] != int(along_k(launched)) and width > 1
+    if config["B_VEC"] > _b_vector(launched):
+        return f"copies of {config['B_VEC']} elements need aligned, contiguous columns or rows along k"
+    if other_way or width > widest:
+        return f"vectors of {width} elements need aligned, contiguous rows in multiples of {width} elements"
+    return None

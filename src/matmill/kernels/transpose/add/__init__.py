@@ -1,0 +1,13 @@
+"""The transpose-add kernel: D = alpha * X + beta * Y in one pass, with X and Y transposed or not.
+
+X and Y are A and B of the operands; a problem's rows are those of D. Where D's columns are contiguous rather than its
+rows, rows and columns of the problem are exchanged (:func:`matmill.lowering.lower_transpose`).
+"""
+
+from __future__ import annotations
+
+from matmill.kernel import Kernel
+from matmill.kernels.transpose.tiles import kernel
+from matmill.problem import Geam
+
+TRANSPOSE_ADD: Kernel[Geam] = kernel("transpose_add", __name__)

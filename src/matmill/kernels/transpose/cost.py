@@ -1,0 +1,283 @@
+"""How long a transpose-add takes on its kernels: ``transpose_add``, ``transpose_small`` and ``transpose_slim``.
+
+A block loads all that it needs, waits, transposes and stores, and loads nothing while it waits. Other blocks of its SM
+hide the wait. So there are three limits, and the slowest decides: all bytes at the rate of a copy; the instructions to
+load, transpose and store; and the wait, which is longer with fewer bytes in flight. Short contiguous runs cost more
+than their bytes: memory opens a page for less. So do runs that start inside a cache line that two blocks share.
+
+:class:`Demand` counts what a problem asks of the GPU with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fits them to times measured by ``benchmarks/search.py transpose_add``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.transpose import chunks
+from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
+from matmill.kernels.transpose.tiles import blocks as tiles
+from matmill.problem import Geam, View
+
+_LANES, _LINE, _SECTOR = 32, 128, 32
+#: Slots to compute the offset of an element. Machine code for sm_90a has 14, in few threads.
+_LOCATE = 5.2
+#: How much more a copied vector counts in a tile at an edge. It stands for all costs of edges, mostly for vectors of D
+#: that are stored element by element. Fitted when such copies took 50 instructions rather than 14; with 1.5 the tiles
+#: chosen for int8 would be up to 1.2 times slower than the best on an H200 (2026-11-20).
+_EDGE = 2.5
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds; slots are instructions of one thread.
+
+    Fitted to two thirds of the problems in ``benchmarks/results/transpose_add_search_h200.jsonl``, and of some with a
+    short side from when blocks processed many chunks each; docs/cost-models.md says how well today's are predicted.
+    """
+
+    #: Share of the data sheet's bandwidth that a transpose-add reaches at best.
+    copy_share: float = 0.939
+    #: From launch to the first instruction and from the last to the end of the kernel.
+    launch: float = 3.89e-06
+    #: Bytes that each contiguous run of a tile costs besides its own.
+    run_bytes: float = 2.43
+    #: Bytes that it costs more where a run starts inside a cache line, which two blocks then share.
+    split_bytes: float = 13.3
+    #: Vectors in flight on an SM with which waiting takes as long as moving the bytes; with more it takes less.
+    alone: float = 1230.0
+    #: Share of the bytes' time that is lost where one block that processes chunk after chunk has an SM to itself: its
+    #: threads wait for each other. With more blocks, the others continue.
+    barrier: float = 0.687
+    #: Slots of a thread before it loads, per vector loaded or stored, per vector copied to shared memory, per element
+    #: of the result, and per element gathered from shared memory.
+    thread_slots: float = 32.2
+    vector_slots: float = 6.62
+    copied_slots: float = 18.2
+    element_slots: float = 6.52
+    gathered_slots: float = 1.04
+    #: Cycles per slot of one thread's work on one item, which is the whole code: it is fetched from memory once.
+    code_cycles: float = 6.72
+    #: Share of the slots that are filled.
+    issue_share: float = 0.464
+    #: The times overlap partly: their p-norm with this p.
+    overlap: float = 5.06
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a problem demands of a GPU with a configuration; costs are in :class:`Constants`.
+
+    Of the whole GPU: ``bytes`` that move, contiguous ``runs`` of all operands' tiles, and runs that ``split`` a cache
+    line with another block.
+
+    Of the busiest SM, padding included: ``threads`` that start, ``vectors`` loaded or stored, ``copied`` vectors,
+    ``elements`` of the result, ``gathered`` elements, elements whose offset is computed (``located``), ``items`` of
+    work over all threads, blocks that process chunk after chunk (``apart``), and vectors of the result in flight
+    (``beside``).
+    """
+
+    bytes: float
+    runs: float
+    split: float
+    threads: float
+    vectors: float
+    copied: float
+    elements: float
+    gathered: float
+    located: float
+    items: float
+    apart: float
+    beside: float
+    bytes_per_s: float
+    hz: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds in all, of moving bytes, of instructions, and of waiting blocks."""
+
+    seconds: float
+    memory: float
+    issue: float
+    blocks: float
+
+    @property
+    def bound(self) -> str:
+        """The slowest of the three."""
+        times = {name: getattr(self, name) for name in ("memory", "issue", "blocks")}
+        return max(times, key=times.__getitem__)
+
+
+def predict(problem: Geam, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes with ``config``, of any of the kernels, on ``arch``."""
+    return explain(problem, config, arch).seconds
+
+
+def explain(problem: Geam, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """The terms behind :func:`predict`."""
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    c = constants
+    most = c.copy_share * asked.bytes_per_s
+    memory = (asked.bytes + c.run_bytes * asked.runs + c.split_bytes * asked.split) / most
+    slots = c.thread_slots * asked.threads + c.vector_slots * asked.vectors + c.copied_slots * asked.copied
+    slots += c.element_slots * asked.elements + c.gathered_slots * asked.gathered + _LOCATE * asked.located
+    issue = slots / (4 * _LANES * c.issue_share) / asked.hz
+    blocks = memory * (c.alone / asked.beside + c.barrier / asked.apart)
+    p = c.overlap
+    together = (memory**p + issue**p + blocks**p) ** (1 / p)
+    code = c.code_cycles * slots / asked.items / asked.hz
+    return Prediction(c.launch + code + together, memory, issue, blocks)
+
+
+def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    work = _chunk(problem, config) if "G" in config else _tile(problem, config, arch)
+    busiest = ceil_div(work.count, arch.sms)
+    resident = min(work.in_flight, busiest)
+    starts = min(work.starts, busiest)
+    return Demand(
+        bytes=float(problem.least_bytes),
+        runs=float(work.count * work.runs),
+        split=float(work.count * work.split),
+        threads=float(starts * config["THREADS"]),
+        vectors=float(busiest * work.vectors),
+        copied=float(busiest * work.copied),
+        elements=float(busiest * work.elements),
+        gathered=float(busiest * work.gathered),
+        located=float(starts * work.located),
+        items=float(busiest * config["THREADS"]),
+        apart=min(work.apart, busiest) if work.apart < inf else inf,
+        beside=float(resident * work.elements * problem.dtype.itemsize / VECTOR_BYTES),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One of ``count`` items of work, tiles or chunks, of a problem, with the counts of :class:`Demand` for one item.
+
+    An SM has ``in_flight`` items at once; threads start for at most ``starts`` items, and ``located`` counts for these.
+    """
+
+    count: int
+    elements: int
+    runs: int
+    split: float
+    vectors: float
+    copied: float
+    gathered: int
+    located: int
+    in_flight: int
+    starts: float
+    apart: float
+
+
+def _tile(problem: Geam, config: Config, arch: Arch) -> _Work:
+    """A tile, which one block processes."""
+    size, v = problem.dtype.itemsize, config["V"]
+    elements = config["BR"] * config["BC"]
+    # Transposed tiles have more columns than the block where rows are shifted.
+    transposed, unaligned = config["BC"] + halo(config, size), config["BC"] + reach(config)
+    runs, vectors, copied, gathered = config["BR"], elements / v, 0.0, 0
+    split = config["BR"] * _split_share(problem, problem.d, config, arch)
+    for name, view in (("X", problem.x), ("Y", problem.y)):
+        if view is None:
+            continue
+        mode = config[f"{name}_MODE"]
+        runs += {ROW: config["BR"], ROW_UNALIGNED: config["BR"], COL_UNALIGNED: unaligned}.get(mode, transposed)
+        if mode == ROW:
+            vectors += elements / config[f"{name}_WIDTH"]
+        elif mode == COL:
+            vectors += config["BR"] * transposed / config[f"{name}_WIDTH"]
+        else:
+            copied += {
+                COL_UNALIGNED: unaligned * (config["BR"] / v + 1),
+                ROW_UNALIGNED: config["BR"] * (unaligned / v + 1),
+                STRIDED: float(config["BR"] * transposed),  # element by element
+            }[mode]
+        gathered += elements if mode == COL_UNALIGNED else 0
+        if mode in {COL_UNALIGNED, ROW_UNALIGNED}:
+            split += unaligned if mode == COL_UNALIGNED else config["BR"]
+        elif mode == ROW:
+            split += config["BR"] * _split_share(problem, view, config, arch)
+    if copied:
+        copied *= 1 + _EDGE * (1 - _whole(problem, config))
+    return _Work(
+        count=tiles(problem, config) * problem.batch,
+        elements=elements,
+        runs=runs,
+        split=split,
+        vectors=vectors,
+        copied=copied,
+        gathered=gathered,
+        located=0,
+        in_flight=config["BLOCKS_PER_SM"],
+        starts=inf,
+        apart=inf,
+    )
+
+
+def _whole(problem: Geam, config: Config) -> float:
+    """Share of tiles inside the matrix: in others each vector needs a bounds check."""
+    across = problem.n // config["BC"] - (reach(config) > 0)  # the first one starts before the first column
+    return max(0, across) * (problem.m // config["BR"]) / tiles(problem, config)
+
+
+def _split_share(problem: Geam, view: View, config: Config, arch: Arch) -> float:
+    """How often a block's part of a row of ``view`` starts inside a cache line, and inside a sector.
+
+    Vectors of fewer than 16 bytes are not shifted: each row's parts start where the row does. Neighbours that share a
+    sector then meet in the L2 cache if the whole problem fits there; if not, memory moves the sector twice.
+    """
+    size = problem.dtype.itemsize
+    if config["SHIFTED"]:
+        return _inside_cache_line(config["START"] * size)
+    narrow = config["V"] * size < VECTOR_BYTES and problem.least_bytes > arch.l2_bytes
+    return _inside_cache_line(view.align) if narrow and view.align < VECTOR_BYTES else 0.0
+
+
+def _inside_cache_line(start: int) -> float:
+    """How often a run that starts on a multiple of ``start`` bytes starts inside a cache line, and inside a sector."""
+    return 1 - start / _LINE + max(0.0, 1 - start / _SECTOR)
+
+
+def _chunk(problem: Geam, config: Config) -> _Work:
+    """A chunk of small matrices or of a slim one: a block's only chunk, or one of many.
+
+    Each block computes the offsets of a chunk's elements once, if they differ from vector to vector.
+    """
+    v = VECTOR_BYTES // problem.dtype.itemsize
+    elements = chunks.elements(config)
+    runs_x, runs_others, extra, y_width, ahead = 1, 1, 0, v, config["AHEAD"]
+    if "WIDE" in config:
+        short = config["M"] if config["WIDE"] else config["N"]
+        runs_x, runs_others = (1, short) if config["WIDE"] else (short, 1)
+        extra, y_width = short * config["APART"], config["Y_WIDTH"]
+    others = 1 if problem.y is None else 2
+    return _Work(
+        count=ceil_div(problem.batch * problem.m * problem.n, elements),
+        elements=elements,
+        runs=runs_x + others * runs_others,
+        # Unaligned runs are cut at whole vectors. What of X is loaded twice is in a cache.
+        split=extra * others * _inside_cache_line(VECTOR_BYTES) if runs_others > 1 else 0.0,
+        # Y's vectors count the same where they are copied: with offsets that are computed once, a copy costs no more.
+        vectors=elements / v + (elements / y_width if others > 1 else 0.0),
+        copied=elements / v + extra,
+        gathered=elements,
+        located=0 if config["STEADY"] else elements,
+        in_flight=(1 + ahead) * config["BLOCKS_PER_SM"],  # a block's next chunks while it processes one
+        starts=config["BLOCKS_PER_SM"] if ahead else inf,
+        apart=config["BLOCKS_PER_SM"] if ahead else inf,
+    )

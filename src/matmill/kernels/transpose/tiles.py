@@ -1,0 +1,300 @@
+"""Tiles and launches of ``kernels/transpose/tile.cuh``: the host's side of its arithmetic.
+
+The production kernel and the last rungs of the transpose-add ladder take their constants from here.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.launch import Argument, Pointer
+from matmill.parameters import Parameters
+from matmill.problem import Geam, View
+
+VECTOR_BYTES, WORD_BYTES = 16, 4
+#: An operand's layout, as in tile.cuh: contiguous along D's rows; along D's columns, which start on whole vectors or
+#: anywhere; in neither dimension; no operand; along D's rows, with another alignment than D's vectors.
+ROW, COL, COL_UNALIGNED, STRIDED, ABSENT, ROW_UNALIGNED = range(6)
+#: Rows and columns are 32-bit integers on the device, and a tile may reach past the end.
+_LARGEST = 2**30
+#: The largest problem in bytes for which vectors may be narrower than a word.
+_SMALL = 2**20
+#: Strides below so many bytes are 32-bit integers.
+_NEAR = 2**31
+_THREADS = (128, 256, 512)
+#: Vectors of 16 bytes down a tile, and bytes of its rows: warps that read 128 bytes of a row use every bank once.
+_DEPTHS, _ROW_BYTES = (4, 8, 16), (128, 256)
+#: Vectors down a tile that holds all of few rows, and bytes of its rows where it holds all of few columns.
+_FLAT, _SHORT = (1, 2), (16, 32, 64)
+_CACHE_LINE = 128
+#: Where a block's part of an unaligned row may start, in bytes: on a vector, a sector, two sectors or a cache line.
+_STARTS = (16, 32, 64, _CACHE_LINE)
+#: The most registers for a thread's loads in flight.
+_MOST_LOADED = 80
+#: Registers that the assembler takes for sm_90a: a constant, and more for each register of loads in flight, for single
+#: elements (which need addresses of their own) and for vectors.
+_OTHERS, _EACH_SCALAR, _EACH_VECTOR = 18, 3.2, 1.15
+#: The same where an operand is copied to shared memory without registers: these hold what is gathered from there.
+_OTHERS_GATHERED, _EACH_GATHERED = 28, 1.5
+#: The largest share of an SM's shared memory that such blocks take. The rest is L1 cache, for the sectors that two
+#: neighbouring blocks' parts share: with 208 KB of 228 taken, a problem took 1.5 times as long as with 193 (8192 x 8192
+#: bfloat16, rows 3 and 5 elements apart, on an H200, 2026-11-20).
+_MOST_SHARED = 7 / 8
+
+
+def space(problem: Geam, arch: Arch) -> tuple[Config, ...]:
+    """Every configuration worth considering for ``problem`` on ``arch``.
+
+    Vectors have 16 bytes wherever rows and columns start, or as many as the alignment of all of them allows, if that is
+    a word: for elements of 4 and 8 bytes, narrow vectors are cheaper than shifted wide ones. A single small matrix may
+    have vectors below a word: fetching the code that shifts wide ones takes longer than running it.
+    """
+    wide, narrow = (layout(problem, shifted=shifted) for shifted in (True, False))
+    found = tiles(problem, arch, wide)
+    small = problem.batch == 1 and problem.least_bytes <= _SMALL
+    if narrow != wide and (small or narrow["V"] * problem.dtype.itemsize >= WORD_BYTES):
+        found += tiles(problem, arch, narrow)
+    return found
+
+
+def tiles(problem: Geam, arch: Arch, layout: dict[str, int]) -> tuple[Config, ...]:
+    """Every tile and launch worth considering for a :func:`layout`."""
+    found = []
+    v, size = layout["V"], problem.dtype.itemsize
+    starts = [start for start in _STARTS if start // size >= v] if layout["SHIFTED"] else [v * size]
+    if COL_UNALIGNED in {layout["X_MODE"], layout["Y_MODE"]}:
+        # Unaligned columns share cache lines whatever D's rows do: to start rows on whole cache lines gained nothing on
+        # an H200 (2026-11-20), and needs the most columns besides a block's own.
+        starts = [start for start in starts if start < _CACHE_LINE]
+    for depth, row, threads, start in product((*_FLAT, *_DEPTHS), (*_SHORT, *_ROW_BYTES), _THREADS, starts):
+        # Single elements are distributed like vectors of four, so that tiles are not tiny.
+        rows = depth * (v if v > 1 else 4)
+        if (depth in _FLAT and rows < problem.m) or (row in _SHORT and row // size < problem.n):
+            continue
+        config = Config.of(BR=rows, BC=row // size, THREADS=threads, START=start // size, **layout)
+        loaded = _loaded(config, size)
+        vectors = config["BC"] // v  # of a row
+        if (
+            config["BC"] % config["START"]
+            or vectors > threads
+            or config["BR"] * vectors % threads
+            or loaded > _MOST_LOADED
+        ):
+            continue
+        config = config.replace(SHARED_BYTES=shared_bytes(config, size))
+        resident, _limits = arch.resident(threads, min(255, round(_registers(config, loaded))), config["SHARED_BYTES"])
+        leaves_l1 = (config["SHARED_BYTES"] + arch.shared_reserved) * resident <= _MOST_SHARED * arch.shared_per_sm
+        if leaves_l1 or not _copies(config):
+            found.append(config.replace(BLOCKS_PER_SM=max(1, resident)))
+    return tuple(_fitting(_fitting(found, "BR", problem.m), "BC", problem.n))
+
+
+def _copies(config: Config) -> bool:
+    """Whether an operand is copied to shared memory without registers."""
+    return not {config["X_MODE"], config["Y_MODE"]}.isdisjoint({COL_UNALIGNED, ROW_UNALIGNED})
+
+
+def _registers(config: Config, loaded: int) -> float:
+    """Registers of a thread for sm_90a, or a few more, where ``loaded`` registers of loads are in flight."""
+    if _copies(config):
+        return _OTHERS_GATHERED + _EACH_GATHERED * loaded
+    return _OTHERS + (_EACH_SCALAR if config["V"] == 1 else _EACH_VECTOR) * loaded
+
+
+def _fitting(found: list[Config], name: str, extent: int) -> list[Config]:
+    """Configs whose tile is less than twice as large as ``extent`` in a dimension, or smallest: padding is work."""
+    least = min((config[name] for config in found), default=0)
+    return [config for config in found if config[name] < max(least + 1, 2 * extent)]
+
+
+def layout(problem: Geam, *, shifted: bool = True) -> dict[str, int]:
+    """The constants that follow from the operands' strides and alignments.
+
+    Without ``shifted``, vectors are only as wide as the alignment of all rows and columns allows.
+    """
+    size = problem.dtype.itemsize
+    v = VECTOR_BYTES // size if shifted else min(view.align for view in _limiting(problem)) // size or 1
+    return _layout(problem, v if problem.d.strides[1] == 1 else 1)
+
+
+def _layout(problem: Geam, v: int) -> dict[str, int]:
+    """The constants for vectors of ``v`` elements."""
+    size = problem.dtype.itemsize
+    start = max(1, problem.d.align // size)
+    x_mode, x_width = _read_as(problem.x, v, size)
+    y_mode, y_width = (ABSENT, 1) if problem.y is None else _read_as(problem.y, v, size)
+    return {
+        "V": v,
+        "SHIFTED": start if v > start else 0,
+        "PLAIN": int(problem.plain),
+        "FAR": int(_farthest(problem) * size >= _NEAR),
+        "X_MODE": x_mode,
+        "X_WIDTH": x_width,
+        "Y_MODE": y_mode,
+        "Y_WIDTH": y_width,
+    }
+
+
+def _limiting(problem: Geam) -> list[View]:
+    """The views whose alignment limits the vector width: D, and the transposed operands."""
+    return [problem.d, *(view for view in (problem.x, problem.y) if view is not None and view.transposed)]
+
+
+def _farthest(problem: Geam) -> int:
+    """The longest stride, in elements."""
+    views = (problem.x, problem.d, *([] if problem.y is None else [problem.y]))
+    return max(abs(stride) for view in views for stride in view.strides)
+
+
+def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
+    """Layout and elements per load of one operand."""
+    row, column = view.strides
+    if view.transposed:
+        if row != 1:
+            return STRIDED, 1
+        return COL if view.align // size >= v else COL_UNALIGNED, v
+    width = min(v, max(1, view.beside // size)) if column == 1 else 1
+    if column == 1 and width * size <= WORD_BYTES and v * size == VECTOR_BYTES and width < v:
+        return ROW_UNALIGNED, v  # one element at a time would take more loads than memory has time for
+    return ROW, width
+
+
+def halo(config: Config, itemsize: int) -> int:
+    """Columns of a transposed tile besides the block's own, for rows of D that are shifted left."""
+    word = _word(config, itemsize)
+    return ceil_div(reach(config), word) * word
+
+
+def _word(config: Config, itemsize: int) -> int:
+    """Elements of a row in one word of shared memory."""
+    return WORD_BYTES // itemsize if itemsize < WORD_BYTES <= config["V"] * itemsize else 1
+
+
+def _loaded(config: Config, itemsize: int) -> int:
+    """Registers of what a thread loads before it stores the first element; each load needs at least one."""
+    v, threads, word = config["V"], config["THREADS"], _word(config, itemsize)
+    columns, registers = config["BC"] + halo(config, itemsize), ceil_div(v * itemsize, WORD_BYTES)
+    of_columns = ceil_div(columns // word * (config["BR"] // v), threads) * word * registers
+    slots = config["BR"] * config["BC"] // v // threads
+    loads = {
+        ROW: slots * registers,
+        ROW_UNALIGNED: 0,
+        COL: of_columns,
+        COL_UNALIGNED: 0,
+        STRIDED: ceil_div(columns * config["BR"], threads) * ceil_div(itemsize, WORD_BYTES),
+        ABSENT: 0,
+    }
+    return sum(loads[config[f"{name}_MODE"]] for name in "XY")
+
+
+def shared_bytes(config: Config, itemsize: int) -> int:
+    """Dynamic shared memory of a block in bytes: each operand's tile. The device asserts the same."""
+    return sum(_shared(config, itemsize, config[f"{name}_MODE"]) for name in "XY")
+
+
+def _shared(config: Config, itemsize: int, mode: int) -> int:
+    if mode in {COL, STRIDED}:
+        pitch = config["BR"] + (config["BR"] - 1) // 32 * min(4, config["V"] // 2) | 1
+        columns = config["BC"] + halo(config, itemsize)
+        return ceil_div(pitch * columns * itemsize, VECTOR_BYTES) * VECTOR_BYTES
+    across = config["BC"] + reach(config)
+    if mode == COL_UNALIGNED:
+        return _staging_bytes(across, config["BR"] * itemsize, itemsize)
+    return _staging_bytes(config["BR"], across * itemsize, itemsize) if mode == ROW_UNALIGNED else 0
+
+
+def _staging_bytes(runs: int, nbytes: int, itemsize: int) -> int:
+    """Shared memory of contiguous runs of ``nbytes`` that start anywhere; see staging.cuh."""
+    pitch = (ceil_div(nbytes, VECTOR_BYTES) + 2) * VECTOR_BYTES - itemsize
+    return (ceil_div(runs * pitch, VECTOR_BYTES) + 2) * VECTOR_BYTES
+
+
+def reach(config: Config) -> int:
+    """The most elements by which a row's part of a tile is shifted left."""
+    return config["START"] - config["SHIFTED"] if config["SHIFTED"] else 0
+
+
+def blocks(problem: Geam, config: Config) -> int:
+    """Blocks that process one matrix."""
+    return ceil_div(problem.m, config["BR"]) * ceil_div(problem.n + reach(config), config["BC"])
+
+
+def why_not(problem: Geam, config: Config, arch: Arch) -> str | None:
+    """Why the constants do not fit the problem, or None."""
+    if max(problem.m, problem.n) > _LARGEST:
+        return f"{problem.m} x {problem.n}: more than {_LARGEST} rows or columns"
+    reason = _why_not_loads(problem, config)
+    if reason is not None:
+        return reason
+    needed = shared_bytes(config, problem.dtype.itemsize)
+    if needed != config["SHARED_BYTES"]:
+        return f"SHARED_BYTES = {config['SHARED_BYTES']}, and the device needs {needed}"
+    return None if arch.compiles else f"{arch.title} is older than the compiler"
+
+
+def _why_not_loads(problem: Geam, config: Config) -> str | None:
+    v = config["V"]
+    if v > 1 and problem.d.strides[1] != 1:
+        return f"V = {v} elements at a time, and D's rows are not contiguous"
+    wanted = _layout(problem, v)
+    for name in ("SHIFTED", "X_MODE", "Y_MODE", "PLAIN"):
+        if config[name] != wanted[name]:
+            return f"{name} = {config[name]} where the operands need {wanted[name]}"
+    if config["FAR"] < wanted["FAR"]:
+        return "FAR = 0 where strides take 64 bits"
+    for name in ("X_WIDTH", "Y_WIDTH"):
+        if config[name] > wanted[name]:
+            return f"{name} = {config[name]} elements at a time, and the operand allows {wanted[name]}"
+    return None
+
+
+#: Strides are in elements.
+_PARAMETERS = Parameters.of(
+    X="const Scalar*",
+    Y="const Scalar*",
+    D="Scalar*",
+    m="int",
+    n="int",
+    **{f"{matrix}_{name}": "Index" for matrix in "xyd" for name in ("row", "column", "batch")},
+    alpha="Acc",
+    beta="Acc",
+)
+
+
+def kernel(entry: str, package: str) -> Kernel[Geam]:
+    """A kernel of this tile; its constants come from :func:`tiles`."""
+    config = Config.of(
+        V=4, BR=32, BC=32, THREADS=128, START=4, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=COL, X_WIDTH=4, Y_MODE=ROW,
+        Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,
+    )  # fmt: skip
+    return Kernel(entry, package, config, _geometry, _arguments, why_not, pdl=True, parameters=_PARAMETERS)
+
+
+def _geometry(problem: Geam, config: Config) -> Geometry:
+    return Geometry(
+        grid=(blocks(problem, config), problem.batch, 1),
+        block=(config["THREADS"], 1, 1),
+        dynamic_shared=config["SHARED_BYTES"],
+    )
+
+
+def _arguments(problem: Geam, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    views = {"x": problem.x, "y": problem.y or View((0, 0)), "d": problem.d}
+    strides: dict[str, int] = {}
+    for name, view in views.items():
+        row, column = view.strides
+        strides |= {f"{name}_row": row, f"{name}_column": column, f"{name}_batch": view.batch}
+    return _PARAMETERS.pack(
+        problem.dtype,
+        X=operands.a,
+        Y=Pointer("none", 0) if problem.y is None else operands.b,
+        D=operands.d,
+        m=problem.m,
+        n=problem.n,
+        **strides,
+        alpha=operands.alpha,
+        beta=operands.beta,
+    )

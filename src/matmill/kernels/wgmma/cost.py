@@ -1,0 +1,249 @@
+"""How long a product takes in the warp-specialised kernel of ``kernels/wgmma``.
+
+The time of a launch is a constant, and two terms that overlap, of which the larger decides: the least bytes over the
+bandwidth that reading reaches, and the work tiles of the busiest SM. A k-step takes as long as the slowest of four
+things that go on at the same time (:class:`Pace`): tensor cores multiply, shared memory delivers operands and takes the
+next ones, L2 delivers these, and their latency passes. Filling the pipeline once, and each tile's epilogue come on top;
+two consumers that alternate hide most of all but the last epilogue. So do the launch that repacks matrices and the one
+that adds split-K partial sums.
+
+:class:`Demand` counts what a product asks of the GPU with a configuration; :class:`Constants` say what that costs.
+``benchmarks/fit_model.py`` fits them to what ``benchmarks/wgmma_tiles.py`` and ``shapes.py`` measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.kernel import ceil_div
+from matmill.kernels.repack.copies import repacked, repacked_matrix
+from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
+from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, runs, work_tiles
+from matmill.problem import Gemm
+
+#: Split-K slices that the threads of the last launch add in one step.
+_STEP_SLICES = 16
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
+
+    #: From launch to the first instruction and from the last to the end of the kernel. Fitted 7.01: the host of that
+    #: run took 1.5 us more for every launch than that of the other kernels' records, and 1.6 us are taken off.
+    launch: float = 5.4e-06
+    #: What a launch right before or after adds, without its own work, and each step of the last one.
+    second: float = 1.13e-06
+    second_step: float = 1.05e-06
+    #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
+    read_share: float = 0.66
+    copy_share: float = 0.913
+    #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
+    mma_share: float = 0.862
+    #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
+    shared_bytes: float = 120.0
+    l2_bytes: float = 56.9
+    #: What is added to the bytes of rows that straddle cache lines, as a share of them.
+    straddle: float = 0.838
+    #: Cycles from the request of a stage to its arrival.
+    latency: float = 5.47e-08
+    #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
+    #: stores, and stored directly.
+    tile: float = 1080.0
+    staged: float = 48.3
+    ordinary: float = 448.0
+    direct: float = 477.0
+    #: Share of epilogues that consumers which alternate do not hide.
+    exposed: float = 0.537
+    #: Cycles per cache line that repacking looks up.
+    line_cycles: float = 8.0
+    #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
+    cluster_sum: float = 3500.0
+    remote_bytes: float = 21.4
+    #: How much slower blocks of a cluster go, which wait for each other.
+    cluster: float = 1.07
+    #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
+    pace_overlap: float = 22.2
+    overlap: float = 2.39
+
+
+DEFAULT = Constants()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
+
+    Per k-step of a block: cycles of the tensor cores at their full rate (``multiply``), bytes that shared memory
+    delivers or takes (``shared``), bytes from L2, and those of them in rows that straddle cache lines; ``ahead`` stages
+    are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
+    whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
+    directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
+    Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of repacking; launches, steps and bytes of
+    the partial sums.
+    """
+
+    multiply: float
+    shared: float
+    l2_bytes: float
+    straddling: float
+    ahead: float
+    clusters: float
+    steps: float
+    rounds: float
+    turns: float
+    staged: float
+    ordinary: float
+    direct: float
+    cluster_sums: float
+    remote: float
+    bytes: float
+    repacked: float
+    repacked_bytes: float
+    repacked_lines: float
+    split: float
+    partial_bytes: float
+    split_steps: float
+    bytes_per_s: float
+    hz: float
+    sms: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Cycles of an SM for one k-step, by what takes them."""
+
+    multiply: float
+    shared: float
+    l2: float
+    latency: float
+
+    @property
+    def bound(self) -> str:
+        """The slowest."""
+        names = ("multiply", "shared", "l2", "latency")
+        return max(names, key=lambda name: float(getattr(self, name)))
+
+    def cycles(self, overlap: float) -> float:
+        """Cycles of all terms together: their p-norm."""
+        parts = (self.multiply, self.shared, self.l2, self.latency)
+        total: float = sum(part**overlap for part in parts) ** (1 / overlap)
+        return total
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the time of a product goes, in seconds.
+
+    ``main_loop`` is part of ``compute``, ``epilogue`` the rest of it but for filling the pipeline. ``repack`` is the
+    launch that repacks matrices, ``second`` the one that adds split-K partial sums.
+    """
+
+    seconds: float
+    compute: float
+    main_loop: float
+    epilogue: float
+    memory: float
+    repack: float
+    second: float
+    pace: Pace
+
+    @property
+    def bound(self) -> str:
+        """``memory``, ``repack``, ``second``, ``epilogue``, or what sets the pace of a k-step."""
+        times = {
+            self.pace.bound: self.main_loop, "memory": self.memory, "epilogue": self.epilogue, "repack": self.repack,
+            "second": self.second,
+        }  # fmt: skip
+        return max(times, key=times.__getitem__)
+
+
+def predict(problem: Gemm, config: Config, arch: Arch) -> float:
+    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
+    return explain(problem, config, arch).seconds
+
+
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """The terms behind :func:`predict`."""
+    return times(demand(problem, config, arch), constants)
+
+
+def times(asked: Demand, constants: Constants) -> Prediction:
+    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    c, p = constants, constants.overlap
+    pace = Pace(
+        multiply=asked.multiply / c.mma_share,
+        shared=asked.shared / c.shared_bytes,
+        l2=(asked.l2_bytes + c.straddle * asked.straddling) / c.l2_bytes,
+        latency=c.latency / asked.ahead,
+    )
+    waits = 1 + asked.clusters * (c.cluster - 1)
+    main_loop = asked.steps * pace.cycles(c.pace_overlap) * waits / asked.hz
+    own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
+    own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
+    # Of consumers that alternate all but the last epilogue overlap the other's main loop.
+    shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
+    epilogue = own * shown / asked.hz
+    compute = main_loop + epilogue + c.latency / asked.hz
+    memory = asked.bytes / (c.read_share * asked.bytes_per_s)
+    together = (compute**p + memory**p) ** (1 / p)
+    moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
+    looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
+    repack = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
+    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
+    second = asked.split * (c.second + c.second_step * asked.split_steps + traffic)
+    seconds = c.launch + together + repack + second
+    return Prediction(seconds, compute, main_loop, epilogue, memory, repack, second, pace)
+
+
+def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
+    """What ``problem`` demands of ``arch`` with ``config``."""
+    launched = as_launched(problem, config)
+    bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
+    cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
+    rounds = ceil_div(work_tiles(launched, config), arch.sms // cluster_blocks(config))
+    row_tiles = bm // ROWS
+    outputs = rounds * bm * bn / 1024
+    copies = {name: repacked_matrix(launched, config, name) for name in repacked(config)}
+    loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
+    direct = config["STAGED"] == 0
+    return Demand(
+        multiply=bm * bn * config["BK"] / _fmas(problem, arch),
+        # Every wgmma reads both of its operands; TMA writes each once.
+        shared=float((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
+        l2_bytes=sum(loaded.values()),
+        straddling=sum(
+            nbytes
+            for name, nbytes in loaded.items()
+            if (copies[name] if name in copies else runs(launched, name)).pitch * problem.dtype.itemsize % SPAN
+        ),
+        ahead=float(config["STAGES"] - 1),
+        clusters=float(cluster_m * cluster_n > 1),
+        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k)),
+        rounds=float(rounds),
+        turns=float(config["PINGPONG"]),
+        staged=outputs * bool(config["D_TMA"]),
+        ordinary=outputs * (not direct and not config["D_TMA"]),
+        direct=outputs * direct,
+        cluster_sums=float(rounds * (cluster_k > 1)),
+        remote=float(rounds * (cluster_k - 1) * bm * bn * 4),
+        bytes=float(problem.least_bytes),
+        repacked=float(bool(copies)),
+        repacked_bytes=float(sum(repacked_bytes(one) for one in copies.values())),
+        repacked_lines=float(sum(repacked_lines(one) for one in copies.values())),
+        split=float(slices > 1),
+        partial_bytes=float((slices > 1) * slices * problem.batch * problem.m * problem.n * 4),
+        split_steps=float(ceil_div(slices, _STEP_SLICES)),
+        bytes_per_s=arch.dram_bytes_per_s,
+        hz=arch.boost_hz,
+        sms=float(arch.sms),
+    )
+
+
+def _fmas(problem: Gemm, arch: Arch) -> float:
+    """FMAs of an SM's tensor cores per clock."""
+    name = "tf32" if problem.precision == "tf32" else problem.dtype.name
+    return arch.matrix_flops[name] / (2 * arch.sms * arch.boost_hz)

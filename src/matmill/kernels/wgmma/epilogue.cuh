@@ -1,0 +1,214 @@
+// The epilogue of a consumer warp group: its sums of a tile become D.
+//
+//   16-bit D     sums ── stmatrix ──▶ staging, 64 rows and STAGED columns at a time ── TMA or ordinary stores ──▶ D
+//   float32 D    sums ── pairs or single elements ──▶ D, whole sectors of 32 bytes; so do partial sums of split-K
+//
+// Staging keeps D's own layout: rows of columns, or where D's columns are contiguous (D_TRANSPOSED) columns of rows. It
+// is swizzled so that stmatrix meets no bank conflict, and so that TMA takes it.
+#pragma once
+
+#include "kernels/shared/result.cuh"
+#include "matmill/ptx/barrier.cuh"
+#include "matmill/ptx/ld_shared.cuh"
+#include "matmill/ptx/stmatrix.cuh"
+#include "matmill/ptx/tma.cuh"
+#include "kernels/shared/realign.cuh"
+#include "kernels/wgmma/tile.cuh"
+
+namespace matmill {
+
+// This thread's place in the fragments of a warp group's 64 rows: rows `row` and `row` + 8, columns `column`, `column` + 1
+// of every eight.
+struct WgmmaLane {
+  int row, column;
+
+  __device__ __forceinline__ WgmmaLane()
+      : row(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4), column(threadIdx.x % 4 * 2) {}
+};
+
+// Stores the sums themselves, from the tile's first row and column at D on, in elements of float32. PAIRED says that two
+// columns are one 8-byte store.
+template <class Tile, bool PAIRED, class Outputs>
+__device__ __forceinline__ void store_direct(const typename Tile::Sums& sums, const Outputs& outputs, float* D,
+                                             long long d_row, long long d_column, int first_row, int first_column) {
+  const WgmmaLane lane;
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES * 2; ++i) {
+    const int row = first_row + 64 * (i / 2) + 8 * (i % 2) + lane.row;
+    const float of_row = outputs.of_row(row);
+#pragma unroll
+    for (int j = 0; j < Tile::BN / 8; ++j) {
+      const int column = first_column + lane.column + 8 * j;
+      if constexpr (!Outputs::PLAIN) {
+        if (first_column + 8 * j >= outputs.n) break;  // as in WgmmaStaging
+      }
+      const float(&own)[Tile::BN / 2] = sums[i / 2];
+      const int first = 4 * j + i % 2 * 2;
+      const float x = outputs(own[first], row, column, of_row + outputs.of_column(column));
+      const float y = outputs(own[first + 1], row, column + 1, of_row + outputs.of_column(column + 1));
+      if (row >= outputs.m || column >= outputs.n) continue;
+      float* const to = D + row * d_row + column * d_column;
+      if constexpr (PAIRED) {
+        *reinterpret_cast<float2*>(to) = float2{x, y};
+      } else {
+        *to = x;
+        if (column + 1 < outputs.n) to[d_column] = y;
+      }
+    }
+  }
+}
+
+// The staging buffer of a warp group: RUNS runs of D, each of WIDTH contiguous elements, in boxes of SPAN bytes of a run.
+template <class Scalar, class Tile, bool TRANSPOSED>
+struct WgmmaStaging {
+  static constexpr int RUNS = TRANSPOSED ? Tile::STAGED : 64, WIDTH = TRANSPOSED ? 64 : Tile::STAGED;
+  static constexpr int BOX = WIDTH % 64 == 0 ? 64 : WIDTH % 32 == 0 ? 32 : WIDTH % 16 == 0 ? 16 : 8;  // elements
+  static constexpr int SPAN = BOX * 2, BOX_BYTES = RUNS * SPAN;
+  unsigned start;
+
+  // The address of an element; the tensor map of D has the same swizzle.
+  __device__ __forceinline__ unsigned address(int run, int element) const {
+    const unsigned offset = element / BOX * BOX_BYTES + run * SPAN + element % BOX * 2;
+    return start + (offset ^ (offset >> 7 & (SPAN / 16 - 1)) << 4);
+  }
+
+  // Writes STAGED columns of the sums, from column `first` on, rounded.
+  template <class Outputs>
+  __device__ __forceinline__ void write(const float (&sums)[Tile::BN / 2], const Outputs& outputs, int first,
+                                        int first_row, int first_column) const {
+    const WgmmaLane lane;
+    const float of_rows[2] = {outputs.of_row(first_row + lane.row), outputs.of_row(first_row + lane.row + 8)};
+    int written = 0;  // groups of 16 columns
+#pragma unroll
+    for (; written < GROUPS; ++written) {
+      const int inside = first + 16 * written;
+      // Without a branch the compiler loads the biases of all columns ahead, and they do not fit in registers.
+      if (!Outputs::PLAIN && first_column + inside >= outputs.n) break;
+      unsigned pairs[4];
+#pragma unroll
+      for (int p = 0; p < (HALF ? 2 : 4); ++p) {
+        const int row = first_row + lane.row + 8 * (p % 2);
+        const int column = first_column + inside + lane.column + 8 * (p / 2);
+        const int s = inside / 2 + 2 * p;
+        pairs[p] = ptx::rounded_pair(
+            Scalar(), outputs(sums[s], row, column, of_rows[p % 2] + outputs.of_column(column)),
+            outputs(sums[s + 1], row, column + 1, of_rows[p % 2] + outputs.of_column(column + 1)));
+      }
+      put(written, pairs);
+    }
+#pragma unroll 1
+    for (; written < GROUPS; ++written) put(written, {0, 0, 0, 0});  // columns beyond D
+  }
+
+  // Copies the buffer to D by ordinary stores, for runs at any distance. `runs` and `width` are those of D from the
+  // buffer's first on. Contiguous elements leave in aligned vectors; the few before and after them one by one.
+  __device__ __forceinline__ void copy_out(Scalar* D, long long run_stride, long long stride, int runs,
+                                           int width) const {
+    const int thread = threadIdx.x % 128, end = min(width, WIDTH);
+    runs = min(runs, RUNS);
+    if (stride != 1) {
+      for (int v = thread; v < runs * WIDTH; v += 128) {
+        const int run = v / WIDTH, element = v % WIDTH;
+        if (element < end) D[run * run_stride + element * stride].bits = ptx::ld_shared_u16(address(run, element));
+      }
+      return;
+    }
+    constexpr int VECTORS = WIDTH / 8;
+#pragma unroll 2
+    for (int v = thread; v < runs * VECTORS; v += 128) {
+      const int run = v / VECTORS, first = v % VECTORS * 8;
+      Scalar* const to = D + run * run_stride;
+      const int head = ahead(to);
+      if (first + head + 8 <= end) {
+        *reinterpret_cast<uint4*>(to + first + head) =
+            realigned(ptx::ld_shared_v4(address(run, first)),
+                      ptx::ld_shared_v4(address(run, min(first + 8, WIDTH - 8))), 2 * head);
+      }
+    }
+    const int slots = end == WIDTH ? 3 : 4;  // of a run, a power of two: 8, or 16 where the run ends inside
+    for (int v = thread; v < runs << slots; v += 128) {
+      const int run = v >> slots, slot = v - (run << slots);
+      Scalar* const to = D + run * run_stride;
+      const int head = ahead(to), after = head + (end > head ? (end - head) / 8 * 8 : 0);
+      const int element = slot < head ? slot : after + slot - head;
+      if (element < end) to[element].bits = ptx::ld_shared_u16(address(run, element));
+    }
+  }
+
+ private:
+  static constexpr int GROUPS = (Tile::STAGED + 15) / 16;   // of 16 columns
+  static constexpr bool HALF = Tile::STAGED % 16 != 0;      // eight columns alone
+
+  // Writes 16 columns of the warp's 16 rows, or 8.
+  __device__ __forceinline__ void put(int group, const unsigned (&pairs)[4]) const {
+    // Lane q has the address of a run of matrix q / 8, 16 bytes; of eight columns there are two matrices.
+    const int warp = threadIdx.x / 32 % 4, q = threadIdx.x % 32;
+    const unsigned to = TRANSPOSED ? address(16 * group + q / 16 * 8 + q % 8, 16 * warp + q / 8 % 2 * 8)
+                                   : address(16 * warp + q % 16, 16 * group + q / 16 * 8);
+    if constexpr (HALF) {
+      ptx::stmatrix<TRANSPOSED>(to, {pairs[0], pairs[1]});
+    } else {
+      ptx::stmatrix<TRANSPOSED>(to, pairs);
+    }
+  }
+
+  // Elements of a run before its first aligned vector.
+  static __device__ __forceinline__ int ahead(const Scalar* run) {
+    return -static_cast<int>(reinterpret_cast<unsigned long long>(run) / 2) & 7;
+  }
+};
+
+// Rounds and stores a warp group's sums of a tile of 16-bit D through its part of the staging buffer. `D` is that of the
+// batch's product; it is used where D_TMA is false, the map of D where it is true.
+template <class Scalar, class Tile, bool TRANSPOSED, bool D_TMA, class Outputs>
+__device__ __forceinline__ void store_staged(const typename Tile::Sums& sums, const Outputs& outputs, unsigned start,
+                                             const TensorMap* map, Scalar* D, long long d_row, long long d_column,
+                                             int first_row, int first_column, int batch, int barrier) {
+  using Staging = WgmmaStaging<Scalar, Tile, TRANSPOSED>;
+  const Staging staging{start};
+  const bool first_thread = threadIdx.x % 128 == 0;
+#pragma unroll
+  for (int i = 0; i < Tile::ROW_TILES; ++i) {
+#pragma unroll
+    for (int first = 0; first < Tile::BN; first += Tile::STAGED) {
+      const int row = first_row + 64 * i, column = first_column + first;
+      // What left the buffer before has been read.
+      if (D_TMA && first_thread) ptx::bulk_wait_read<0>();
+      ptx::barrier_sync<128>(barrier);
+      staging.write(sums[i], outputs, first, row, first_column);
+      if (D_TMA) ptx::fence_proxy_async_shared();
+      ptx::barrier_sync<128>(barrier);
+      if constexpr (D_TMA) {
+        if (first_thread) {
+#pragma unroll
+          for (int box = 0; box < Staging::WIDTH / Staging::BOX; ++box) {
+            const int along = box * Staging::BOX;
+            ptx::tma_store_3d(map, start + box * Staging::BOX_BYTES, TRANSPOSED ? row : column + along,
+                              TRANSPOSED ? column : row, batch);
+          }
+          ptx::bulk_commit();
+        }
+      } else {
+        Scalar* const to = D + row * d_row + column * d_column;
+        staging.copy_out(to, TRANSPOSED ? d_column : d_row, TRANSPOSED ? d_row : d_column,
+                         TRANSPOSED ? outputs.n - column : outputs.m - row,
+                         TRANSPOSED ? outputs.m - row : outputs.n - column);
+      }
+    }
+  }
+}
+
+// Stores a warp group's sums as the constants say. `D` and the outputs are those of the batch's product.
+template <class Config, class Tile, class Scalar, class Out, class Outputs>
+__device__ __forceinline__ void store_tile(const typename Tile::Sums& sums, const Outputs& outputs, unsigned staging,
+                                           const TensorMap* map, Out* D, long long d_row, long long d_column,
+                                           int first_row, int first_column, int batch, int barrier) {
+  if constexpr (Tile::STAGED == 0) {
+    store_direct<Tile, Config::D_PAIRED != 0>(sums, outputs, D, d_row, d_column, first_row, first_column);
+  } else {
+    store_staged<Scalar, Tile, Config::D_TRANSPOSED != 0, Config::D_TMA != 0>(
+        sums, outputs, staging, map, D, d_row, d_column, first_row, first_column, batch, barrier);
+  }
+}
+
+}  // namespace matmill

@@ -1,0 +1,76 @@
+// A tile of the warp-specialised product: its constants, what its stages hold, and where shared memory has them.
+//
+//   stage    A, then B, each of 128 bytes of k per row or column, as TMA leaves them with a 128-byte swizzle:
+//            K-major    [BM or BN][128 bytes of k], one box
+//            MN-major   boxes of [64 k][64 m or n], 16-bit elements alone
+//   shared   STAGES stages │ staging of D, a part per warp group │ a full and an empty barrier per stage
+#pragma once
+
+#include "kernels/shared/pipeline_slot.cuh"
+#include "matmill/ptx/cp_async.cuh"
+#include "matmill/ptx/wgmma.cuh"
+
+namespace matmill {
+
+template <class Scalar>
+struct WgmmaOperand {
+  using Type = Scalar;
+};
+template <>
+struct WgmmaOperand<float> {
+  using Type = ptx::Tf32;
+};
+
+template <class Scalar, class Config>
+struct WgmmaTile {
+  static constexpr int BM = Config::BM, BN = Config::BN, STAGES = Config::STAGES;
+  static constexpr int SPAN = 128, BK = SPAN / int(sizeof(Scalar));  // bytes of the swizzle, and elements of k
+  static constexpr int STEPS = SPAN / 32;                            // products along a stage's k
+  static constexpr bool A_K_MAJOR = Config::A_K_INNER != 0, B_K_MAJOR = Config::B_K_INNER != 0;
+  static constexpr int BOX = 64 * SPAN;  // bytes of an MN-major box
+  static constexpr int A_BYTES = BM * SPAN, B_BYTES = BN * SPAN, STAGE_BYTES = A_BYTES + B_BYTES;
+
+  // Consumers share a tile's rows, or with PINGPONG alternate at whole tiles.
+  static constexpr int CONSUMERS = Config::CONSUMERS, THREADS = 128 * (1 + CONSUMERS);
+  static constexpr bool PINGPONG = Config::PINGPONG != 0;
+  static constexpr int ROWS = PINGPONG ? BM : BM / CONSUMERS, ROW_TILES = ROWS / 64;  // of a warp group
+  static constexpr int READERS = PINGPONG ? 1 : CONSUMERS;                            // warp groups that read a stage
+
+  // Blocks of a cluster are neighbours along m and share B, or along n and share A.
+  static constexpr int CLUSTER_M = Config::CLUSTER_M, CLUSTER_N = Config::CLUSTER_N, CLUSTER = CLUSTER_M * CLUSTER_N;
+
+  // Or they share a tile: each has a slice of its k, and the first one adds the others' sums (cluster_sums.cuh).
+  static constexpr int CLUSTER_K = Config::CLUSTER_K;
+
+  // A warp group stages 64 rows and STAGED columns of D at a time, none where it stores its sums directly.
+  static constexpr int STAGED = Config::STAGED;
+  static constexpr int STAGING_BYTES = 64 * STAGED * int(sizeof(Scalar));
+  static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 16) + CONSUMERS * STAGING_BYTES;
+
+  static_assert(SHARED_BYTES == Config::SHARED_BYTES, "host and device must agree on shared memory");
+  static_assert(BK == Config::BK, "host and device must agree on k-steps");
+  static_assert(ROW_TILES * 64 == ROWS, "a wgmma has 64 rows");
+  static_assert(!PINGPONG || CONSUMERS == 2, "two warp groups alternate");
+  static_assert(CLUSTER == 1 || CLUSTER == 2, "one block of a cluster loads half of what both share");
+  static_assert(CLUSTER_K == 1 || (CLUSTER == 1 && !PINGPONG && BM * BN * 4 <= STAGES * STAGE_BYTES),
+                "sums of a slice of k fit in the stages");
+  static_assert((A_K_MAJOR && B_K_MAJOR) || sizeof(Scalar) == 2, "wgmma transposes 16-bit elements alone");
+  static_assert(B_K_MAJOR || BN % 64 == 0, "boxes of an MN-major B have 64 columns");
+
+  using Operand = typename WgmmaOperand<Scalar>::Type;
+  using Sums = float[ROW_TILES][BN / 2];
+};
+
+// Addresses in shared memory.
+template <class Tile>
+struct WgmmaShared {
+  unsigned stages, staging, full, empty;
+
+  explicit __device__ __forceinline__ WgmmaShared(const void* start)
+      : stages(ptx::shared_address(start)),
+        staging(stages + Tile::STAGES * Tile::STAGE_BYTES),
+        full(staging + Tile::CONSUMERS * Tile::STAGING_BYTES),
+        empty(full + 8 * Tile::STAGES) {}
+};
+
+}  // namespace matmill

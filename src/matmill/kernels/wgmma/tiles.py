@@ -1,0 +1,404 @@
+"""Tiles of the warp-specialised kernel in ``kernels/wgmma``: the host's side of its arithmetic.
+
+Stages hold 128 bytes of k. An operand is K-major (k is contiguous) or, with 16-bit elements, MN-major; rows or columns
+start on 16 bytes, as TMA needs, or are repacked. A problem may be computed with A and B exchanged: then the kernel gets
+B's transpose as A and A's transpose as B, and D's transpose is what it stores (:func:`exchanged`). Few rows of A then
+become the short side of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import gcd
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import BF16, F16, F32
+from matmill.kernel import ceil_div
+from matmill.kernels.repack.copies import LONG_RUN
+from matmill.kernels.shared.exchange import as_launched, exchanged
+from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents
+from matmill.launch import HOPPER
+from matmill.problem import NO_EPILOGUE, Gemm
+
+#: Bytes of k in a row of a stage, which is the span of the swizzle.
+SPAN = 128
+#: Rows or columns of a box of an MN-major operand, and rows of a wgmma.
+ROWS = 64
+#: Columns of the narrowest tile.
+_LEAST_BN = 8
+#: Shared memory of a block of Hopper, and what its alignment to 1024 bytes may take of it.
+_SHARED, _ALIGN = 232448, 1024
+#: The most stages: more hide no further latency.
+_MOST_STAGES = 16
+#: k of a sum that ``precision="high"`` adds to a separate float32 sum.
+PROMOTED_K = 128
+#: Registers of the producer's threads and of the consumers', by the number of consumer warp groups. Together they are
+#: what the launch bounds give: 168 of 384 threads, 128 of 512. One group alone needs none of the producer's.
+_REGISTERS = {1: (0, 0), 2: (40, 232), 3: (32, 160)}
+#: Sums of a thread beyond which two consumers take eight more registers each from the producer.
+_MANY_SUMS, _HEAVY = 144, (24, 240)
+#: Sums of a thread with which a kernel does not spill.
+_MOST_SUMS = {1: 192, 2: 192, 3: 96}
+_16_BITS = (F16, BF16)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tile: rows, columns, consumer warp groups, whether these alternate at tiles, blocks of a cluster along m, n.
+
+    ``staged`` is the columns of D in the staging buffer at a time, all where it is 0. ``cluster_k`` is the slices of k
+    that the blocks of a cluster have, of one tile.
+    """
+
+    bm: int
+    bn: int
+    consumers: int
+    pingpong: bool = False
+    cluster: tuple[int, int] = (1, 1)
+    staged: int = 0
+    cluster_k: int = 1
+
+    @property
+    def sums(self) -> int:
+        """Accumulators of a thread."""
+        return self.bm * self.bn // (128 * (1 if self.pingpong else self.consumers))
+
+    def suits(self, m: int, n: int) -> bool:
+        """Whether a tile is less than twice as wide and less than four times as high as D, or the least there is."""
+        return (self.bn < 2 * n or self.bn == _LEAST_BN) and (self.bm < 4 * m or self.bm == ROWS)
+
+
+#: Cooperative tiles, from the most work per byte to the least; two consumers at whole tiles in turn; and one consumer
+#: with few columns, for few rows or columns of D.
+SHAPES: tuple[Shape, ...] = (
+    Shape(128, 256, 2, staged=128),
+    Shape(256, 128, 2),
+    Shape(192, 192, 3, staged=48),
+    Shape(128, 224, 2, staged=112),
+    Shape(128, 208, 2),
+    Shape(128, 192, 2),
+    Shape(128, 160, 2),
+    Shape(128, 128, 2),
+    Shape(128, 256, 2, cluster=(2, 1), staged=128),
+    Shape(256, 128, 2, cluster=(1, 2)),
+    Shape(128, 192, 2, pingpong=True),
+    Shape(128, 128, 2, pingpong=True),
+    Shape(128, 208, 2, cluster=(2, 1)),
+    Shape(128, 192, 2, pingpong=True, cluster=(2, 1)),
+    Shape(64, 256, 2, pingpong=True),
+    Shape(64, 192, 2, pingpong=True),
+    Shape(64, 128, 2, pingpong=True),
+    Shape(128, 64, 2),
+    Shape(64, 128, 1),
+    Shape(128, 64, 2, cluster=(1, 2)),
+    Shape(64, 128, 1, cluster=(2, 1)),
+    Shape(64, 96, 1),
+    Shape(64, 64, 1),
+    Shape(64, 32, 1),
+    Shape(64, 16, 1),
+    Shape(64, 8, 1),
+)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A matrix as TMA copies it: ``count`` runs of ``length`` elements, in each product of a batch.
+
+    Elements of a run are ``stride`` apart, runs ``pitch``, products ``batch_stride``. ``align`` is that of each run,
+    in bytes. ``along_k`` says that runs run along k (K-major), for A and B, or along columns, for D.
+    """
+
+    length: int
+    count: int
+    stride: int
+    pitch: int
+    batch_stride: int
+    align: int
+    along_k: bool
+
+    @property
+    def by_tma(self) -> bool:
+        """Whether runs are contiguous, start on 16 bytes, and follow each other at positive distances."""
+        contiguous = self.stride == 1 or self.length == 1
+        ordered = (self.pitch > 0 or self.count == 1) and self.batch_stride >= 0
+        return contiguous and ordered and self.align >= VECTOR_BYTES
+
+
+def runs(problem: Gemm, name: str) -> Runs:
+    """Matrix ``"A"``, ``"B"`` or ``"D"`` along the dimension in which it is contiguous, or nearly so.
+
+    wgmma transposes 16-bit elements alone: of others A and B are taken along k, whatever their strides.
+
+    >>> from matmill.dtypes import F16
+    >>> runs(Gemm(2, 3, 4, F16), "B")
+    Runs(length=3, count=4, stride=1, pitch=3, batch_stride=12, align=16, along_k=False)
+    """
+    a_batch, b_batch, _, d_batch = problem.batch_strides
+    # The other dimension first, then that along which runs are preferred.
+    if name == "A":
+        (across, along), extents = problem.a_row_col, (problem.m, problem.k)
+        batch, align = a_batch, problem.a_align
+    elif name == "B":
+        (along, across), extents = problem.b_row_col, (problem.n, problem.k)
+        batch, align = b_batch, problem.b_align
+    else:
+        (across, along), extents = problem.d_row_col, (problem.m, problem.n)
+        batch, align = d_batch, problem.d_align
+    if name != "D" and problem.dtype not in _16_BITS:
+        preferred = True
+        if extents[0] > 1:  # contiguous along the other dimension, a vector has runs of one element anywhere
+            align = gcd(align, across * problem.dtype.itemsize)
+    elif min(extents) > 1:
+        preferred = abs(along) < abs(across) or abs(along) == 1
+    else:  # a vector is contiguous either way
+        preferred = extents[1] > 1 or across != 1
+    if preferred:
+        return Runs(extents[1], extents[0], along, across, batch, align, along_k=True)
+    return Runs(extents[0], extents[1], across, along, batch, align, along_k=False)
+
+
+def unaligned(problem: Gemm) -> tuple[str, ...]:
+    """The operands that TMA cannot read: these must be repacked.
+
+    >>> from matmill.dtypes import F16
+    >>> unaligned(Gemm(64, 64, 63, F16, a_align=2)), unaligned(Gemm(64, 64, 64, F16))
+    (('A',), ())
+    """
+    return tuple(name for name in "AB" if not runs(problem, name).by_tma)
+
+
+def straddling(problem: Gemm) -> tuple[str, ...]:
+    """The operands whose rows straddle cache lines, and are long enough that repacked ones do not.
+
+    Their stages take twice as many requests to L2: on an H200 7880 x 7880 x 7880 takes 1.45 ms repacked and 1.65 as it
+    is, and 8192 x 8192 x 8192 1.38.
+
+    >>> from matmill.dtypes import F16
+    >>> straddling(Gemm(512, 7880, 1024, F16)), straddling(Gemm(512, 72, 72, F16))
+    (('B',), ())
+    """
+    itemsize = problem.dtype.itemsize
+    found = {name: runs(problem, name) for name in "AB"}
+    return tuple(
+        name
+        for name, own in found.items()
+        if own.pitch * itemsize % SPAN and own.count > 1 and own.length * itemsize >= LONG_RUN
+    )
+
+
+def configured(
+    shape: Shape, problem: Gemm, arch: Arch, *, swap: bool = False, slices: int = 1, repack: Collection[str] = ()
+) -> Config:
+    """The constants of a shape for a problem.
+
+    ``swap`` exchanges A and B, ``slices`` is the number of split-K slices, ``repack`` names operands that are repacked,
+    of the problem as it is launched.
+    """
+    launched = exchanged(problem) if swap else problem
+    itemsize = launched.dtype.itemsize
+    partial_sums = slices > 1
+    direct = partial_sums or launched.d_dtype is F32
+    d = runs(launched, "D")
+    staged = 0 if direct else shape.staged or shape.bn
+    producer, consumer = _REGISTERS[shape.consumers]
+    if shape.consumers == 2 and shape.sums > _MANY_SUMS:
+        producer, consumer = _HEAVY
+    epilogue = NO_EPILOGUE if partial_sums else launched.epilogue
+    stages = _stages(shape, staged * itemsize)
+    config = Config.of(
+        BM=shape.bm,
+        BN=shape.bn,
+        BK=SPAN // itemsize,
+        STAGES=stages,
+        CONSUMERS=shape.consumers,
+        PINGPONG=int(shape.pingpong),
+        CLUSTER_M=shape.cluster[0],
+        CLUSTER_N=shape.cluster[1],
+        CLUSTER_K=shape.cluster_k,
+        GROUP_M=_group(shape),
+        A_K_INNER=int(runs(launched, "A").along_k),
+        B_K_INNER=int(runs(launched, "B").along_k),
+        STAGED=staged,
+        D_TRANSPOSED=int(not direct and not d.along_k),
+        # TMA stores whole 16 bytes, also behind the end of a row.
+        D_TMA=int(not direct and d.by_tma and d.length * itemsize % VECTOR_BYTES == 0),
+        D_PAIRED=int(direct and _paired(launched, d, swap=swap, partial_sums=partial_sums)),
+        FLOAT32_D=int(direct),
+        PARTIAL_SUMS=int(partial_sums),
+        HAS_C=int(launched.has_c and not partial_sums),
+        PROMOTED=PROMOTED_K * itemsize // SPAN if launched.precision == "high" else 0,
+        PRODUCER_REGISTERS=producer,
+        CONSUMER_REGISTERS=consumer,
+        SHARED_BYTES=_shared_bytes(shape, stages, staged * itemsize),
+        **epilogue.constants,
+    )
+    repacks = {f"REPACK_{name}": int(name in repack) for name in "AB"}
+    return config.launched(EXCHANGED=int(swap), SPLIT_K=slices, SMS=arch.sms, **repacks)
+
+
+def _paired(launched: Gemm, d: Runs, *, swap: bool, partial_sums: bool) -> bool:
+    """Whether float32 elements of two columns can be stored at once."""
+    if launched.n % 2:
+        return False
+    return not swap if partial_sums else d.along_k and d.stride == 1 and d.align >= 8
+
+
+def _group(shape: Shape) -> int:
+    """Rows of tiles of a raster group: blocks that run at the same time then cover about as many rows as columns.
+
+    On an H200 groups of 16 are 1% faster than groups of 8 on 4096 x 4096 x 4096, and 5% slower on 8192 and 16384.
+    """
+    return 16 if shape.bm == ROWS else 8 // shape.cluster[0]
+
+
+def _stages(shape: Shape, staged_bytes: int) -> int:
+    """As many stages as fit in shared memory beside the staging of ``staged_bytes`` of 64 rows per consumer."""
+    room = _SHARED - _ALIGN - _shared_bytes(shape, 0, staged_bytes)
+    return min(_MOST_STAGES, room // _shared_bytes(shape, 1, 0))
+
+
+def _shared_bytes(shape: Shape, stages: int, staged_bytes: int) -> int:
+    """Bytes of stages, their barriers, and the staging of D. The device asserts the same number."""
+    return stages * ((shape.bm + shape.bn) * SPAN + 16) + shape.consumers * ROWS * staged_bytes
+
+
+def cluster_blocks(config: Config) -> int:
+    """Blocks of a cluster: neighbours that share operands, or slices of one tile."""
+    return config["CLUSTER_M"] * config["CLUSTER_N"] * config["CLUSTER_K"]
+
+
+def threads(config: Config) -> int:
+    """Threads per block: a producer warp group and the consumers."""
+    return 128 * (1 + config["CONSUMERS"])
+
+
+def cluster_tiles(problem: Gemm, config: Config) -> int:
+    """Tiles of one product, counted in clusters, of the problem as it is launched."""
+    wide = config.replace(BM=config["BM"] * config["CLUSTER_M"], BN=config["BN"] * config["CLUSTER_N"])
+    return tile_count(problem, wide)
+
+
+def work_tiles(problem: Gemm, config: Config) -> int:
+    """Work tiles of all products and slices, counted in clusters, of the problem as it is launched."""
+    return cluster_tiles(problem, config) * problem.batch * config["SPLIT_K"]
+
+
+def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
+    """Why Hopper's tensor cores cannot multiply the problem's elements on ``arch``, or None."""
+    if arch.capability[0] != HOPPER[0]:
+        return f"wgmma needs compute capability 9.0: {arch.name} has {'.'.join(map(str, arch.capability))}"
+    if problem.dtype in _16_BITS:
+        return "tf32 is a precision of float32" if problem.precision == "tf32" else None
+    if problem.dtype is not F32:
+        return f"{problem.dtype.name} is not float16, bfloat16 or float32"
+    if problem.precision != "tf32":
+        return "wgmma rounds float32 to tf32, which precision='tf32' allows"
+    return None
+
+
+def why_not(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """Why the kernel cannot compute ``problem`` with ``config`` on ``arch``, or None."""
+    reason = why_not_wgmma(problem, arch) or why_not_extents(problem)
+    if reason is not None:
+        return reason
+    if problem.k == 0:
+        return "k = 0 leaves nothing to load"
+    launched = as_launched(problem, config)
+    wanted = configured(
+        _shape_of(config), problem, arch, swap=bool(config["EXCHANGED"]), slices=config["SPLIT_K"],
+        repack=[name for name in "AB" if config[f"REPACK_{name}"]],
+    )  # fmt: skip
+    return (
+        _why_not_operands(launched, config)
+        or _why_not_tile(config)
+        or _why_not_work(launched, config)
+        or next(
+            (
+                f"{name} = {value} does not fit the problem, which needs {wanted[name]}"
+                for name, value in config.constants
+                if name in _OF_PROBLEM and value != wanted[name]
+            ),
+            None,
+        )
+    )
+
+
+#: Constants that follow from the problem.
+_OF_PROBLEM = frozenset(
+    [
+        "BK",
+        "A_K_INNER",
+        "B_K_INNER",
+        "D_TRANSPOSED",
+        "D_TMA",
+        "D_PAIRED",
+        "FLOAT32_D",
+        "PARTIAL_SUMS",
+        "HAS_C",
+        "PROMOTED",
+        "BIAS",
+        "ACTIVATION",
+    ]
+)
+
+
+def _shape_of(config: Config) -> Shape:
+    return Shape(
+        config["BM"],
+        config["BN"],
+        config["CONSUMERS"],
+        bool(config["PINGPONG"]),
+        (config["CLUSTER_M"], config["CLUSTER_N"]),
+        config["STAGED"],
+        config["CLUSTER_K"],
+    )
+
+
+def _why_not_operands(launched: Gemm, config: Config) -> str | None:
+    for name in unaligned(launched):
+        if not config[f"REPACK_{name}"]:
+            return f"TMA needs rows of {name} that are contiguous and start on 16 bytes, or repacked ones"
+    if not config["B_K_INNER"] and config["BN"] % ROWS:
+        return f"BN = {config['BN']} is no multiple of the {ROWS} columns in a box of an MN-major B"
+    return None
+
+
+def _why_not_tile(config: Config) -> str | None:
+    sums = _shape_of(config).sums * (2 if config["PROMOTED"] else 1)
+    if sums > _MOST_SUMS[config["CONSUMERS"]]:
+        return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
+    if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _too_much(config)):
+        return f"{sums} accumulators per thread leave no registers for {what}"
+    if config["CLUSTER_K"] > 1 and (config["PINGPONG"] or config["CLUSTER_M"] * config["CLUSTER_N"] > 1):
+        return "a cluster shares operands or has the slices of one tile, which one group of consumers computes"
+    if config["STAGES"] < 2:
+        return f"{config['STAGES']} stages leave nothing in flight"
+    return None
+
+
+def _too_much(config: Config) -> str | None:
+    """What spills beside the most accumulators."""
+    if config["STAGED"] and not config["D_TMA"] and (config["PINGPONG"] or config["ACTIVATION"]):
+        return "ordinary stores of D" + (" and an activation" if config["ACTIVATION"] else "")
+    if config["PINGPONG"] and not config["STAGED"] and not (config["A_K_INNER"] and config["B_K_INNER"]):
+        return "float32 D of MN-major operands"
+    if config["PINGPONG"] and config["D_TRANSPOSED"] and config["ACTIVATION"]:
+        return "transposed D and an activation"
+    if config["PINGPONG"] and config["CLUSTER_M"] * config["CLUSTER_N"] > 1 and config["ACTIVATION"]:
+        return "clusters and an activation"
+    return None
+
+
+def _why_not_work(launched: Gemm, config: Config) -> str | None:
+    steps = ceil_div(launched.k, config["BK"])
+    slices = config["SPLIT_K"] * config["CLUSTER_K"]
+    if slices > steps:
+        return f"{slices} slices of {steps} k-steps"
+    if min(config["SPLIT_K"], config["CLUSTER_K"]) > 1:
+        return "slices of k are blocks of a cluster, or of a workspace"
+    total = work_tiles(launched, config) * cluster_blocks(config)
+    if total >= 2**31:
+        return f"{total} work tiles are more than are counted in 32 bits"
+    return None
