@@ -35,8 +35,8 @@ from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
-from matmill.ladder.hgemm import HGEMM
-from matmill.ladder.hgemm.common import in_float32
+from matmill.ladders.hgemm.common import in_float32
+from matmill.ladders.hgemm.rungs import HGEMM
 from matmill.launch import Argument, Launch, Pointer
 
 Array: TypeAlias = NDArray[Any]

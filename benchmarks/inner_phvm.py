@@ -25,7 +25,7 @@ from matmill.bench.timing.clock import Clock, Competitor, flush_bytes
 from matmill.dtypes import F32
 from matmill.jit.steps import binaries
 from matmill.kernel import Kernel
-from matmill.ladder.inner.phvm import PHVM
+from matmill.ladders.inner.rungs import PHVM
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 

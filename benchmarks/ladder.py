@@ -30,8 +30,8 @@ from matmill.bench.problems.hgemm import HALVES, half_product
 from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transpose_add_problem
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32
-from matmill.ladder.memory import MEMORY
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.memory.rungs import MEMORY
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -14,11 +14,11 @@ from lab.pictures import PICTURES
 from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, wgmma_page
-from matmill.ladder.hgemm import HGEMM
-from matmill.ladder.inner import INNER
-from matmill.ladder.memory import MEMORY
-from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.memory.rungs import MEMORY
+from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -16,10 +16,10 @@ from matmill.jit.compile import Binary, compile_source
 from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
-from matmill.ladder.hgemm import HGEMM
-from matmill.ladder.inner import INNER
-from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.launch import Launch
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from lab.markdown import markdown
+from matmill.jit.source import read_source
 
 Record = Mapping[str, Any]
 
@@ -29,9 +29,9 @@ class Reads:
         return self.wavefronts / self.ideal
 
 
-def shared_reads(row: Record, package: str) -> list[Reads]:
+def shared_reads(row: Record, file: str) -> list[Reads]:
     """The source lines of a rung that read shared memory, in order."""
-    source = files("matmill").joinpath(*package.split(".")[1:], "kernel.cuh").read_text(encoding="utf-8").splitlines()
+    source = read_source("matmill.ladders.sgemm", file).splitlines()
     found = []
     for line in row["lines"]:
         if line.get("shared_load_wavefronts"):
@@ -48,31 +48,30 @@ def conflicts(emulated: Record) -> str:
     for question in _questions():
         row = rows.get(question.rung)
         if row is not None:
-            parts.append(_answer(question, shared_reads(row, question.package)))
+            parts.append(_answer(question, shared_reads(row, question.file)))
     return "\n".join(parts)
 
 
 @dataclass(frozen=True)
 class _Question:
     rung: str
-    package: str
+    file: str
     text: str
     #: The ways that the source claims for reads of each tile.
     claims: Mapping[str, int]
 
 
 def _questions() -> Iterator[_Question]:
-    base = "matmill.ladder.sgemm"
     yield _Question(
-        "shared(32)", f"{base}.shared", "Is the `shared` rung's read of the A tile 32-way conflicted?", {"As": 32}
+        "shared(32)", "shared.cuh", "Is the `shared` rung's read of the A tile 32-way conflicted?", {"As": 32}
     )
     yield _Question(
         "register-tile",
-        f"{base}.register_tile",
+        "register_tile.cuh",
         "Are `register-tile`'s reads of A and B 2- and 4-way conflicted?",
         {"a": 2, "b": 4},
     )
-    yield _Question("conflict-free", f"{base}.conflict_free", "Does the rotation remove all of it?", {"As": 1, "Bs": 1})
+    yield _Question("conflict-free", "conflict_free.cuh", "Does the rotation remove all of it?", {"As": 1, "Bs": 1})
 
 
 def _answer(question: _Question, reads: list[Reads]) -> str:
@@ -83,7 +82,7 @@ def _answer(question: _Question, reads: list[Reads]) -> str:
     held = all(abs(ways - claimed) < 0.005 for _, claimed, ways in verdicts)
     said = "; ".join(f"reads of `{tile}` take {_times(ways)} (claimed: {claimed})" for tile, claimed, ways in verdicts)
     table = markdown(
-        ["line of `kernel.cuh`", "warp requests", "wavefronts", "ideal", "ways"],
+        [f"line of `{question.file}`", "warp requests", "wavefronts", "ideal", "ways"],
         [[f"{r.number}: `{r.code}`", str(r.requests), str(r.wavefronts), str(r.ideal), f"{r.ways:.2f}"] for r in reads],
     )
     return f"### {question.text}\n\n**{'Yes' if held else 'No'}**: {said}.\n\n{table}"

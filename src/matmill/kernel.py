@@ -54,7 +54,7 @@ class Geometry:
 
 
 class Program(Protocol):
-    """One translation unit: the entry point of a ``kernel.cuh``, its constants and its parameters."""
+    """One translation unit: an entry point, its constants and its parameters."""
 
     @property
     def entry(self) -> str:
@@ -62,7 +62,11 @@ class Program(Protocol):
 
     @property
     def package(self) -> str:
-        """The Python package whose folder holds ``kernel.cuh``."""
+        """The Python package whose folder holds the entry point's file."""
+
+    @property
+    def file(self) -> str:
+        """The name of that file."""
 
     @property
     def config(self) -> Config:
@@ -71,6 +75,17 @@ class Program(Protocol):
     @property
     def parameters(self) -> Parameters | None:
         """The parameters that are generated; None where the entry point spells them out."""
+
+
+def name_of(program: Program) -> str:
+    """Name a program by its folder, and by its file where the folder has several.
+
+    >>> from matmill.registry import PRODUCTION
+    >>> name_of(PRODUCTION[0].kernel)
+    'kernels.gemm'
+    """
+    folder = program.package.removeprefix("matmill.")
+    return folder if program.file == "kernel.cuh" else f"{folder}.{program.file.removesuffix('.cuh')}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,7 @@ class AuxLaunch(Generic[P]):
     needed: Callable[[P, Config], bool] | None = None
     pdl: bool = False
     constants: Callable[[P], dict[str, int]] | None = None
+    file: str = "kernel.cuh"
 
     def of_problem(self, problem: P) -> AuxLaunch[P]:
         """The launch with the constants that depend on the problem."""
@@ -103,9 +119,9 @@ class AuxLaunch(Generic[P]):
 class Kernel(Generic[P]):
     """One entry point of CUDA C++ and what the host needs to launch it.
 
-    ``package`` is the Python package whose folder holds ``kernel.cuh``. ``why_not_config`` is the one place that
-    knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants into
-    a grid, ``arguments`` gives the entry point's arguments for problem, constants and operands. ``parameters``
+    ``package`` is the Python package whose folder holds ``file``, the CUDA C++. ``why_not_config`` is the one place
+    that knows when the kernel may run: it returns the reason why not, or None. ``geometry`` turns problem and constants
+    into a grid, ``arguments`` gives the entry point's arguments for problem, constants and operands. ``parameters``
     declares the parameters that are generated; None where the entry point spells them out, as rungs do: they show
     ``__restrict__``.
 
@@ -128,6 +144,7 @@ class Kernel(Generic[P]):
     rewrite: Callable[[P, Config, GemmOperands], tuple[P, GemmOperands]] | None = None
     pdl: bool = False
     parameters: Parameters | None = None
+    file: str = "kernel.cuh"
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """Why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
@@ -271,7 +288,7 @@ def ceil_div(a: int, b: int) -> int:
 
 def _launch(program: Program, geometry: Geometry, args: tuple[Argument, ...], pdl: bool) -> Launch:  # noqa: FBT001
     return Launch(
-        kernel=program.package.removeprefix("matmill."),
+        kernel=name_of(program),
         entry=program.entry,
         grid=geometry.grid,
         block=geometry.block,

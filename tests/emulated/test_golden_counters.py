@@ -18,8 +18,8 @@ from matmill.emulator import Memory, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Rung
-from matmill.ladder.hgemm import ON_MMA
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.hgemm.rungs import ON_MMA
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from support.recorded import AGAIN, differences, rows_of
 

@@ -13,8 +13,8 @@ from matmill.dtypes import F16
 from matmill.jit.source import generate
 from matmill.kernel import Rung
 from matmill.kernels.hgemm.tiles import tile, with_vector_widths
-from matmill.ladder.hgemm import ON_MMA
-from matmill.ladder.hgemm.common import in_float32
+from matmill.ladders.hgemm.common import in_float32
+from matmill.ladders.hgemm.rungs import ON_MMA
 from matmill.problem import Gemm
 from support.examples import examples
 from support.trial import BARRIER, Case, Trial, problem_of, without
@@ -142,7 +142,7 @@ def test_a_missing_barrier_is_a_race(name: str, index: int) -> None:
     trial = Trial(rung, tile_case(rung, 3 if name == "multistage" else 2))
     whole = generate(trial.kernel, F16)
     texts = dict(whole.headers)
-    (own,) = (file for file in texts if file.endswith("kernel.cuh"))
+    (own,) = (file for file in texts if file.endswith(rung.kernel.file))
     assert texts[own].count(BARRIER) == (2 if name in S2[:5] else 1)
     report = trial.main(without(whole, "", BARRIER, index))
     assert any(hazard.kind == "race" for hazard in report.hazards)

@@ -14,7 +14,7 @@ from matmill.emulator import Memory, Report, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
-from matmill.ladder.inner import INNER
+from matmill.ladders.inner.rungs import INNER
 from matmill.problem import Gemm
 from support.trial import BARRIER, H200, TARGET, Case, Trial, without
 
@@ -125,12 +125,12 @@ PLANTED = [
 def test_planted_races_are_named(label: str, snippet: str, index: int, instead: str, where: str) -> None:
     trial = Trial(RUNGS[label], Case(3, 3, 900, layout="gram" if label == "gram" else "column"), GS=2, BS=64)
     source = trial.source()
-    own = dict(source.headers)[f"ladder/inner/{label.replace('-', '_')}/kernel.cuh"]
+    own = dict(source.headers)[f"ladders/inner/{trial.kernel.file}"]
     assert own.count(BARRIER) == (2 if label in {"basic", "phvm"} else 1)
-    report = trial.main(without(source, "/kernel.cuh", snippet, index, instead))
+    report = trial.main(without(source, trial.kernel.file, snippet, index, instead))
     assert {hazard.kind for hazard in report.hazards} == {"race"}
     assert all(where in hazard.message for hazard in report.hazards)
-    assert all("kernel.cuh:" in hazard.where or "block_sum.cuh:" in hazard.where for hazard in report.hazards)
+    assert all(f"{trial.kernel.file}:" in hazard.where or "block_sum.cuh:" in hazard.where for hazard in report.hazards)
 
 
 WRONG = [
@@ -140,7 +140,7 @@ WRONG = [
         for label in ("two-stage", "gram")
     ),
     *((label, "", "lane_product.cuh", "at = pieces * V + first", "at = k") for label in ("vectorized", "two-stage")),
-    ("gram", "", "kernel.cuh", "pieces * V + first : k;", "k : k;"),
+    ("gram", "", "gram.cuh", "pieces * V + first : k;", "k : k;"),
     ("gram", "splitk_reduce", "reduce/kernel.cuh", "Config::MIRRORED && row > column", "false"),
 ]
 

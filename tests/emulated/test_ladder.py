@@ -13,7 +13,7 @@ import pytest
 from matmill import cli
 from matmill.cli import main
 from matmill.kernel import Rung
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from support.ladder_runs import change
 from support.planted import planted
@@ -44,7 +44,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
     def put(body: str) -> None:
         text = f'extern "C" __global__ void planted{PARAMETERS} {{\n{body}\n}}\n'
         package = planted(monkeypatch, tmp_path, text)
-        kernel = replace(NAIVE.kernel, package=package, entry="planted")
+        kernel = replace(NAIVE.kernel, package=package, file="kernel.cuh", entry="planted")
         rung: Rung[Gemm] = replace(NAIVE, name="planted", kernel=kernel)
         change(monkeypatch, "sgemm", rungs=(NAIVE, rung))
 
@@ -159,7 +159,7 @@ def test_counters_of_source_lines_come_on_request(capsys: pytest.CaptureFixture[
     assert "lines" not in _json(arguments, capsys)[1]["rows"][0]
     row = _json([*arguments, "--by-line"], capsys)[1]["rows"][0]
     by_line = {line["line"]: line for line in row["lines"]}
-    assert all(name.rpartition(":")[0].endswith("kernel.cuh") for name in by_line)
+    assert all(name.rpartition(":")[0].endswith("shared.cuh") for name in by_line)
     total = sum(line.get("shared_load_wavefronts", 0) for line in by_line.values())
     assert total == row["counters"]["shared_load_wavefronts"] > 0
 

@@ -16,8 +16,7 @@ from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung
-from matmill.ladder.hgemm import HGEMM, ON_WGMMA
-from matmill.ladder.hgemm.any_size import ANY_SIZE
+from matmill.ladders.hgemm.rungs import ANY_SIZE, HGEMM, ON_WGMMA
 from matmill.problem import Gemm
 from support.ladder_runs import change
 from support.launched_script import ScriptGPU, launch_script
@@ -57,6 +56,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
         kernel = replace(
             ANY_SIZE.kernel,
             package=package,
+            file="kernel.cuh",
             entry="planted",
             config=Config.of(ACC16=acc16),
             geometry=lambda problem, _config: Geometry((problem.m, -(-problem.n // 32), 1), (32, 1, 1)),

@@ -16,7 +16,7 @@ from matmill.bench.ladder.results import Outcome
 from matmill.bench.ladder.traffic import read_over_least
 from matmill.cli import main
 from matmill.kernel import Kernel, Rung
-from matmill.ladder.inner import INNER
+from matmill.ladders.inner.rungs import INNER
 from matmill.problem import Gemm
 from support.ladder_runs import change
 from support.planted import planted
@@ -56,7 +56,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
     def put(body: str, *, name: str = "planted") -> None:
         package = planted(monkeypatch, tmp_path, f"{HEAD}{body}\n}}\n")
-        kernel: Kernel[Gemm] = replace(ONE_PASS.kernel, package=package, entry="planted", before=())
+        kernel: Kernel[Gemm] = replace(ONE_PASS.kernel, package=package, file="kernel.cuh", entry="planted", before=())
         rung: Rung[Gemm] = replace(ONE_PASS, name=name, kernel=kernel)
         change(monkeypatch, "inner", rungs=(ONE_PASS, rung))
 

@@ -25,7 +25,7 @@ from matmill.bench.problems.transpose_add import (
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.problem import Geam
 from support.ladder_runs import change
 from support.planted import planted
@@ -61,7 +61,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plant:
 
     def put(statement: str) -> None:
         package = planted(monkeypatch, tmp_path, f"{HEAD}{statement}\n  }}\n}}\n")
-        kernel: Kernel[Geam] = replace(V1.kernel, package=package, entry="planted")
+        kernel: Kernel[Geam] = replace(V1.kernel, package=package, file="kernel.cuh", entry="planted")
         change(monkeypatch, "transpose_add", rungs=(V1, replace(V1, name="planted", kernel=kernel)))
 
     return put

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from lab.gemm import launches as gemm
-from matmill.ladder.hgemm import HGEMM
-from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from support.launched_script import ScriptGPU, launch_script
 
 SCRIPT = "launches.py"

@@ -11,7 +11,7 @@ from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
 from matmill.kernels.gemm.tiles import TILES, with_vector_widths
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from support.trial import BARRIER, TARGET, in_place, without
 
@@ -77,7 +77,7 @@ def test_planted_bugs_are_named(label: str, snippet: str, index: int, instead: s
     assert report.hazards
     assert {hazard.kind for hazard in report.hazards} <= kinds
     # A race of a copy may be named where the copy was issued: in the header that wraps cp.async.
-    assert all("kernel.cuh:" in hazard.where or "cp_async.cuh:" in hazard.where for hazard in report.hazards)
+    assert all(f"{trial.kernel.file}:" in hazard.where or "cp_async.cuh:" in hazard.where for hazard in report.hazards)
 
 
 LOOP_WAIT = "ptx::cp_async_wait<STAGES - 2>();"

@@ -13,8 +13,8 @@ from matmill.emulator import Memory, Report, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Kernel
-from matmill.ladder.memory import FILL, PRODUCT, Fill, filled
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.memory.rungs import FILL, PRODUCT, Fill, filled
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from support.trial import BARRIER, TARGET, in_place, without
 
@@ -73,7 +73,7 @@ def test_a_missing_barrier_is_a_race(label: str, index: int) -> None:
     lines = text.splitlines()
     for race in races:
         file, _, line = race.where.rpartition(":")
-        assert file.endswith("kernel.cuh")
+        assert file.endswith(kernel.file)
         assert re.search(r"\b(As|Bs|a_words|b_words)\[", lines[int(line) - 1])
 
 
@@ -81,7 +81,7 @@ def line_of(kernel: Kernel[Gemm], snippet: str) -> str:
     """The one line of the kernel's file that holds ``snippet``, as the report names it."""
     ((_, text),) = generate(kernel, F32).headers
     (line,) = [number for number, content in enumerate(text.splitlines(), start=1) if snippet in content]
-    return f"kernel.cuh:{line}"
+    return f"{kernel.file}:{line}"
 
 
 def conflict(report: Report, kernel: Kernel[Gemm], snippet: str) -> Fraction:

@@ -7,7 +7,7 @@ import pytest
 from matmill.dtypes import ELEMENTWISE
 from matmill.kernel import Rung
 from matmill.kernels.transpose.tiles import space
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.problem import Geam
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check
 from support.trial import H200

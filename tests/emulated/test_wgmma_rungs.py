@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from matmill.emulator import Counters, KernelFault, Report
 from matmill.jit.source import Source
 from matmill.kernel import Kernel
-from matmill.ladder.hgemm import ON_WGMMA
+from matmill.ladders.hgemm.rungs import ON_WGMMA
 from matmill.problem import Gemm
 from support.examples import examples
 from support.trial import H200, Case, Trial, problem_of, without
@@ -160,7 +160,7 @@ def test_planted_bugs_are_named(name: str, snippet: str, instead: str, kinds: se
     # One tile of 128 x 256 or two of 128 x 128, and more k-steps than stages.
     case = product(72, 136, 328)
     trial = Trial(kernel(name, case, WALKERS.get(name)), case)
-    planted = without(trial.source(), f"{name.replace('-', '_')}/kernel.cuh", snippet, 0, instead)
+    planted = without(trial.source(), f"hgemm/{trial.kernel.file}", snippet, 0, instead)
     assert kinds <= kinds_of(trial, planted, own_waits=True)
     # Where one warpgroup has the whole tile, its own wait frees the stage on Hopper.
     alone = name in {"wgmma", "tma-pipeline"} and kinds == {"race"} and "wgmma_wait" not in snippet

@@ -9,8 +9,8 @@ import pytest
 
 from matmill import cli
 from matmill.cli import main
-from matmill.ladder.hgemm import HGEMM, ON_WGMMA
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.hgemm.rungs import HGEMM, ON_WGMMA
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.runtime import gpu
 
 pytestmark = pytest.mark.skipif(gpu.unavailable() is not None, reason=f"no GPU: {gpu.unavailable()}")

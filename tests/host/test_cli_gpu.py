@@ -20,7 +20,7 @@ from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.errors import LaunchError
 from matmill.jit.compile import Binary
-from matmill.ladder.memory import MEMORY, Fill, filled
+from matmill.ladders.memory.rungs import MEMORY, Fill, filled
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.runtime.memory import Allocation

@@ -18,7 +18,7 @@ from matmill.bench.ladder.selection import nearest, pick
 from matmill.bench.plots.ladder import draw
 from matmill.cli import main, tables
 from matmill.kernel import multiples
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 
 BY_LABEL = {rung.label: rung for rung in SGEMM}

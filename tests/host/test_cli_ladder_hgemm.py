@@ -35,7 +35,7 @@ from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.cli import ladder_sweep, main, tables
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import Binary
-from matmill.ladder.hgemm import HGEMM, ON_WGMMA
+from matmill.ladders.hgemm.rungs import HGEMM, ON_WGMMA
 from matmill.launch import Launch, Pointer, TensorMap
 from support.fake_torch import Tensor, stand_in
 from support.ladder_runs import FakePeer, change, refused, use

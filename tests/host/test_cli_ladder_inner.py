@@ -31,7 +31,7 @@ from matmill.bench.problems.random_numbers import uniform
 from matmill.cli import main, tables
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.jit.compile import Binary
-from matmill.ladder.inner import INNER
+from matmill.ladders.inner.rungs import INNER
 from matmill.launch import Launch, Pointer
 from support.ladder_runs import FakePeer, change, refused, use
 from support.named_arguments import named

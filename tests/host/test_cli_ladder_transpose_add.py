@@ -36,7 +36,7 @@ from matmill.bench.timing import device_copy
 from matmill.cli import main, tables
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.jit.compile import Binary
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.launch import Launch, Pointer
 from matmill.lowering import lower_transpose
 from support.ladder_runs import FakePeer, change, refused, use

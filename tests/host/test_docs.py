@@ -25,11 +25,11 @@ from matmill.arch import get
 from matmill.bench.ladder.ladders import LADDERS
 from matmill.dtypes import BF16
 from matmill.kernels.wgmma.tiles import SHAPES, configured
-from matmill.ladder.hgemm import HGEMM
-from matmill.ladder.inner import INNER
-from matmill.ladder.memory import MEMORY
-from matmill.ladder.sgemm import SGEMM
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.memory.rungs import MEMORY
+from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

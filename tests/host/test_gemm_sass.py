@@ -11,7 +11,7 @@ from matmill.errors import MatmillError
 from matmill.kernel import Kernel
 from matmill.kernels.gemm import GEMM
 from matmill.kernels.gemm.tiles import TILES, with_vector_widths
-from matmill.ladder.sgemm.tuned import TUNED
+from matmill.ladders.sgemm.rungs import TUNED
 from matmill.problem import Gemm
 
 H200 = get("h200")

@@ -13,7 +13,7 @@ from matmill.bench.ladder.subject import MATRIX
 from matmill.bench.problems import hgemm
 from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.dtypes import BF16, F16, DType
-from matmill.ladder.hgemm import HGEMM, ON_WGMMA
+from matmill.ladders.hgemm.rungs import HGEMM, ON_WGMMA
 
 Array = NDArray[Any]
 

@@ -11,8 +11,8 @@ from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import Rung
 from matmill.kernels.hgemm import tiles as mma
 from matmill.kernels.hgemm.tiles import space, threads, with_vector_widths
-from matmill.ladder.hgemm import HGEMM, ON_MMA, ON_WGMMA
-from matmill.ladder.hgemm.common import in_float32
+from matmill.ladders.hgemm.common import in_float32
+from matmill.ladders.hgemm.rungs import HGEMM, ON_MMA, ON_WGMMA
 from matmill.problem import Epilogue, Gemm
 
 RUNGS = {rung.name: rung for rung in HGEMM}

@@ -13,7 +13,7 @@ from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import assembler_report, compile_ptx, parse_resources
 from matmill.jit.source import Source, generate
 from matmill.kernel import Rung
-from matmill.ladder.hgemm import ON_WGMMA
+from matmill.ladders.hgemm.rungs import ON_WGMMA
 from matmill.problem import Gemm
 from support.hopper_defects import DEFECTS, Defect, registers, retarget
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("errors", "dtypes", "settings", "driver", "reference"),
     ("arch", "arch_facts", "arch_sheet", "arrays", "problem", "config"),
     ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering"),
-    ("kernels", "ladder", "include"),
+    ("kernels", "ladders", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
     ("plan", "streaming", "testing", "page"),
@@ -148,7 +148,7 @@ def test_kernel_folders_know_their_own_files_and_the_common_ones() -> None:
     for module, name in _pairs():
         pieces = module.split(".")
         if pieces[0] == "kernels" and len(pieces) > 1:
-            assert not name.startswith("matmill.ladder"), f"{module} imports {name}"
+            assert not name.startswith("matmill.ladders"), f"{module} imports {name}"
             assert not name.startswith("matmill.kernels.") or _knows(pieces[1], name.split(".")[2]), f"{module}: {name}"
     for path in sorted((ROOT / "kernels").rglob("*.cuh")):
         folder = path.relative_to(ROOT / "kernels").parts[0]

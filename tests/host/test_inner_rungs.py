@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ import pytest
 from matmill import arch
 from matmill.dtypes import ALL, BF16, DTYPES, F16, F32, F64, DType, of_numpy
 from matmill.errors import ArgumentError
-from matmill.jit.source import KERNEL_FILE, generate
+from matmill.jit.source import generate, read_source
 from matmill.kernel import GemmOperands, Kernel, Program, Rung
-from matmill.ladder import documents
-from matmill.ladder.inner import INNER
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders import documents
+from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from support.compiled import resources
@@ -59,11 +58,10 @@ def test_descriptors_are_complete(rung: Rung[Gemm]) -> None:
         assert text.endswith(".")
     assert re.search(r"\d", rung.predicts), "a prediction is a number"
     assert (rung.source is documents.S3) == bool(rung.claim)
-    top, *folders = rung.kernel.package.split(".")
-    text = files(top).joinpath(*folders, KERNEL_FILE).read_text(encoding="utf-8")
+    text = read_source(rung.kernel.package, rung.kernel.file)
     assert text.startswith("// ")
     assert re.search(rf"\b{rung.kernel.entry}\(", text)
-    assert folders[-1] == rung.name.replace("-", "_")
+    assert rung.kernel.file == f"{rung.name.replace('-', '_')}.cuh"
     source = "".join(text for _, text in generate(rung.kernel, F32).headers)
     for name, _ in kernel_of(rung, problem_of(rung, 3)).config.constants:
         assert f"Config::{name}" in source, f"{name} is decided on the host and not used on the device"

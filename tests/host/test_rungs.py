@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ from matmill import arch
 from matmill.config import Config
 from matmill.dtypes import F32, F64
 from matmill.jit.compile import Resources, compile_ptx
-from matmill.jit.source import KERNEL_FILE, generate
+from matmill.jit.source import generate, read_source
 from matmill.kernel import GemmOperands, Kernel, P, Rung, ceil_div
-from matmill.ladder import documents
-from matmill.ladder.memory import FILL, MEMORY, PRODUCT, Fill, filled
-from matmill.ladder.packed import reported
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders import documents
+from matmill.ladders.memory.rungs import FILL, MEMORY, PRODUCT, Fill, filled
+from matmill.ladders.packed import reported
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from support.compiled import resources
@@ -89,11 +88,10 @@ def test_texts_are_complete(rung: Rung[Gemm]) -> None:
 
 @each_rung
 def test_the_kernel_lies_beside_its_descriptor(rung: Rung[Gemm]) -> None:
-    top, *folders = rung.kernel.package.split(".")
-    text = files(top).joinpath(*folders, KERNEL_FILE).read_text(encoding="utf-8")
+    text = read_source(rung.kernel.package, rung.kernel.file)
     assert text.startswith("// ")
     assert re.search(rf"\b{rung.kernel.entry}\(", text)
-    assert folders[-1] == rung.name.replace("-", "_")
+    assert rung.kernel.file == f"{rung.name.replace('-', '_')}.cuh"
 
 
 @pytest.mark.parametrize("label", TILES)

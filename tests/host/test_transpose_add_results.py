@@ -17,7 +17,7 @@ from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
 from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.dtypes import BF16, ELEMENTWISE, F32
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 
 H200 = get("h200")
 COPY = 4.2e12

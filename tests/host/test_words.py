@@ -138,7 +138,7 @@ RETIRED = (
         "split-K",
         under=("src/matmill/include", "src/matmill/kernels", "docs/inner.md"),
         # The paper's name, of its model and of the rungs after it; ``lane_product.cuh`` is the rungs'.
-        without=("src/matmill/analysis/phvm.py", "src/matmill/ladder/inner/lane_product.cuh"),
+        without=("src/matmill/analysis/phvm.py", "src/matmill/ladders/inner/lane_product.cuh"),
     ),
     Retired(
         "join",

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from matmill.jit.source import KERNEL_FILE
-
 
 def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> str:
     """A package whose kernel is ``text``, importable from ``folder``; its name.
@@ -17,7 +15,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> str:
     """
     package = f"planted_{hashlib.sha256(text.encode()).hexdigest()}"
     (folder / package).mkdir(exist_ok=True)
-    (folder / package / KERNEL_FILE).write_text(text, encoding="utf-8")
+    (folder / package / "kernel.cuh").write_text(text, encoding="utf-8")
     (folder / package / "__init__.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
     return package

@@ -24,8 +24,8 @@ from matmill.bench.problems.inner import alignment
 from matmill.dtypes import ALL
 from matmill.kernel import Rung
 from matmill.kernels.inner import INNER
-from matmill.ladder.hgemm import HGEMM as HGEMM_LADDER
-from matmill.ladder.sgemm import SGEMM
+from matmill.ladders.hgemm.rungs import HGEMM as HGEMM_LADDER
+from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 

@@ -22,7 +22,7 @@ from matmill.dtypes import ALL
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
-from matmill.ladder.inner import INNER as LADDER
+from matmill.ladders.inner.rungs import INNER as LADDER
 from matmill.problem import Gemm
 
 _SIZES = ((1, 1, 3001), (3, 3, 40_001), (5, 2, 2002), (16, 16, 5000), (17, 9, 3003), (33, 65, 999), (128, 100, 515))

@@ -26,7 +26,7 @@ from matmill.choose import choose_transpose_add
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
-from matmill.ladder.transpose_add import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 from matmill.launch import Pointer
 from matmill.lowering import Offsets, lower_transpose
 from matmill.problem import Geam

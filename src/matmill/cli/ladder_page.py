@@ -18,7 +18,7 @@ from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.plots.ladder import draw
 from matmill.cli import tables
-from matmill.jit.source import KERNEL_FILE, read_source
+from matmill.jit.source import read_source
 from matmill.page.document import bar, document, table
 
 
@@ -93,7 +93,7 @@ def _rungs(outcome: Outcome) -> Iterator[str]:
         rung = known.get(row.rung)
         if rung is None:
             continue
-        source = read_source(rung.kernel.package, KERNEL_FILE).splitlines()
+        source = read_source(rung.kernel.package, rung.kernel.file).splitlines()
         if below is None:
             summary, text = "its source", "\n".join(map(escape, source))
         else:

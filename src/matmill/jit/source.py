@@ -10,10 +10,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from matmill.dtypes import DType
-from matmill.kernel import Program
+from matmill.kernel import Program, name_of
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-KERNEL_FILE = "kernel.cuh"
 
 
 @dataclass(frozen=True)
@@ -37,21 +36,20 @@ class Source:
 
 
 def generate(program: Program, dtype: DType) -> Source:
-    """The translation unit of one entry point: constants, scalar type, parameters, then its ``kernel.cuh``.
+    """The translation unit of one entry point: constants, scalar type, parameters, then the kernel's file.
 
     The kernel's own file is included rather than pasted, so that line numbers in messages are those of the file that
     a reader has open.
     """
-    title = program.package.removeprefix("matmill.")
-    name = f"{title.replace('.', '/')}/{KERNEL_FILE}"
-    body = read_source(program.package, KERNEL_FILE)
+    name = f"{program.package.removeprefix('matmill.').replace('.', '/')}/{program.file}"
+    body = read_source(program.package, program.file)
     parameters = program.parameters
     types = (*filter(None, (dtype.header,)), *(parameters.headers if parameters else ()))
     define = "".join(f'#include "{header}"\n' for header in types)
     args = f"{parameters.cxx(dtype)}\n" if parameters else ""
     text = f'{program.config.cxx()}\n{define}using Scalar = {dtype.cxx};\n{args}#include "{name}"\n'
     headers = sorted([(name, body), *included(define + body)])
-    return Source(kernel=title, entry=program.entry, text=text, headers=tuple(headers))
+    return Source(kernel=name_of(program), entry=program.entry, text=text, headers=tuple(headers))
 
 
 def included(text: str) -> tuple[tuple[str, str], ...]:

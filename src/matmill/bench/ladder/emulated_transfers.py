@@ -26,7 +26,7 @@ from matmill.errors import EmulationError
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
-from matmill.ladder.memory import Fill, TransferRung, filled
+from matmill.ladders.memory.rungs import Fill, TransferRung, filled
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 

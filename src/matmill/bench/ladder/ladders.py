@@ -1,6 +1,6 @@
 """Every ladder as one record: its rungs, what it measures, its options, sizes, libraries and production row.
 
-To add a ladder, write its rungs in :mod:`matmill.ladder` and its record here. The command line, the runners, the
+To add a ladder, write its rungs in :mod:`matmill.ladders` and its record here. The command line, the runners, the
 tables, the plots and the pages read :data:`LADDERS`.
 """
 
@@ -25,12 +25,12 @@ from matmill.kernel import Kernel, P, Rung
 from matmill.kernels.hgemm import HGEMM as HGEMM_KERNEL
 from matmill.kernels.inner import INNER as INNER_KERNEL
 from matmill.kernels.transpose.add import TRANSPOSE_ADD as TRANSPOSE_ADD_KERNEL
-from matmill.ladder.documents import OURS
-from matmill.ladder.hgemm import HGEMM as HGEMM_RUNGS
-from matmill.ladder.inner import INNER as INNER_RUNGS
-from matmill.ladder.memory import MEMORY as MEMORY_RUNGS
-from matmill.ladder.sgemm import SGEMM as SGEMM_RUNGS
-from matmill.ladder.transpose_add import TRANSPOSE_ADD as TRANSPOSE_ADD_RUNGS
+from matmill.ladders.documents import OURS
+from matmill.ladders.hgemm.rungs import HGEMM as HGEMM_RUNGS
+from matmill.ladders.inner.rungs import INNER as INNER_RUNGS
+from matmill.ladders.memory.rungs import MEMORY as MEMORY_RUNGS
+from matmill.ladders.sgemm.rungs import SGEMM as SGEMM_RUNGS
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD as TRANSPOSE_ADD_RUNGS
 from matmill.problem import Geam, Gemm
 
 #: Where a ladder runs.

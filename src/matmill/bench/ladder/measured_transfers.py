@@ -25,7 +25,7 @@ from matmill.bench.progress import Progress, silent
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
-from matmill.ladder.memory import TransferRung
+from matmill.ladders.memory.rungs import TransferRung
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU

@@ -13,7 +13,7 @@ from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
 from matmill.bench.problems.inputs import Inputs
 from matmill.jit.compile import Binary
 from matmill.kernel import Kernel, Rung
-from matmill.ladder.memory import TransferRung
+from matmill.ladders.memory.rungs import TransferRung
 
 
 def skipped(rung: Rung[S], reason: str) -> Row:

@@ -13,7 +13,7 @@ from matmill.bench.ladder.measured import measure
 from matmill.bench.ladder.measured_transfers import measure_transfers
 from matmill.bench.ladder.results import Outcome
 from matmill.bench.progress import Progress
-from matmill.ladder.memory import TransferRung
+from matmill.ladders.memory.rungs import TransferRung
 from matmill.problem import Geam, Gemm
 
 

@@ -13,7 +13,7 @@ from matmill.bench.problems.inner import EMULATED_LAUNCH
 from matmill.config import Config
 from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Rung
-from matmill.ladder.documents import S3
+from matmill.ladders.documents import S3
 from matmill.problem import Gemm
 
 _MOST_BLOCKS = 2**31 - 1

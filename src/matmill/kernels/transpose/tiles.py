@@ -264,13 +264,13 @@ _PARAMETERS = Parameters.of(
 )
 
 
-def kernel(entry: str, package: str) -> Kernel[Geam]:
+def kernel(entry: str, package: str, file: str = "kernel.cuh") -> Kernel[Geam]:
     """A kernel of this tile; its constants come from :func:`tiles`."""
     config = Config.of(
         V=4, BR=32, BC=32, THREADS=128, START=4, SHIFTED=0, PLAIN=0, FAR=0, X_MODE=COL, X_WIDTH=4, Y_MODE=ROW,
         Y_WIDTH=4, SHARED_BYTES=4224, BLOCKS_PER_SM=8,
     )  # fmt: skip
-    return Kernel(entry, package, config, _geometry, _arguments, why_not, pdl=True, parameters=_PARAMETERS)
+    return Kernel(entry, package, config, _geometry, _arguments, why_not, pdl=True, parameters=_PARAMETERS, file=file)
 
 
 def _geometry(problem: Geam, config: Config) -> Geometry:

@@ -1,0 +1,201 @@
+"""What the rungs of the inner ladder share on the host: parameters, launches around the long sum, tiles of a thread.
+
+Every rung computes D = alpha * E @ F + beta * C for E (m, k) and F (k, n) with m and n much smaller than k: A and B
+of the problem are E and F. Its entry point leaves sums in the workspace, in the type that the element type is summed in
+(``DType.accumulator``), and ``finish`` of ``kernels/splitk/reduce.cuh`` makes D of them. Atomic rungs keep
+one sum per output, which ``clear`` sets to zero first; the others keep one sum per output and block.
+
+All constants come from ``tune``; those of a launch may be changed afterwards: GS, the blocks of the grid (1 to
+2^31 - 1), and BS, the threads of a block (a multiple of 32, at most 1024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.dtypes import ALL
+from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernels.splitk import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes, workspace
+from matmill.launch import Argument
+from matmill.problem import Gemm
+
+VECTOR_BYTES = 16
+STATIC_SHARED = 48 * 1024
+_LARGEST = 2**31 - 1
+
+
+def slices(config: Config) -> int:
+    """Blocks that k is split over: the source calls them GS, and the threads of a block BS."""
+    return config["GS"]
+
+
+def partials_bytes(problem: Gemm, config: Config) -> int:
+    """Bytes of one sum per output and block."""
+    return slices(config) * sums_bytes(problem, config)
+
+
+#: After one partial sum per block, and after those on and above the diagonal alone.
+REDUCE_PARTIALS = splitk_reduce(slices)
+REDUCE_TRIANGLE = splitk_reduce(slices, mirrored=True)
+
+
+def lengths_and_strides(problem: Gemm) -> tuple[Argument, ...]:
+    """The length k and the strides of E and F, all of them 64-bit: E may hold more than 2^31 elements."""
+    return tuple(np.int64(x) for x in (problem.k, *problem.a_row_col, *problem.b_row_col))
+
+
+def any_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    """The parameters of a rung that takes m and n as they come: (E, F, sums, m, n, k, strides)."""
+    sizes = (np.int32(problem.m), np.int32(problem.n))
+    return (operands.a, operands.b, workspace(operands), *sizes, *lengths_and_strides(problem))
+
+
+def fixed_size_arguments(problem: Gemm, _config: Config, operands: GemmOperands) -> tuple[Argument, ...]:
+    """The parameters of a rung compiled for m and n: (E, F, sums, k, strides)."""
+    return (operands.a, operands.b, workspace(operands), *lengths_and_strides(problem))
+
+
+def gs_blocks(_problem: Gemm, config: Config) -> Geometry:
+    """GS blocks of BS threads."""
+    return Geometry(grid=(config["GS"], 1, 1), block=(config["BS"], 1, 1))
+
+
+def takes(problem: Gemm, config: Config, _arch: Arch) -> str | None:
+    """``why_not_config`` of every rung: one product, a launch of whole warps, counts within 32 bits."""
+    if problem.dtype.name not in ALL:
+        return f"{problem.dtype.name} is none of {', '.join(ALL)}"
+    if problem.batch != 1:
+        return f"a batch of {problem.batch} is not one product"
+    if not 1 <= problem.m * problem.n <= _LARGEST:
+        return f"{problem.m} x {problem.n} outputs are not in 1..{_LARGEST}"
+    if not 1 <= config["GS"] <= _LARGEST:
+        return f"GS = {config['GS']} is not in 1..{_LARGEST}"
+    if config["BS"] % 32 or not 32 <= config["BS"] <= 1024:
+        return f"BS = {config['BS']} is not a multiple of 32 in 32..1024"
+    return None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of D that one thread sums; ``rows`` x ``columns`` threads share a k. Both are powers of two."""
+
+    tm: int
+    tn: int
+    rows: int
+    columns: int
+
+    @property
+    def sharing(self) -> int:
+        """Threads that work on the same k."""
+        return self.rows * self.columns
+
+
+def most_outputs(problem: Gemm) -> int:
+    """Sums that a thread keeps at most: 64 registers of them."""
+    return 256 // problem.dtype.accumulator.itemsize
+
+
+def thread_tile(problem: Gemm, *, whole_rows: bool = False) -> Tile:
+    """The tile by which the fewest threads share a k, and of those the squarest: it reads the least.
+
+    ``whole_rows`` asks for tiles as wide as D.
+
+    >>> thread_tile(Gemm(m=9, n=9, k=1000))
+    Tile(tm=9, tn=5, rows=1, columns=2)
+    """
+    powers = [1 << i for i in range(11)]
+    tiles = (
+        Tile(ceil_div(problem.m, rows), ceil_div(problem.n, columns), rows, columns)
+        for rows in powers
+        for columns in (powers[:1] if whole_rows else powers)
+        if rows < 2 * problem.m and columns < 2 * problem.n
+    )
+    fitting = [tile for tile in tiles if tile.tm * tile.tn <= most_outputs(problem)]
+    # Where nothing fits, m or n is beyond what a block can share, and why_not says so.
+    return min(fitting, key=lambda t: (t.sharing, t.tm + t.tn), default=Tile(problem.m, problem.n, 1, 1))
+
+
+def tile_config(problem: Gemm, tile: Tile) -> Config:
+    """The constants of a tile; of the S threads that share a k, ACROSS own neighbouring tiles of a row."""
+    return Config.of(M=problem.m, N=problem.n, TM=tile.tm, TN=tile.tn, S=tile.sharing, ACROSS=tile.columns)
+
+
+def block_sum_bytes(itemsize: int, outputs: int, sharing: int, threads: int) -> int:
+    """Static shared memory in which the warps of a block add their sums; the device computes the same."""
+    return itemsize * outputs * (threads // 32 * min(32, sharing) + 1)
+
+
+def fixed_size(problem: Gemm, config: Config, arch: Arch) -> str | None:
+    """``why_not_config`` of the rungs compiled for m and n, whose threads keep TM x TN sums."""
+    if (config["M"], config["N"]) != (problem.m, problem.n):
+        return f"constants for {config['M']} x {config['N']} outputs, not {problem.m} x {problem.n}"
+    reason = takes(problem, config, arch)
+    if reason:
+        return reason
+    outputs = config["TM"] * config["TN"]
+    if outputs > 2 * most_outputs(problem):
+        return f"{outputs} sums per thread > {2 * most_outputs(problem)}"
+    down, odd = divmod(config["S"], config["ACROSS"])
+    if odd or down * config["TM"] < problem.m or config["ACROSS"] * config["TN"] < problem.n:
+        return (
+            f"{config['S']} tiles of {config['TM']} x {config['TN']}, {config['ACROSS']} side by side, do not cover D"
+        )
+    return shares_a_block(problem, config, outputs, config["S"])
+
+
+def shares_a_block(problem: Gemm, config: Config, outputs: int, sharing: int) -> str | None:
+    """Why ``sharing`` threads that work on the same k do not fit in a block with their sums, or None."""
+    if sharing & sharing - 1 or config["BS"] % sharing:
+        return f"{sharing} threads that share a k are no power of two that divides BS = {config['BS']}"
+    needed = block_sum_bytes(problem.dtype.accumulator.itemsize, outputs, sharing, config["BS"])
+    return f"shared memory {needed} > {STATIC_SHARED} bytes" if needed > STATIC_SHARED else None
+
+
+def threads(sharing: int) -> int:
+    """Threads per block where that many share a k: 256, or 128 where their sums would not fit in shared memory."""
+    return 256 if sharing <= 16 else min(1024, max(128, sharing))
+
+
+def blocks(problem: Gemm, arch: Arch, *, per_sm: int, k_per_block: int) -> int:
+    """``per_sm`` blocks for each SM, fewer where k gives them nothing to do."""
+    return max(1, min(arch.sms * per_sm, ceil_div(problem.k, max(1, k_per_block))))
+
+
+def resident_grid(problem: Gemm, arch: Arch) -> Config:
+    """GS and BS such that every SM is full of threads: the paper's rule, with its optimum on an A100."""
+    return Config.of(BS=256, GS=blocks(problem, arch, per_sm=arch.threads_per_sm // 256, k_per_block=256))
+
+
+def width(align: int, problem: Gemm, outer_stride: int, rows: int) -> int:
+    """Elements per load along k: as many as the alignment of every row allows, at most 16 bytes."""
+    itemsize = problem.dtype.itemsize
+    shared = gcd(align, outer_stride * itemsize, VECTOR_BYTES) if rows > 1 else gcd(align, VECTOR_BYTES)
+    return max(1, shared // itemsize)
+
+
+def atomic_kernel(
+    entry: str,
+    file: str,
+    config: Config,
+    arguments: Callable[[Gemm, Config, GemmOperands], tuple[Argument, ...]],
+    why_not_config: Callable[[Gemm, Config, Arch], str | None],
+) -> Kernel[Gemm]:
+    """A kernel whose blocks add atomically to one sum per output."""
+    return Kernel(
+        entry=entry,
+        package="matmill.ladders.inner",
+        file=file,
+        config=config,
+        geometry=gs_blocks,
+        arguments=arguments,
+        why_not_config=why_not_config,
+        before=(CLEAR,),
+        after=(REDUCE_TOTALS,),
+        workspace_bytes=sums_bytes,
+    )
