@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from matmill import emulator, reference
 from matmill.arch import get
-from matmill.bench.problems.hgemm import half_product
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands
 from matmill.ladders.hgemm.common import in_float32
 from matmill.ladders.hgemm.rungs import HGEMM
+from matmill.ladders.hgemm.subject import half_product
 from matmill.launch import Argument, Launch, Pointer
 
 Array: TypeAlias = NDArray[Any]

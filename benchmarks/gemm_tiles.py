@@ -24,12 +24,12 @@ from pathlib import Path
 from lab.gemm.measure import MOST_SCRATCH, Memory, measure
 from lab.gemm.tiles import LIBRARY
 from matmill.bench.environment import describe
-from matmill.bench.problems.hgemm import half_product
 from matmill.bench.timing.clock import Clock
 from matmill.config import Config
 from matmill.dtypes import ALL, F32, F64, DType
 from matmill.kernel import Kernel
 from matmill.kernels.hgemm.tiles import tile, unaligned, with_vector_widths
+from matmill.ladders.hgemm.subject import half_product
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 from matmill.runtime.gpu import GPU

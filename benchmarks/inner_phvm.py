@@ -19,13 +19,13 @@ from lab.enqueue import enqueuer
 from lab.inner.matrices import InnerMatrices
 from lab.tensors import needs_torch
 from matmill.arch import Arch
-from matmill.bench.ladder.selection import launched
-from matmill.bench.problems.inner import CASES, LAYOUTS, case, inner_product
 from matmill.bench.timing.clock import Clock, Competitor, flush_bytes
 from matmill.dtypes import F32
 from matmill.jit.steps import binaries
 from matmill.kernel import Kernel
+from matmill.ladders.inner.launches import launched
 from matmill.ladders.inner.rungs import PHVM
+from matmill.ladders.inner.subject import CASES, LAYOUTS, case, inner_product
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 

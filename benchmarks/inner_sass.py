@@ -22,7 +22,6 @@ import numpy as np
 from lab.machine_code import Code, compiled, disassembler, main_path
 from lab.markdown import markdown
 from matmill.arch import Arch, get
-from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL
@@ -30,6 +29,7 @@ from matmill.emulator import Counters, Memory, run
 from matmill.kernel import GemmOperands, Kernel, ceil_div
 from matmill.kernels.inner import INNER, cost, space
 from matmill.kernels.inner.passes import groups, k_groups
+from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
 from matmill.registry import Production
 

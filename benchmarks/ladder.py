@@ -19,19 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import get
-from matmill.bench.ladder.emulated import emulate
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.measured import measure
-from matmill.bench.ladder.measured_transfers import measure_transfers
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.selection import for_emulator, pick
-from matmill.bench.problems import hgemm
-from matmill.bench.problems.hgemm import HALVES, half_product
-from matmill.bench.problems.inner import EMULATED_K, LAYOUTS, case, inner_product, layout_of
-from matmill.bench.problems.transpose_add import ARTICLE, EMULATED, transpose_add_problem
 from matmill.dtypes import ALL, BF16, ELEMENTWISE, F32
+from matmill.ladders.hgemm import subject as hgemm
+from matmill.ladders.hgemm.subject import HALVES, half_product
+from matmill.ladders.inner.launches import for_emulator
+from matmill.ladders.inner.subject import EMULATED_K, LAYOUTS, case, inner_product, layout_of
 from matmill.ladders.memory.rungs import MEMORY
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.emulated import emulate
+from matmill.ladders.runner.measured import measure
+from matmill.ladders.runner.measured_transfers import measure_transfers
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.selection import pick
 from matmill.ladders.sgemm.rungs import SGEMM
+from matmill.ladders.transpose_add.subject import ARTICLE, EMULATED, transpose_add_problem
 from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -13,9 +13,9 @@ from typing import Any
 from lab.markdown import markdown
 from lab.shapes_page import grouped, mean, ratio_of
 from matmill.bench import units
-from matmill.bench.ladder.results import Outcome
 from matmill.cli.console import show
 from matmill.cli.tables import report
+from matmill.ladders.runner.results import Outcome
 
 OUTPUT = ("<!-- output: written by `make docs` -->\n", "<!-- end of output -->\n")
 SPEEDS = ("<!-- speeds: written by `make docs` -->\n", "<!-- end of speeds -->\n")

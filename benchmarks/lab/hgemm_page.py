@@ -21,7 +21,7 @@ from lab.page_parts import (
 )
 from lab.pictures import shown
 from matmill.bench import units
-from matmill.bench.ladder.traffic import async_units
+from matmill.ladders.runner.traffic import async_units
 
 _UNITS = (
     "Matrices are packed row-major. Of float16, the rungs below `float32-sums` sum in float16, as S2 does; of\n"

@@ -18,10 +18,10 @@ import numpy as np
 from lab.compiler import KernelCompiler, add_workers
 from lab.operations import chosen
 from matmill.arch import Arch
-from matmill.bench.ladder.subject import Subject
 from matmill.dtypes import DType
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
+from matmill.ladders.runner.subject import Subject
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU
 

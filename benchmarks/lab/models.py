@@ -11,12 +11,12 @@ from lab.gemm import shapes, tiles, wgmma_tiles
 from lab.inner.search import read as read_inner
 from lab.model_fit import Found, Model
 from lab.transpose_add.search import read as read_transpose_add
-from matmill.bench.problems.inner import layout_of
 from matmill.kernels.hgemm import cost as hgemm
 from matmill.kernels.inner import cost as inner
 from matmill.kernels.short_k import cost as short_k
 from matmill.kernels.transpose import cost as transpose_add
 from matmill.kernels.wgmma import cost as wgmma
+from matmill.ladders.inner.subject import layout_of
 from matmill.problem import Geam
 
 

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from lab.markdown import markdown
 from matmill.bench import units
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.traffic import said, sectors_per_load
 from matmill.kernel import Document
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.traffic import said, sectors_per_load
 
 Record = Mapping[str, Any]
 

@@ -28,7 +28,7 @@ from lab.page_parts import (
 from lab.pictures import shown
 from lab.transpose_add import report
 from matmill.bench import units
-from matmill.bench.ladder.traffic import read_over_least, said, sectors_per_load
+from matmill.ladders.runner.traffic import read_over_least, said, sectors_per_load
 
 #: 2 * 8192^3 operations over the times that S0 prints.
 _FORUM_MS = {"naive": 292, "shared": 324, "volkov": 144, "register-tile": 54, "conflict-free": 42, "CUTLASS": 24}

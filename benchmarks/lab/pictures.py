@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.sweep import Sweep
-from matmill.bench.plots.ladder import draw
-from matmill.bench.plots.sweep import draw_sweep
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.sweep import Sweep
+from matmill.ladders.runner.sweep_plot import draw_sweep
 
 Record = dict[str, Any]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matmill.bench.ladder.results import finite
 from matmill.errors import ArgumentError
+from matmill.ladders.runner.results import finite
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from matmill.arch import get
-from matmill.bench.ladder import ladders
 from matmill.emulator import Memory, run
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands, Rung
+from matmill.ladders import registry
 from matmill.ladders.hgemm.rungs import ON_MMA
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
@@ -81,7 +81,7 @@ def test_every_rung_is_recorded_and_every_metric_counted(ladder: str) -> None:
 )
 def test_the_emulator_counts_what_nsight_compute_counted(ladder: str, rung: Rung[Gemm]) -> None:
     row = recorded(ladder)[rung.label]
-    size: Gemm = ladders.LADDERS[ladder].subject.problem(row["problem"])
+    size: Gemm = registry.LADDERS[ladder].subject.problem(row["problem"])
     arch = get("h200")
     kernel = rung.kernel_for(size, arch)
     generator = np.random.default_rng()

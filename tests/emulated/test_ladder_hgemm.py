@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from matmill import cli
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.problems.hgemm import EMULATED
 from matmill.cli import main
 from matmill.config import Config
 from matmill.kernel import Geometry, Rung
 from matmill.ladders.hgemm.rungs import ANY_SIZE, HGEMM, ON_WGMMA
+from matmill.ladders.hgemm.subject import EMULATED
+from matmill.ladders.runner.results import Outcome
 from matmill.problem import Gemm
 from support.ladder_runs import change
 from support.launched_script import ScriptGPU, launch_script

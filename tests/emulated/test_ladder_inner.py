@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from matmill import cli
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.traffic import read_over_least
 from matmill.cli import main
 from matmill.kernel import Kernel, Rung
 from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.traffic import read_over_least
 from matmill.problem import Gemm
 from support.ladder_runs import change
 from support.planted import planted

@@ -12,20 +12,14 @@ import numpy as np
 import pytest
 
 from matmill import cli
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.problems.transpose_add import (
-    EMULATED,
-    TransposeAddInputs,
-    described,
-    exact_sum,
-    restored,
-    transpose_add_problem,
-)
+from matmill.bench.problems.transpose_sums import TransposeAddInputs, exact_sum
 from matmill.cli import main
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, I32
 from matmill.kernel import Kernel, Rung
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.results import Outcome
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.subject import EMULATED, described, restored, transpose_add_problem
 from matmill.problem import Geam
 from support.ladder_runs import change
 from support.planted import planted

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from matmill.arch import get
-from matmill.bench.ladder.emulated import emulate
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.rows import facts
-from matmill.bench.ladder.selection import for_emulator
 from matmill.jit.compile import Binary
 from matmill.jit.source import generate
 from matmill.kernel import Rung
+from matmill.ladders.inner.launches import for_emulator
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.emulated import emulate
+from matmill.ladders.runner.rows import facts
 from support.compiled import resources
 from support.recorded import AGAIN, EMULATED, differences, rows_of
 

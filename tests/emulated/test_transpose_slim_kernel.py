@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, DType
 from matmill.kernel import ceil_div
 from matmill.kernels.shared import bank_padding
 from matmill.kernels.transpose.chunks import elements, shared_bytes
 from matmill.kernels.transpose.slim import TRANSPOSE_SLIM, held, space
+from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.problem import Geam, View
 from support.examples import examples
 from support.transpose_trial import ACROSS, ROWS, Placed, TransposeTrial, check

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from matmill import cli
 from matmill.arch import get
-from matmill.bench.ladder import measured_transfers
 from matmill.bench.libraries import gemm
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.cli import main
 from matmill.errors import LaunchError
 from matmill.jit.compile import Binary
 from matmill.ladders.memory.rungs import MEMORY, Fill, filled
+from matmill.ladders.runner import measured_transfers
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
 from matmill.runtime.memory import Allocation

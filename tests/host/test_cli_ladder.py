@@ -12,12 +12,13 @@ from rich.console import Console
 
 from matmill import cli
 from matmill.arch import get
-from matmill.bench.ladder.ladders import LADDERS, Ladder
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
-from matmill.bench.ladder.selection import nearest, pick
-from matmill.bench.plots.ladder import draw
 from matmill.cli import main, tables
 from matmill.kernel import multiples
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.ladder import Ladder
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import BaselineRow, Outcome, Row
+from matmill.ladders.runner.selection import nearest, pick
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 

@@ -24,18 +24,18 @@ from lab.hgemm_page import hgemm_page
 from matmill import cli
 from matmill.arch import get
 from matmill.bench import units
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.sweep import Sweep
 from matmill.bench.libraries import gemm
 from matmill.bench.libraries.gemm import NARROW, WIDE, half_peers
-from matmill.bench.plots.ladder import draw
-from matmill.bench.plots.sweep import draw_sweep
-from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.cli import ladder_sweep, main, tables
 from matmill.dtypes import BF16, F16, DType
 from matmill.jit.compile import Binary
 from matmill.ladders.hgemm.rungs import HGEMM, ON_WGMMA
+from matmill.ladders.hgemm.subject import HALVES, HalfInputs, half_product
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.sweep import Sweep
+from matmill.ladders.runner.sweep_plot import draw_sweep
 from matmill.launch import Launch, Pointer, TensorMap
 from support.fake_torch import Tensor, stand_in
 from support.ladder_runs import FakePeer, change, refused, use

@@ -17,21 +17,20 @@ from rich.console import Console
 from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import TRAFFIC
 from matmill.bench.libraries import gemm
-from matmill.bench.plots.ladder import draw
 from matmill.bench.problems import error_bounds
 from matmill.bench.problems.error_bounds import random_sum
-from matmill.bench.problems.inner import CASES, case, gram_of, inner_product
 from matmill.bench.problems.inputs import Inputs, InputsBySize
 from matmill.bench.problems.random_numbers import uniform
 from matmill.cli import main, tables
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.jit.compile import Binary
 from matmill.ladders.inner.rungs import INNER
+from matmill.ladders.inner.subject import CASES, TRAFFIC, case, gram_of, inner_product
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.selection import nearest
 from matmill.launch import Launch, Pointer
 from support.ladder_runs import FakePeer, change, refused, use
 from support.named_arguments import named
@@ -346,7 +345,7 @@ def test_the_production_kernel_is_a_row_that_can_be_asked_for(capsys: pytest.Cap
 def test_a_cpu_that_would_take_long_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("matmill.bench.ladder.rows.cpu_estimate", lambda _a, _b: 12.0)
+    monkeypatch.setattr("matmill.ladders.runner.rows.cpu_estimate", lambda _a, _b: 12.0)
     _, found = _json(["--k", "3000", "--rungs", "gram"], capsys)
     assert "CPU BLAS (NumPy)" not in [base["name"] for base in found["baselines"]]
     assert "no row for the CPU: its BLAS would take about 12.0 s" in found["notes"]

@@ -23,20 +23,20 @@ from host.test_cli_gpu import MILLISECONDS, FakeGPU
 from matmill import cli
 from matmill.arch import get
 from matmill.arrays import inspect
-from matmill.bench.ladder import measured
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import MOVING
 from matmill.bench.libraries import transpose_add as libraries
 from matmill.bench.libraries.transpose_add import CUPY, EAGER, TUNED, CupySum
-from matmill.bench.plots.ladder import draw
-from matmill.bench.problems import transpose_add as problems
-from matmill.bench.problems.transpose_add import ARTICLE, TransposeAddInputs, exact_sum, transpose_add_problem
+from matmill.bench.problems.transpose_sums import TransposeAddInputs, exact_sum
 from matmill.bench.timing import device_copy
 from matmill.cli import main, tables
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8, DType
 from matmill.jit.compile import Binary
+from matmill.ladders.runner import measured
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.selection import nearest
+from matmill.ladders.transpose_add import subject as problems
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.subject import ARTICLE, MOVING, transpose_add_problem
 from matmill.launch import Launch, Pointer
 from matmill.lowering import lower_transpose
 from support.ladder_runs import FakePeer, change, refused, use

@@ -191,7 +191,7 @@ def test_errors_name_the_argument(
 
 
 def test_a_shape_without_a_batch_matches_the_sum_that_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    from matmill.bench.problems.transpose_add import transpose_add_problem  # noqa: PLC0415 — the ladder's own way to the same sum
+    from matmill.ladders.transpose_add.subject import transpose_add_problem  # noqa: PLC0415 — the ladder's own way to the same sum
 
     (stage,) = _asked(capsys, "transpose_add", "8191x4095", "--dtype", "bfloat16")["stages"]
     kernel = choose_transpose_add(transpose_add_problem(8191, 4095, BF16), get("h200")).kernel

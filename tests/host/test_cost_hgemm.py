@@ -13,10 +13,10 @@ from lab.gemm.tiles import read
 from lab.model_fit import Found, Samples, Verdict, fit, judge
 from lab.models import MODELS
 from matmill.arch import ARCHES, Arch, get
-from matmill.bench.problems.hgemm import half_product
 from matmill.choose import Choice, choose_from
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernels.hgemm import cost, space
+from matmill.ladders.hgemm.subject import half_product
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
 

@@ -15,13 +15,13 @@ from lab.models import MODELS
 from lab.transpose_add.search import problem_of
 from lab.transpose_add.shapes import Shape
 from matmill.arch import get
-from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.config import Config
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
 from matmill.kernels.transpose import cost, tiles
 from matmill.kernels.transpose import slim as transpose_slim
 from matmill.kernels.transpose import small as transpose_small
+from matmill.ladders.transpose_add.subject import ARTICLE, transpose_add_problem
 from matmill.problem import Geam, View
 
 H200 = get("h200")

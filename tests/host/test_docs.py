@@ -22,12 +22,12 @@ from lab.shapes_page import recorded_shapes, shapes_page
 from lab.transpose_add.report import recorded_comparisons
 from lab.wgmma_page import recorded_tiles, tile_of, wgmma_page
 from matmill.arch import get
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.dtypes import BF16
 from matmill.kernels.wgmma.tiles import SHAPES, configured
 from matmill.ladders.hgemm.rungs import HGEMM
 from matmill.ladders.inner.rungs import INNER
 from matmill.ladders.memory.rungs import MEMORY
+from matmill.ladders.registry import LADDERS
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
 

@@ -11,11 +11,11 @@ import pytest
 
 from matmill.analysis.floor import floor
 from matmill.arch import ARCHES, get
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F16, F32, F64
 from matmill.errors import IllegalConfigError
+from matmill.ladders.registry import LADDERS
 from matmill.problem import Geam, Gemm
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"

@@ -9,11 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.arch import get
-from matmill.bench.ladder.subject import MATRIX
-from matmill.bench.problems import hgemm
-from matmill.bench.problems.hgemm import HALVES, HalfInputs, half_product
 from matmill.dtypes import BF16, F16, DType
+from matmill.ladders.hgemm import subject as hgemm
 from matmill.ladders.hgemm.rungs import HGEMM, ON_WGMMA
+from matmill.ladders.hgemm.subject import HALVES, MATRIX, HalfInputs, half_product
 
 Array = NDArray[Any]
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("errors", "dtypes", "settings", "driver", "reference"),
     ("arch", "arch_facts", "arch_sheet", "arrays", "problem", "config"),
     ("launch", "tensor_map", "textures", "parameters", "kernel", "lowering"),
-    ("kernels", "ladders", "include"),
+    ("kernels", "include"),
     ("registry",),
     ("choose", "jit", "runtime", "emulator", "analysis", "cxx"),
     ("plan", "streaming", "testing", "page"),
@@ -32,6 +32,7 @@ LAYERS = (
     ("ops",),
     ("torch", "dask"),
     ("bench",),
+    ("ladders",),
     ("cli",),
 )
 #: Above the order: the package and its entry points.
@@ -104,7 +105,7 @@ def test_reference_knows_only_dtypes() -> None:
 
 def test_results_are_never_checked_by_what_made_them() -> None:
     users = {_own(module) for path, module in MODULES.items() if any("matmill.reference" in n for n in _imports(path))}
-    assert users <= {"bench", "cli"}
+    assert users <= {"bench", "ladders", "cli"}
 
 
 #: The rooms of bench, low to high. A module may import its own room and those below it.
@@ -112,7 +113,6 @@ BENCH_ROOMS = (
     ("units", "progress", "environment"),
     ("timing", "problems"),
     ("libraries", "probe"),
-    ("ladder",),
     ("plots",),
 )
 BENCH_RANK = {name: rank for rank, row in enumerate(BENCH_ROOMS) for name in row}
@@ -124,6 +124,15 @@ def test_rooms_of_bench_import_only_what_is_below_them() -> None:
         if pieces[0] == "bench" and len(pieces) > 2 and name.startswith("matmill.bench."):
             own, room = pieces[1], name.split(".")[2]
             assert room == own or BENCH_RANK[room] < BENCH_RANK[own], f"{module} imports {name}"
+
+
+def test_rungs_know_no_runner() -> None:
+    # A kernel of a ladder is launched by anybody; what runs, measures and compares rungs is above them.
+    above = ("matmill.bench", "matmill.ladders.runner", "matmill.ladders.registry")
+    for module, name in _pairs():
+        room, _, file = module.rpartition(".")
+        if module.startswith("ladders.") and room != "ladders.runner" and file not in {"subject", "registry"}:
+            assert not name.startswith(above), f"{module} imports {name}"
 
 
 def test_cuda_and_array_libraries_stay_where_they_belong() -> None:

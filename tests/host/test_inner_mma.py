@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from matmill.arch import get
-from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL
@@ -24,6 +23,7 @@ from matmill.kernels.inner.passes import (
     remainder,
     tile_of,
 )
+from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
 from matmill.registry import Production
 

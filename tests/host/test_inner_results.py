@@ -22,9 +22,9 @@ from lab.inner.groups import GROUPS, must_beat_library, problems, wanted
 from lab.inner.report import FORMAT, LIBRARY, OURS, Entry, cells, entries, page, recorded_comparisons, rows_of, said
 from matmill.arch import get
 from matmill.bench.probe import samples
-from matmill.bench.problems.inner import CASES, described, gram_of, inner_product
 from matmill.bench.timing.clock import Clock
 from matmill.dtypes import ALL, BF16, F16, F32, F64
+from matmill.ladders.inner.subject import CASES, described, gram_of, inner_product
 from matmill.problem import Gemm
 from support.fake_torch import Tensor, product, stand_in
 from support.scripts import run_script

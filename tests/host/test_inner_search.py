@@ -25,7 +25,6 @@ from lab.search import Candidate, Search, Tools
 from matmill.arch import get
 from matmill.bench.plots.phvm import read_measured
 from matmill.bench.problems.error_bounds import random_sum
-from matmill.bench.problems.inner import gram_of, inner_product, layout_of
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle
 from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F16, F32, F64
@@ -33,6 +32,7 @@ from matmill.errors import ArgumentError
 from matmill.jit.compile import Binary
 from matmill.kernels.inner import INNER, cost
 from matmill.kernels.inner.space import space
+from matmill.ladders.inner.subject import gram_of, inner_product, layout_of
 from matmill.launch import Launch
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU

@@ -17,11 +17,11 @@ from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
 from lab.models import MODELS
 from lab.records import append
 from matmill.arch import get
-from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.dtypes import BF16, F64
 from matmill.kernels.inner import cost
 from matmill.kernels.inner.cost import Constants
 from matmill.kernels.inner.space import space
+from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
 from support.scripts import run_script
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from matmill import cli
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.sweep import Sweep
-from matmill.bench.plots.ladder import draw
 from matmill.bench.plots.style import COLOURS, spread
-from matmill.bench.plots.sweep import draw_sweep
 from matmill.cli import main
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.sweep import Sweep
+from matmill.ladders.runner.sweep_plot import draw_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ import pytest
 
 from lab.gemm.shapes import packed
 from matmill.arch import get
-from matmill.bench.problems.inner import gram_of, inner_product
 from matmill.choose import choose, choose_from, choose_transpose_add
 from matmill.dtypes import ALL, ELEMENTWISE, F16, F32, F64, DType
 from matmill.dtypes import BF16 as HALF
@@ -20,6 +19,7 @@ from matmill.kernels.hgemm import space as hgemm_space
 from matmill.kernels.splitk import SPLITK_REDUCE
 from matmill.kernels.transpose.slim import TRANSPOSE_SLIM
 from matmill.kernels.transpose.slim import space as slim_space
+from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import ACTIVATIONS, Epilogue, Geam, Gemm, View
 from matmill.registry import PRODUCTION
 from support.compiled import resources

@@ -13,11 +13,11 @@ from lab.records import MEDIAN
 from lab.transpose_add.report import FORMAT, OURS, OURS_AS_X, Entry, cells, entries, recorded_comparisons, summary
 from lab.transpose_add.shapes import CASE, LONG, SHAPES, Shape
 from matmill.arch import get
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.problems.transpose_add import ARTICLE, transpose_add_problem
 from matmill.dtypes import BF16, ELEMENTWISE, F32
+from matmill.ladders.runner.results import BaselineRow, Outcome, Row
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.subject import ARTICLE, transpose_add_problem
 
 H200 = get("h200")
 COPY = 4.2e12

@@ -112,7 +112,7 @@ RETIRED = (
         allowed=r"cache lines?|128-byte lines?|lines? of 128|lines? of (?:L1|L2|a cache|text|code|source)"
         r"|(?:command|source) lines?|line by line|one line per",
         under=MATRICES,
-        without=("src/matmill/kernels/probe", "cost.py", "passes.py"),
+        without=("src/matmill/kernels/probe", "src/matmill/ladders/runner", "cost.py", "passes.py"),
     ),
     Retired(
         "turn",

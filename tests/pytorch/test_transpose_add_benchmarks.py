@@ -30,13 +30,13 @@ from lab.transpose_add.shapes import CASE, Shape
 from matmill.arch import get
 from matmill.bench.libraries import transpose_add as libraries
 from matmill.bench.libraries.transpose_add import COMPILED, COMPILED_AS_Y, EAGER, TUNED
-from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.bench.timing import device_copy
 from matmill.bench.timing.clock import Clock
 from matmill.bench.timing.device_copy import COPY_NAME, Copying
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, I8
 from matmill.errors import ArgumentError
 from matmill.kernels.transpose import tiles as turns
+from matmill.ladders.transpose_add.subject import transpose_add_problem
 from matmill.lowering import lower_transpose
 from matmill.problem import Geam
 from matmill.runtime.gpu import GPU

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import matmill
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.choose import choose_from
 from matmill.cli import main
+from matmill.ladders.registry import LADDERS
 from matmill.reference import check
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 from support.trial import H200, Case, Trial, problem_of

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.bench.timing.clock import Clock, StreamHandle
 from matmill.cli import main
+from matmill.ladders.registry import LADDERS
 from support.compiled import headings_alone
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from matmill.bench.ladder.ladders import LADDERS
 from matmill.kernel import Kernel, Program
+from matmill.ladders.registry import LADDERS
 from matmill.launch import Launch
 from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 

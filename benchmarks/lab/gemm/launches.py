@@ -16,15 +16,15 @@ from pathlib import Path
 from lab.launches import Launches, Product
 from matmill.analysis.candidates import label
 from matmill.arch import Arch
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import ARITHMETIC
-from matmill.bench.problems.hgemm import HALVES, half_product
-from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.inputs import alignment
 from matmill.dtypes import ALL
 from matmill.kernel import Rung
 from matmill.kernels.inner import INNER
 from matmill.ladders.hgemm.rungs import HGEMM as HGEMM_LADDER
+from matmill.ladders.hgemm.subject import HALVES, half_product
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.selection import nearest
+from matmill.ladders.runner.subject import ARITHMETIC
 from matmill.ladders.sgemm.rungs import SGEMM
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION

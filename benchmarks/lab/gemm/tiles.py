@@ -9,8 +9,8 @@ from typing import Any
 
 from lab.gemm.configs import config_of
 from lab.model_fit import Found
-from matmill.bench.problems.hgemm import HALVES, restored
 from matmill.kernels.hgemm import HGEMM
+from matmill.ladders.hgemm.subject import HALVES, restored
 from matmill.problem import Gemm
 
 #: The entry of a record's seconds that is no configuration.
@@ -26,7 +26,7 @@ def read(paths: Sequence[Path]) -> list[Found[Gemm]]:
 def alignment_of(problem: Gemm) -> str:
     """Bytes that the rows of A and of B start on.
 
-    >>> from matmill.bench.problems.hgemm import half_product
+    >>> from matmill.ladders.hgemm.subject import half_product
     >>> alignment_of(half_product(1000, 1002, 1000))
     'on 16, 4'
     """

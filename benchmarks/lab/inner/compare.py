@@ -27,11 +27,11 @@ from matmill.bench.libraries.blas import CupyProduct, LibraryProduct, TorchProdu
 from matmill.bench.libraries.gemm import BFLOAT, tried
 from matmill.bench.libraries.torch_cupy import TorchCalls
 from matmill.bench.probe.samples import Runs
-from matmill.bench.problems.inner import described
 from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.choose import choose
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
+from matmill.ladders.inner.subject import described
 from matmill.ops import inner
 from matmill.problem import Gemm
 

@@ -9,8 +9,8 @@ import random
 from collections.abc import Sequence
 from itertools import product
 
-from matmill.bench.problems.inner import GRAM, LAYOUTS, gram_of, inner_product
 from matmill.dtypes import ALL, DType
+from matmill.ladders.inner.subject import GRAM, LAYOUTS, gram_of, inner_product
 from matmill.problem import Gemm
 
 #: E and F together, so that they, their random filling and a flush of L2 are quick.

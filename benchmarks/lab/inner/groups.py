@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import product
 
-from matmill.bench.problems.inner import CASES, LAYOUTS, gram_of, inner_product
 from matmill.dtypes import ALL, F32, F64, DType
+from matmill.ladders.inner.subject import CASES, LAYOUTS, gram_of, inner_product
 from matmill.problem import Gemm
 
 _DTYPES = tuple(ALL.values())

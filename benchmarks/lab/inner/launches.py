@@ -14,15 +14,15 @@ from itertools import product
 
 from lab.launches import Launches, Product
 from matmill.arch import Arch
-from matmill.bench.ladder.selection import for_emulator, nearest
-from matmill.bench.ladder.subject import TRAFFIC
-from matmill.bench.problems.inner import GRAM, LAYOUTS, gram_of, inner_product, layout_of
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER
 from matmill.kernels.inner.space import space
+from matmill.ladders.inner.launches import for_emulator
 from matmill.ladders.inner.rungs import INNER as LADDER
+from matmill.ladders.inner.subject import GRAM, LAYOUTS, TRAFFIC, gram_of, inner_product, layout_of
+from matmill.ladders.runner.selection import nearest
 from matmill.problem import Gemm
 
 _SIZES = ((1, 1, 3001), (3, 3, 40_001), (5, 2, 2002), (16, 16, 5000), (17, 9, 3003), (33, 65, 999), (128, 100, 515))

@@ -15,8 +15,8 @@ from lab.markdown import markdown
 from lab.page_parts import UNMEASURED, environment_of
 from lab.records import MEDIAN, Comparable, Format
 from matmill.bench import units
-from matmill.bench.problems.inner import GRAM, LAYOUTS, layout_of, restored
 from matmill.dtypes import ALL
+from matmill.ladders.inner.subject import GRAM, LAYOUTS, layout_of, restored
 from matmill.problem import Gemm
 
 OURS, LIBRARY = "matmill.inner", "torch.mm"

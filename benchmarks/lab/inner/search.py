@@ -25,12 +25,12 @@ from lab.records import Kind
 from lab.search import Candidate, Search, Timed, Tools, Trial
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.libraries.blas import TorchProduct
-from matmill.bench.problems.inner import described, restored
 from matmill.bench.timing.clock import Competitor, StreamHandle
 from matmill.config import Config
 from matmill.kernel import Kernel
 from matmill.kernels.inner import INNER, cost
 from matmill.kernels.inner.space import space
+from matmill.ladders.inner.subject import described, restored
 from matmill.problem import Gemm
 
 PARTS = ("fit", "judge")

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from lab.launches import NAN_BYTE, Launches
 from matmill.arch import Arch
 from matmill.arrays import inspect
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import MOVING
-from matmill.bench.problems.transpose_add import transpose_add_problem
 from matmill.choose import choose_transpose_add
 from matmill.dtypes import ELEMENTWISE, DType
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel
+from matmill.ladders.runner.selection import nearest
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD
+from matmill.ladders.transpose_add.subject import MOVING, transpose_add_problem
 from matmill.launch import Pointer
 from matmill.lowering import Offsets, lower_transpose
 from matmill.problem import Geam

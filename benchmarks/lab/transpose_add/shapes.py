@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from matmill.bench.problems.transpose_add import ARTICLE
 from matmill.dtypes import BF16, ELEMENTWISE, F16, F32, F64, I8, I32, DType
+from matmill.ladders.transpose_add.subject import ARTICLE
 
 #: Bytes from which on a call is long enough for its bandwidth to be judged.
 LONG = 64 * 10**6

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from matmill.arch import DEFAULT, get
-from matmill.bench.ladder.ladders import LADDERS, Ladder, On
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.ladder.run import run as run_ladder
-from matmill.bench.ladder.selection import pick
-from matmill.bench.ladder.sweep import Sweep
-from matmill.bench.plots.ladder import draw
-from matmill.bench.plots.sweep import draw_sweep
 from matmill.bench.problems.asked import Asked
 from matmill.cli import ladder_page, ladder_sweep, tables
 from matmill.cli.console import answer, output, progress, say_how_long
 from matmill.cli.options import Subparsers, plot_file, seed, seed_value, size, writable
 from matmill.dtypes import ELEMENTWISE
 from matmill.errors import ArgumentError, NoGPUError, unknown_name
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.ladder import Ladder, On
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
+from matmill.ladders.runner.run import run as run_ladder
+from matmill.ladders.runner.selection import pick
+from matmill.ladders.runner.sweep import Sweep
+from matmill.ladders.runner.sweep_plot import draw_sweep
 from matmill.runtime import gpu
 
 ON = ("auto", "gpu", "emulator")

@@ -14,11 +14,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome
-from matmill.bench.plots.ladder import draw
 from matmill.cli import tables
 from matmill.jit.source import read_source
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.plot import draw
+from matmill.ladders.runner.results import Outcome
 from matmill.page.document import bar, document, table
 
 

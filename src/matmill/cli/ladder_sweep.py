@@ -9,12 +9,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.ladder.results import BaselineRow, Row
-from matmill.bench.ladder.sweep import Curve, Sweep, doubling
 from matmill.cli.console import table
 from matmill.cli.options import size
 from matmill.cli.tables import verdict
 from matmill.errors import ArgumentError
+from matmill.ladders.runner.results import BaselineRow, Row
+from matmill.ladders.runner.sweep import Curve, Sweep, doubling
 
 
 def sizes(text: str) -> tuple[int, ...]:

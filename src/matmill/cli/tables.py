@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from matmill.bench import units
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
-from matmill.bench.ladder.subject import COPYING, TENSOR_CORE_PEAK, Subject
-from matmill.bench.ladder.traffic import async_units, read_over_least, said, sectors_per_load
 from matmill.cli.console import table
+from matmill.ladders.runner.results import BaselineRow, Outcome, Row
+from matmill.ladders.runner.subject import COPYING, TENSOR_CORE_PEAK, Subject
+from matmill.ladders.runner.traffic import async_units, read_over_least, said, sectors_per_load
 
 T = TypeVar("T")
 

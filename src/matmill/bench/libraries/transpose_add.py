@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.libraries.gemm import BFLOAT, Device, as_tensor, tried
 from matmill.bench.libraries.torch_cupy import CupyCalls, TorchCalls
-from matmill.bench.problems.transpose_add import TransposeAddInputs
+from matmill.bench.problems.transpose_sums import TransposeAddInputs
 from matmill.bench.timing.clock import StreamHandle
 from matmill.dtypes import DType
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from matmill.bench.problems.asked import fitting_in_memory
 from matmill.bench.problems.error_bounds import Exact, any_sum
 from matmill.bench.problems.random_numbers import uniform
+from matmill.dtypes import DType
 from matmill.problem import Gemm
 from matmill.reference import Check, excess
 
+ALLOCATED = 16  # bytes to which every matrix's first element is aligned, at least
 Array = NDArray[Any]
 F32Array = NDArray[np.float32]
 
@@ -127,3 +130,13 @@ class InputsBySize:
 
 def _same_a(one: Gemm, other: Gemm) -> bool:
     return (one.m, one.n, one.k, one.dtype) == (other.m, other.n, other.k, other.dtype)
+
+
+def alignment(lines: int, length: int, dtype: DType) -> int:
+    """Bytes that divide the address of every one of ``lines`` packed lines of ``length`` elements, at most 16.
+
+    >>> from matmill.dtypes import F32
+    >>> alignment(2, 6, F32), alignment(1, 6, F32)
+    (8, 16)
+    """
+    return ALLOCATED if lines == 1 else gcd(ALLOCATED, length * dtype.itemsize)

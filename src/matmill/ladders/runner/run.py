@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from matmill.arch import DEFAULT, Arch, get
-from matmill.bench.ladder.emulated import emulate
-from matmill.bench.ladder.emulated_transfers import emulate_transfers
-from matmill.bench.ladder.ladders import On
-from matmill.bench.ladder.measured import measure
-from matmill.bench.ladder.measured_transfers import measure_transfers
-from matmill.bench.ladder.results import Outcome
 from matmill.bench.progress import Progress
 from matmill.ladders.memory.rungs import TransferRung
+from matmill.ladders.runner.emulated import emulate
+from matmill.ladders.runner.emulated_transfers import emulate_transfers
+from matmill.ladders.runner.ladder import On
+from matmill.ladders.runner.measured import measure
+from matmill.ladders.runner.measured_transfers import measure_transfers
+from matmill.ladders.runner.results import Outcome
 from matmill.problem import Geam, Gemm
 
 

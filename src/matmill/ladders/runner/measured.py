@@ -16,11 +16,6 @@ import numpy as np
 from matmill.arch import Arch, measured
 from matmill.bench import units
 from matmill.bench.environment import describe
-from matmill.bench.ladder.ladders import LADDERS, Ladder
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
-from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipped
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import S, Subject, beside_copy
 from matmill.bench.libraries.blas import LibraryProduct
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
@@ -30,6 +25,12 @@ from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.ladder import Ladder
+from matmill.ladders.runner.results import BaselineRow, Outcome, Row
+from matmill.ladders.runner.rows import cpu_rows, facts, moved_to, promised, skipped
+from matmill.ladders.runner.selection import nearest
+from matmill.ladders.runner.subject import S, Subject, beside_copy
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
 from matmill.runtime.gpu import GPU

@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd
+from functools import partial
 from typing import Any
 
-from matmill.bench.problems.asked import Asked, named_case
+from matmill.bench.libraries.gemm import peers
+from matmill.bench.problems.asked import Asked, EmulatorLimit, named_case
+from matmill.bench.problems.error_bounds import random_sum
+from matmill.bench.problems.inputs import ALLOCATED, InputsBySize, alignment
+from matmill.choose import choose
 from matmill.dtypes import ALL, F32, DType
 from matmill.errors import ArgumentError, unknown_name
+from matmill.kernels.inner import INNER as INNER_KERNEL
+from matmill.ladders.inner.launches import paper_launch
+from matmill.ladders.inner.rungs import INNER as INNER_RUNGS
+from matmill.ladders.runner.ladder import Ladder, Option, production
+from matmill.ladders.runner.subject import (
+    ARITHMETIC,
+    FLOPS,
+    Subject,
+    bytes_per_second,
+    sizes_and_type,
+)
+from matmill.ladders.runner.subject import TRAFFIC as TRAFFIC_FIELDS
 from matmill.lowering import NARROW
 from matmill.problem import Gemm
 
@@ -20,7 +36,6 @@ from matmill.problem import Gemm
 LAYOUTS = ("row", "column")
 #: What a record says of an F that is the transpose of E, in the same memory.
 GRAM = "gram"
-_ALLOCATED = 16  # bytes to which every matrix's first element is aligned, at least
 
 #: The paper's products by name, (m, n, k). Its MTXC has k = 2e9 and needs 112 GB in float32, which the GPU with 40 GB
 #: that it names cannot hold: 2e8 is meant, most likely.
@@ -37,9 +52,6 @@ CASES: dict[str, tuple[int, int, int]] = {
 
 #: The product that is emulated where a user names none: all rungs together end within ten seconds on two cores.
 EMULATED_K = 100_000
-#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
-#: and a segment per thread would look like a stride.
-EMULATED_LAUNCH = {"GS": 16}
 
 
 def case(name: str) -> tuple[int, int, int]:
@@ -83,7 +95,7 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
     (1, 1000)
     """
     row = layout == "row"
-    lines, length = (k, n) if row and n > 1 else (n, k)  # one column is contiguous along k either way
+    runs, length = (k, n) if row and n > 1 else (n, k)  # one column is contiguous along k either way
     return Gemm(
         m=m,
         n=n,
@@ -91,10 +103,10 @@ def inner_product(m: int, n: int, k: int, dtype: DType = F32, layout: str = "row
         dtype=dtype,
         b_strides=(n, 1) if row else (1, k),
         a_align=alignment(m, k, dtype),
-        b_align=alignment(lines, length, dtype),
+        b_align=alignment(runs, length, dtype),
         d_align=alignment(m, n, dtype),
-        a_start_align=_ALLOCATED,
-        b_start_align=_ALLOCATED,
+        a_start_align=ALLOCATED,
+        b_start_align=ALLOCATED,
     )
 
 
@@ -143,10 +155,55 @@ def restored(record: Mapping[str, Any]) -> Gemm:
     return gram_of(found) if gram else found
 
 
-def alignment(lines: int, length: int, dtype: DType) -> int:
-    """Bytes that divide the address of every one of ``lines`` packed lines of ``length`` elements, at most 16.
+def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
+    return gram_of(problem), "its F is the transpose of E"
 
-    >>> alignment(2, 6, F32), alignment(1, 6, F32)
-    (8, 16)
-    """
-    return _ALLOCATED if lines == 1 else gcd(_ALLOCATED, length * dtype.itemsize)
+
+TRAFFIC: Subject[Gemm] = replace(
+    ARITHMETIC,
+    unit="TB/s",
+    limit_name="bandwidth",
+    rate="tbytes_per_second",
+    fraction="bandwidth_fraction",
+    own=(*FLOPS, *TRAFFIC_FIELDS),
+    amount=lambda problem: problem.least_bytes,
+    peak=lambda _problem, arch: arch.dram_bytes_per_s,
+    say=bytes_per_second,
+    inputs=partial(InputsBySize, exact=random_sum),
+    resized=resized,
+    record=described,
+    problem=restored,
+    words=lambda problem: f"{sizes_and_type(problem)}, F {layout_of(problem)}-major",
+    counted=("read over least", "sectors per load", "sectors per store", "atomics", "barriers", "races"),
+    counted_title="Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics",
+    instead=_gram_instead,
+    cpu_patience=2.0,
+)
+
+LADDER: Ladder[Gemm] = Ladder(
+    name="inner",
+    rungs=INNER_RUNGS,
+    subject=TRAFFIC,
+    problem=asked_product,
+    sizes={"gpu": CASES["MTXA"], "emulator": (3, 3, EMULATED_K)},
+    production=production(
+        INNER_KERNEL,
+        choose,
+        changes="What matmill.inner runs: tile, loads and launch as the cost model chooses them for the product.",
+        predicts="The rungs' best, at every size, type and layout.",
+    ),
+    options=frozenset({"case", "dtype"}),
+    own=(
+        Option("layout", f"how F is stored (default: {LAYOUTS[0]})", "|".join(LAYOUTS)),
+        Option("gs", "blocks of the grid, of the paper's rungs basic and phvm"),
+        Option("bs", "threads per block of basic and phvm, a multiple of 32"),
+    ),
+    help="D = E F for few outputs and a long k. --n defaults to m; sizes by themselves default to MTXA on a GPU and "
+    f"m=n=3, k=1e5 emulated, --dtype to {F32.name}. Cases, of the paper: {', '.join(CASES)}. Percentages refer "
+    "to the data sheet's memory bandwidth.",
+    # some minutes on two cores
+    too_long=EmulatorLimit(50_000_000, 1.3e-5, "--k", "Take a smaller --k, for instance 1e5"),
+    launches=paper_launch,
+    libraries=peers,
+    same_bits=frozenset({"two-stage", "gram", "production"}),
+)

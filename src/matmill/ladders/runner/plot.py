@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matmill.bench import units
-from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.traffic import read_over_least, used_over_moved
 from matmill.bench.plots.style import BLUE, COLOURS, GREY, ON_WHITE, ORANGE, SKY, save
+from matmill.ladders.runner.results import Outcome, Row
+from matmill.ladders.runner.traffic import read_over_least, used_over_moved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

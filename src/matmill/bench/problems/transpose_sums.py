@@ -1,13 +1,8 @@
-"""The sums of the transpose_add ladder, x transposed plus y, and their matrices.
-
-x has m rows and n columns, y and the result n rows and m columns, all packed row-major: the sizes that users name are
-those of x. A :class:`~matmill.problem.Geam` counts rows and columns of the result, so that its m is x's n.
-"""
+"""The matrices of transpose-add problems, and their exact sums."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,95 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.bench.problems.asked import Asked, fitting_in_memory, named_case
-from matmill.bench.problems.inner import alignment
+from matmill.bench.problems.asked import fitting_in_memory
 from matmill.bench.problems.random_numbers import integers, uniform
-from matmill.dtypes import BF16, ELEMENTWISE, DType
-from matmill.errors import ArgumentError
-from matmill.problem import Geam, View
+from matmill.problem import Geam
 from matmill.reference import Check
 
 Array = NDArray[Any]
-
-#: (m, n) of x, by name: the article's rows of 24300 bfloat16 start on 8 bytes, not on 16.
-CASES: dict[str, tuple[int, int]] = {"article": (24300, 11520)}
-ARTICLE = CASES["article"]
-#: What is emulated where a user names nothing: rows of the result start on 8 bytes in bfloat16, as the article's do,
-#: and every rung takes it.
-EMULATED = (604, 512)
-
 _POISON = -1  # all bits set
 _BLOCK = 1024  # rows and columns of x whose elements a core's cache holds
-
-
-def case(name: str) -> tuple[int, int]:
-    """(m, n) of x in a named case; upper and lower case are alike.
-
-    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
-
-    >>> case("Article")
-    (24300, 11520)
-    """
-    return named_case(name, CASES)
-
-
-def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
-    """The sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
-
-    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
-    :class:`~matmill.errors.ArgumentError` where ``k`` is given.
-    """
-    dtype = asked.element_type(ELEMENTWISE, BF16)
-    if asked.k is not None:
-        raise ArgumentError(
-            argument="--k",
-            got=f"{asked.k} for ladder transpose_add",
-            wanted="--m and --n alone, the rows and columns of x",
-            fix="Omit it.",
-        )
-    m, n = default if asked.case is None else case(asked.case)
-    return transpose_add_problem(asked.m or m, asked.n or n, dtype)
-
-
-def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
-    """The sum for a packed x of m rows and n columns.
-
-    >>> found = transpose_add_problem(24300, 11520)
-    >>> found.m, found.n, found.x.align, found.d.align
-    (11520, 24300, 16, 8)
-    """
-    across = View((m, 1), align=alignment(n, m, dtype))
-    return Geam(n, m, dtype, View((1, n), align=alignment(m, n, dtype)), across, across)
-
-
-def sizes(problem: Geam) -> dict[str, int]:
-    """Rows and columns of x."""
-    return {"m": problem.n, "n": problem.m}
-
-
-def resized(problem: Geam, m: int, n: int) -> Geam:
-    """The sum for an x of other sizes."""
-    return transpose_add_problem(m, n, problem.dtype)
-
-
-def words(problem: Geam) -> str:
-    """Shapes and element type, for headings."""
-    return f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
-
-
-def described(problem: Geam) -> dict[str, Any]:
-    """Sizes of x and element type, as a record holds them; :func:`restored` reads them back."""
-    return {**sizes(problem), "dtype": problem.dtype.name}
-
-
-def restored(record: Mapping[str, Any]) -> Geam:
-    """The sum that a record describes.
-
-    >>> asked = transpose_add_problem(30, 50)
-    >>> restored(described(asked)) == asked
-    True
-    """
-    return transpose_add_problem(record["m"], record["n"], ELEMENTWISE[record["dtype"]])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from typing import Any
 
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.ladder.results import BaselineRow, Row
-from matmill.bench.ladder.subject import ARITHMETIC, S, Subject
 from matmill.bench.libraries.blas import cpu_blas, cpu_estimate
 from matmill.bench.problems.inputs import Inputs
 from matmill.jit.compile import Binary
 from matmill.kernel import Kernel, Rung
 from matmill.ladders.memory.rungs import TransferRung
+from matmill.ladders.runner.results import BaselineRow, Row
+from matmill.ladders.runner.subject import ARITHMETIC, S, Subject
 
 
 def skipped(rung: Rung[S], reason: str) -> Row:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matmill.bench.ladder.results import BaselineRow, Outcome, Row
+from matmill.ladders.runner.results import BaselineRow, Outcome, Row
 
 
 def doubling(low: int, high: int) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from matmill.arch import Arch, get
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.subject import Subject, beside_copy
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.subject import Subject, beside_copy
 from matmill.problem import Geam, Gemm
 
 

@@ -12,12 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from matmill.arch import Arch
 from matmill.bench import units
-from matmill.bench.libraries.blas import CupyProduct, TorchProduct
-from matmill.bench.problems import hgemm, inner, transpose_add
-from matmill.bench.problems.error_bounds import any_sum, random_sum
-from matmill.bench.problems.hgemm import HalfInputs
+from matmill.bench.problems.error_bounds import any_sum
 from matmill.bench.problems.inputs import Array, InputsBySize, Matrices
-from matmill.kernel import Kernel
 from matmill.problem import Geam, Gemm
 from matmill.reference import Check
 
@@ -29,8 +25,8 @@ TENSOR_CORE_PEAK = "tensor-core peak"
 #: What a copy's bandwidth, timed in the same run, is called there.
 COPYING = "copy bandwidth"
 
-_TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
-_FLOPS = ("tflops", "peak_fraction")
+TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
+FLOPS = ("tflops", "peak_fraction")
 
 
 def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
@@ -105,7 +101,7 @@ class Subject(Generic[S]):
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row's record without the fields that belong to other subjects."""
-        others = {name for subject in _ALL for name in subject.own} - set(self.own)
+        others = {*FLOPS, *TRAFFIC} - set(self.own)
         return {name: value for name, value in row.items() if name not in others}
 
 
@@ -117,24 +113,17 @@ def _sizes(problem: Gemm) -> dict[str, int]:
     return {"m": problem.m, "n": problem.n, "k": problem.k}
 
 
-def _words(problem: Gemm) -> str:
+def sizes_and_type(problem: Gemm) -> str:
+    """Name a product by its sizes and its element type."""
     return f"m={problem.m} n={problem.n} k={problem.k} {problem.dtype.name}"
 
 
-def _gram_instead(problem: Gemm) -> tuple[Gemm, str]:
-    return inner.gram_of(problem), "its F is the transpose of E"
-
-
-def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyProduct, actual: Array) -> Check:
-    acc16 = ("ACC16", 1) in maker.config.constants if isinstance(maker, Kernel) else maker.acc16
-    return inputs.check(actual, acc16=acc16)
-
-
-def _bytes_per_second(rate: float) -> str:
+def bytes_per_second(rate: float) -> str:
+    """Format a rate in TB/s."""
     return units.quantity(rate * 1e12, "B/s")
 
 
-def _counted(arithmetic: str) -> tuple[str, ...]:
+def counted_columns(arithmetic: str) -> tuple[str, ...]:
     """Columns of a ladder that reaches for the peak: how often it does that arithmetic, and what feeds it."""
     fed = ("sectors per load", "sectors per store", "shared loads", "shared stores and cp.async")
     return (arithmetic, *fed, "barriers", "races")
@@ -146,7 +135,7 @@ ARITHMETIC: Subject[Gemm] = Subject(
     rate="tflops",
     fraction="peak_fraction",
     compared="tflops",
-    own=_FLOPS,
+    own=FLOPS,
     amount=lambda problem: problem.flops,
     peak=lambda problem, arch: arch.peak(problem.dtype.name),
     say=units.rate,
@@ -155,73 +144,11 @@ ARITHMETIC: Subject[Gemm] = Subject(
     resized=_packed,
     record=_sizes,
     problem=lambda record: Gemm(**record),
-    words=_words,
-    counted=_counted("ffma"),
+    words=sizes_and_type,
+    counted=counted_columns("ffma"),
     counted_title="Counted: 32-byte sectors per global request, shared-memory wavefronts",
     flops=lambda problem: problem.flops,
 )
-
-TRAFFIC: Subject[Gemm] = replace(
-    ARITHMETIC,
-    unit="TB/s",
-    limit_name="bandwidth",
-    rate="tbytes_per_second",
-    fraction="bandwidth_fraction",
-    own=(*_FLOPS, *_TRAFFIC),
-    amount=lambda problem: problem.least_bytes,
-    peak=lambda _problem, arch: arch.dram_bytes_per_s,
-    say=_bytes_per_second,
-    inputs=partial(InputsBySize, exact=random_sum),
-    resized=inner.resized,
-    record=inner.described,
-    problem=inner.restored,
-    words=lambda problem: f"{_words(problem)}, F {inner.layout_of(problem)}-major",
-    counted=("read over least", "sectors per load", "sectors per store", "atomics", "barriers", "races"),
-    counted_title="Counted in all launches: bytes read over the least, 32-byte sectors per global request, atomics",
-    instead=_gram_instead,
-    cpu_patience=2.0,
-)
-
-MOVING: Subject[Geam] = Subject(
-    unit="TB/s",
-    limit_name="bandwidth",
-    rate="tbytes_per_second",
-    fraction="bandwidth_fraction",
-    compared="tbytes_per_second",
-    own=_TRAFFIC,
-    amount=lambda problem: problem.least_bytes,
-    peak=lambda _problem, arch: arch.dram_bytes_per_s,
-    say=_bytes_per_second,
-    inputs=transpose_add.SumsBySize,
-    sizes=transpose_add.sizes,
-    resized=transpose_add.resized,
-    record=transpose_add.described,
-    problem=transpose_add.restored,
-    words=transpose_add.words,
-    counted=(
-        *("loads", "sectors per load", "stores", "sectors per store"),
-        *("shared loads", "shared stores", "barriers", "races"),
-    ),
-    counted_title="Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts",
-    copied=True,
-    cpu=False,
-)
-
-MATRIX: Subject[Gemm] = replace(
-    ARITHMETIC,
-    limit_name=TENSOR_CORE_PEAK,
-    peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
-    inputs=partial(InputsBySize, kind=HalfInputs),
-    resized=hgemm.resized,
-    by_arch=True,
-    record=hgemm.described,
-    problem=hgemm.restored,
-    counted=_counted("hmma"),
-    counted_async=("wgmma", "operands", "TMA loads", "bytes loaded", "TMA stores", "bytes stored", "mbarrier waits"),
-    check=_by_its_sums,
-)
-
-_ALL: tuple[Subject[Any], ...] = (ARITHMETIC, MATRIX, TRAFFIC, MOVING)
 
 
 def beside_copy(subject: Subject[S], bytes_per_second: float) -> Subject[S]:

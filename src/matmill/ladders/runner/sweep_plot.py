@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from matmill.arch import measured
 from matmill.bench import units
-from matmill.bench.ladder.subject import TENSOR_CORE_PEAK
-from matmill.bench.ladder.sweep import Curve, Sweep
 from matmill.bench.plots.style import BLUE, GREEN, GREY, LIBRARY_DASHES, ORANGE, name_ends, save
+from matmill.ladders.runner.subject import TENSOR_CORE_PEAK
+from matmill.ladders.runner.sweep import Curve, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARKERS = "osDv^<>phXP*"
-#: What :mod:`matmill.bench.ladder.ladders` names what the library runs.
+#: What :mod:`matmill.ladders.registry` names what the library runs.
 _PRODUCTION = "production"
 #: Colours of the ladder's first, middle and last rungs.
 _THIRDS = (ORANGE, GREEN, BLUE)

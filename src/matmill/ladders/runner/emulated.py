@@ -14,13 +14,6 @@ import numpy as np
 
 from matmill.arch import DEFAULT, Arch, get
 from matmill.bench.environment import describe
-from matmill.bench.ladder.ladders import LADDERS
-from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.rows import cpu_rows, facts, moved_to, promised, skipped
-from matmill.bench.ladder.selection import nearest
-from matmill.bench.ladder.subject import S, Subject
-from matmill.bench.ladder.tally import together
-from matmill.bench.ladder.traffic import async_units
 from matmill.bench.problems.inputs import Array, Matrices
 from matmill.bench.progress import Progress, silent
 from matmill.emulator import KernelFault, LineCounts, Memory, Report, run
@@ -29,6 +22,13 @@ from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.jit.steps import ptx
 from matmill.kernel import GemmOperands, Kernel, Rung
+from matmill.ladders.registry import LADDERS
+from matmill.ladders.runner.results import Outcome, Row
+from matmill.ladders.runner.rows import cpu_rows, facts, moved_to, promised, skipped
+from matmill.ladders.runner.selection import nearest
+from matmill.ladders.runner.subject import S, Subject
+from matmill.ladders.runner.tally import together
+from matmill.ladders.runner.traffic import async_units
 from matmill.reference import Check
 
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from matmill.bench.problems.asked import Asked
+from matmill.bench.libraries.blas import CupyProduct, TorchProduct
+from matmill.bench.libraries.gemm import half_peers
+from matmill.bench.problems.asked import Asked, EmulatorLimit
 from matmill.bench.problems.error_bounds import matrix_limit
-from matmill.bench.problems.inner import alignment
-from matmill.bench.problems.inputs import Array, Inputs
+from matmill.bench.problems.inputs import Array, Inputs, InputsBySize, alignment
+from matmill.choose import choose
 from matmill.dtypes import BF16, F16, DType
+from matmill.kernel import Kernel
+from matmill.kernels.hgemm import HGEMM as HGEMM_KERNEL
+from matmill.ladders.hgemm.rungs import HGEMM as HGEMM_RUNGS
+from matmill.ladders.runner.ladder import PRODUCT_SIZES, SMALLER, Ladder, by, production
+from matmill.ladders.runner.subject import (
+    ARITHMETIC,
+    TENSOR_CORE_PEAK,
+    Subject,
+    counted_columns,
+)
 from matmill.problem import Gemm
 from matmill.reference import Check, answer, excess
 
@@ -106,3 +118,47 @@ class HalfInputs(Inputs):
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             ratio = max(pool.map(worst, range(0, problem.m, _ROWS)))
         return Check(ok=ratio <= 1.0, error_ratio=ratio)
+
+
+def _by_its_sums(inputs: HalfInputs, maker: Kernel[Gemm] | TorchProduct | CupyProduct, actual: Array) -> Check:
+    acc16 = ("ACC16", 1) in maker.config.constants if isinstance(maker, Kernel) else maker.acc16
+    return inputs.check(actual, acc16=acc16)
+
+
+MATRIX: Subject[Gemm] = replace(
+    ARITHMETIC,
+    limit_name=TENSOR_CORE_PEAK,
+    peak=lambda problem, arch: arch.matrix_flops.get(problem.dtype.name),
+    inputs=partial(InputsBySize, kind=HalfInputs),
+    resized=resized,
+    by_arch=True,
+    record=described,
+    problem=restored,
+    counted=counted_columns("hmma"),
+    counted_async=("wgmma", "operands", "TMA loads", "bytes loaded", "TMA stores", "bytes stored", "mbarrier waits"),
+    check=_by_its_sums,
+)
+
+LADDER: Ladder[Gemm] = Ladder(
+    name="hgemm",
+    rungs=HGEMM_RUNGS,
+    subject=MATRIX,
+    problem=asked_product,
+    sizes={"gpu": PRODUCT_SIZES["gpu"], "emulator": EMULATED},
+    production=production(
+        HGEMM_KERNEL,
+        choose,
+        changes="What matmill.matmul runs: float32-sums' pipeline for operands of any layout and batches of "
+        "them, with the tile and the split of k that the cost model chooses.",
+        predicts="The rungs' best with float32 sums, at every size, type and layout.",
+    ),
+    options=frozenset({"dtype", "sweep"}),
+    help="C = A B of 16-bit floats on the tensor cores. Sizes default to m, n, k "
+    f"{by(PRODUCT_SIZES['gpu'])} on a GPU and {by(EMULATED)} emulated, --dtype "
+    f"({' or '.join(HALVES)}) to {F16.name}. Of float16, the rungs below float32-sums sum in float16, as the "
+    "ladder's source does, and are checked as such. Percentages refer to the tensor cores' rate by the data sheet, "
+    "with float32 sums.",
+    # some minutes on two cores
+    too_long=EmulatorLimit(200_000_000, 3.6e-6, "--m, --n, --k", SMALLER),
+    libraries=half_peers,
+)

@@ -17,15 +17,15 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.ladder.emulated_transfers import PHASES, expected, fills, phases, to_fill
-from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
 from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladders.memory.rungs import TransferRung
+from matmill.ladders.runner.emulated_transfers import PHASES, expected, fills, phases, to_fill
+from matmill.ladders.runner.results import Outcome, Row
+from matmill.ladders.runner.rows import cpu_row, facts
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from matmill.runtime.gpu import GPU

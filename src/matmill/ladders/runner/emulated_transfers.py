@@ -16,9 +16,6 @@ import numpy as np
 
 from matmill.arch import Arch
 from matmill.bench.environment import describe
-from matmill.bench.ladder.emulated import counted, emulated_as
-from matmill.bench.ladder.results import Outcome, Row
-from matmill.bench.ladder.rows import cpu_row, facts
 from matmill.bench.problems.inputs import F32Array, Inputs
 from matmill.bench.progress import Progress, silent
 from matmill.emulator import KernelFault, Memory, run
@@ -27,6 +24,9 @@ from matmill.jit.compile import compile_source
 from matmill.jit.source import generate
 from matmill.kernel import GemmOperands
 from matmill.ladders.memory.rungs import Fill, TransferRung, filled
+from matmill.ladders.runner.emulated import counted, emulated_as
+from matmill.ladders.runner.results import Outcome, Row
+from matmill.ladders.runner.rows import cpu_row, facts
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 

@@ -1,0 +1,79 @@
+"""The launch of the paper's rungs, which it leaves open: the user's, or the emulator's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from matmill.arch import Arch
+from matmill.config import Config
+from matmill.errors import ArgumentError
+from matmill.kernel import Rung
+from matmill.ladders.documents import S3
+from matmill.problem import Gemm
+
+#: Constants of the paper's rungs in the emulator. With enough blocks to fill a GPU, no thread would have a second term,
+#: and a segment per thread would look like a stride.
+EMULATED_LAUNCH = {"GS": 16}
+_MOST_BLOCKS = 2**31 - 1
+
+
+def of_paper(rungs: Sequence[Rung[Gemm]]) -> list[Rung[Gemm]]:
+    """The rungs from the paper, which leaves their launch open."""
+    return [rung for rung in rungs if rung.source == S3]
+
+
+def launched(rungs: Sequence[Rung[Gemm]], constants: Mapping[str, int]) -> tuple[tuple[Rung[Gemm], ...], str]:
+    """``rungs``, those of the paper with ``constants`` (GS, BS) as their launch, and words that say so, if any do."""
+    papers = of_paper(rungs)
+    if not constants or not papers:
+        return tuple(rungs), ""
+    said = ", ".join(f"{name} = {value}" for name, value in constants.items())
+    found = tuple(_with_constants(rung, constants) if rung in papers else rung for rung in rungs)
+    return found, f"{', '.join(rung.label for rung in papers)}: launched with {said}"
+
+
+def for_emulator(rungs: Sequence[Rung[Gemm]], **constants: int) -> tuple[tuple[Rung[Gemm], ...], str]:
+    """As :func:`launched`, with the emulator's defaults for what ``constants`` do not name."""
+    return launched(rungs, {**EMULATED_LAUNCH, **constants})
+
+
+def paper_launch(
+    rungs: Sequence[Rung[Gemm]], given: Mapping[str, int], on: Literal["gpu", "emulator"]
+) -> tuple[Sequence[Rung[Gemm]], tuple[str, ...]]:
+    """The rungs to run ``on`` a GPU or the emulator, those of the paper with ``given`` GS and BS, and notes on them.
+
+    Raises :class:`~matmill.errors.ArgumentError` where no rung takes them, or no GPU.
+    """
+    _check_launch(given, of_paper(rungs))
+    found, said = for_emulator(rungs, **given) if on == "emulator" else launched(rungs, given)
+    return found, (said,) if said else ()
+
+
+def _check_launch(given: Mapping[str, int], papers: Sequence[Rung[Gemm]]) -> None:
+    if not given:
+        return
+    if not papers:
+        raise ArgumentError(
+            argument=f"--{next(iter(given)).lower()}",
+            got="rungs that choose their own launch",
+            wanted="basic or phvm among --rungs",
+            fix="Name one of them, or omit the option.",
+        )
+    bs, gs = given.get("BS", 32), given.get("GS", 1)
+    if bs % 32 or bs > 1024:
+        raise ArgumentError(
+            argument="--bs", got=str(bs), wanted="a multiple of 32, at most 1024", fix="Blocks are whole warps."
+        )
+    if gs > _MOST_BLOCKS:
+        raise ArgumentError(argument="--gs", got=str(gs), wanted=f"at most {_MOST_BLOCKS}", fix="Take fewer blocks.")
+
+
+def _with_constants(rung: Rung[Gemm], constants: Mapping[str, int]) -> Rung[Gemm]:
+    """``rung`` with some of its constants fixed, whatever it would choose for a problem."""
+
+    def tune(problem: Gemm, arch: Arch) -> Config:
+        return rung.kernel_for(problem, arch).config.replace(**constants)
+
+    return replace(rung, tune=tune)

@@ -1,0 +1,124 @@
+"""A ladder as one record: its rungs, what it measures, its options, sizes, libraries and production row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal
+
+from matmill.arch import Arch
+from matmill.bench.libraries.blas import LibraryProduct
+from matmill.bench.problems.asked import Asked, EmulatorLimit
+from matmill.choose import Choice
+from matmill.errors import IllegalConfigError
+from matmill.kernel import Kernel, P, Rung
+from matmill.ladders.documents import OURS
+from matmill.ladders.runner.subject import S, Subject
+from matmill.problem import Gemm
+
+#: Where a ladder runs.
+On = Literal["gpu", "emulator"]
+#: From the rungs picked, the launch constants given and where to run to the rungs to run and notes on them.
+Launches = Callable[[Sequence[Any], Mapping[str, int], On], tuple[Sequence[Any], tuple[str, ...]]]
+#: From the inputs and the addresses of both on the GPU to the libraries at hand, and why others are not.
+Libraries = Callable[[Any, int, int], tuple[Sequence[LibraryProduct], list[str]]]
+
+
+@dataclass(frozen=True)
+class Chosen(Rung[P]):
+    """What matmill would run, kernel and constants, for a problem on an arch: the last row of a ladder's run."""
+
+    choose: Callable[[P, Arch], Choice[P]] = field(kw_only=True)
+
+    def kernel_for(self, problem: P, arch: Arch) -> Kernel[P]:
+        """The choice, or, where there is none, a kernel that says why not."""
+        try:
+            return self.choose(problem, arch).kernel
+        except IllegalConfigError:
+            return self.kernel
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option that one ladder alone has: words of ``metavar``, or a constant of the launch, a whole number."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+
+    @property
+    def constant(self) -> str | None:
+        """The launch constant that it sets, or None."""
+        return self.name.upper() if self.metavar is None else None
+
+
+def production(
+    kernel: Kernel[P], choose: Callable[[P, Arch], Choice[P]], changes: str, predicts: str
+) -> tuple[Rung[P], ...]:
+    """Make the last row of a ladder: what matmill would run."""
+    row = Chosen(name="production", source=OURS, changes=changes, predicts=predicts, kernel=kernel, choose=choose)
+    return (row,)
+
+
+def _as_tuned(rungs: Sequence[Any], _given: Mapping[str, int], _on: On) -> tuple[Sequence[Any], tuple[str, ...]]:
+    """The rungs with the launches that they choose themselves."""
+    return rungs, ()
+
+
+def _no_libraries(_asked: Any, _a: int, _b: int) -> tuple[Sequence[LibraryProduct], list[str]]:
+    return (), []
+
+
+@dataclass(frozen=True)
+class Ladder(Generic[S]):
+    """All that is special to a ladder.
+
+    ``sizes`` are those of a run that names none, as ``problem`` takes them besides what the user asks for. ``options``
+    names the shared options that this ladder takes and others do not, ``own`` are options that it alone has, and
+    ``help`` is the description of its group. ``too_long`` refuses work that nobody asked the emulator for.
+    ``no_libraries`` is said where ``libraries`` finds none. ``same_bits`` names the rows that promise the same result
+    in every run.
+    """
+
+    name: str
+    rungs: tuple[Any, ...]
+    subject: Subject[S]
+    problem: Callable[[Asked, Any], S]
+    sizes: Mapping[On, tuple[int, ...]]
+    too_long: EmulatorLimit
+    production: tuple[Rung[S], ...] = ()
+    options: frozenset[str] = frozenset()
+    own: tuple[Option, ...] = ()
+    help: str = ""
+    launches: Launches = _as_tuned
+    libraries: Libraries = _no_libraries
+    no_libraries: str = "no cuBLAS to compare with: install torch or CuPy with CUDA"
+    same_bits: frozenset[str] = frozenset()
+
+    @property
+    def rows(self) -> tuple[Any, ...]:
+        """The rungs, and the production kernel that they lead to after them, if there is one.
+
+        >>> from matmill.ladders.registry import LADDERS
+        >>> [row.name for row in LADDERS["inner"].rows][-2:]
+        ['gram', 'production']
+        """
+        return (*self.rungs, *self.production)
+
+
+def by(sizes: tuple[int, ...], times: str = " ") -> str:
+    """Join sizes for a text."""
+    return times.join(map(str, sizes))
+
+
+def float32_product(asked: Asked, default: tuple[int, int, int]) -> Gemm:
+    """Read the problem of the ladders in float32."""
+    m, n, k = asked.square(default)
+    return Gemm(m=m, n=n, k=k)
+
+
+#: (m, n, k) on a GPU large enough to fill it; emulated the least that every rung takes as it is, with several steps of
+#: k, which ends within half a minute on two cores.
+PRODUCT_SIZES: dict[On, tuple[int, ...]] = {"gpu": (4096, 4096, 4096), "emulator": (256, 256, 64)}
+
+SMALLER = "Take smaller sizes, for instance --n 512"

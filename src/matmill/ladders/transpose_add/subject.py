@@ -1,0 +1,161 @@
+"""The sums of the transpose_add ladder, x transposed plus y, and their matrices.
+
+x has m rows and n columns, y and the result n rows and m columns, all packed row-major: the sizes that users name are
+those of x. A :class:`~matmill.problem.Geam` counts rows and columns of the result, so that its m is x's n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from matmill.bench.libraries.transpose_add import transpose_add_peers
+from matmill.bench.problems.asked import Asked, EmulatorLimit, named_case
+from matmill.bench.problems.inputs import alignment
+from matmill.bench.problems.transpose_sums import SumsBySize
+from matmill.choose import choose_transpose_add
+from matmill.dtypes import BF16, ELEMENTWISE, DType
+from matmill.errors import ArgumentError
+from matmill.kernels.transpose.add import TRANSPOSE_ADD as TRANSPOSE_ADD_KERNEL
+from matmill.ladders.runner.ladder import Ladder, by, production
+from matmill.ladders.runner.subject import TRAFFIC as TRAFFIC_FIELDS
+from matmill.ladders.runner.subject import (
+    Subject,
+    bytes_per_second,
+)
+from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD as TRANSPOSE_ADD_RUNGS
+from matmill.problem import Geam, View
+
+Array = NDArray[Any]
+
+#: (m, n) of x, by name: the article's rows of 24300 bfloat16 start on 8 bytes, not on 16.
+CASES: dict[str, tuple[int, int]] = {"article": (24300, 11520)}
+ARTICLE = CASES["article"]
+#: What is emulated where a user names nothing: rows of the result start on 8 bytes in bfloat16, as the article's do,
+#: and every rung takes it.
+EMULATED = (604, 512)
+
+
+def case(name: str) -> tuple[int, int]:
+    """(m, n) of x in a named case; upper and lower case are alike.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
+
+    >>> case("Article")
+    (24300, 11520)
+    """
+    return named_case(name, CASES)
+
+
+def asked_problem(asked: Asked, default: tuple[int, int]) -> Geam:
+    """The sum that a user asks for: ``m`` and ``n`` are the rows and columns of x.
+
+    Raises :class:`~matmill.errors.UnknownNameError` with the nearest name, and
+    :class:`~matmill.errors.ArgumentError` where ``k`` is given.
+    """
+    dtype = asked.element_type(ELEMENTWISE, BF16)
+    if asked.k is not None:
+        raise ArgumentError(
+            argument="--k",
+            got=f"{asked.k} for ladder transpose_add",
+            wanted="--m and --n alone, the rows and columns of x",
+            fix="Omit it.",
+        )
+    m, n = default if asked.case is None else case(asked.case)
+    return transpose_add_problem(asked.m or m, asked.n or n, dtype)
+
+
+def transpose_add_problem(m: int, n: int, dtype: DType = BF16) -> Geam:
+    """The sum for a packed x of m rows and n columns.
+
+    >>> found = transpose_add_problem(24300, 11520)
+    >>> found.m, found.n, found.x.align, found.d.align
+    (11520, 24300, 16, 8)
+    """
+    across = View((m, 1), align=alignment(n, m, dtype))
+    return Geam(n, m, dtype, View((1, n), align=alignment(m, n, dtype)), across, across)
+
+
+def sizes(problem: Geam) -> dict[str, int]:
+    """Rows and columns of x."""
+    return {"m": problem.n, "n": problem.m}
+
+
+def resized(problem: Geam, m: int, n: int) -> Geam:
+    """The sum for an x of other sizes."""
+    return transpose_add_problem(m, n, problem.dtype)
+
+
+def words(problem: Geam) -> str:
+    """Shapes and element type, for headings."""
+    return f"x {problem.n}x{problem.m}, y {problem.m}x{problem.n} {problem.dtype.name}"
+
+
+def described(problem: Geam) -> dict[str, Any]:
+    """Sizes of x and element type, as a record holds them; :func:`restored` reads them back."""
+    return {**sizes(problem), "dtype": problem.dtype.name}
+
+
+def restored(record: Mapping[str, Any]) -> Geam:
+    """The sum that a record describes.
+
+    >>> asked = transpose_add_problem(30, 50)
+    >>> restored(described(asked)) == asked
+    True
+    """
+    return transpose_add_problem(record["m"], record["n"], ELEMENTWISE[record["dtype"]])
+
+
+MOVING: Subject[Geam] = Subject(
+    unit="TB/s",
+    limit_name="bandwidth",
+    rate="tbytes_per_second",
+    fraction="bandwidth_fraction",
+    compared="tbytes_per_second",
+    own=TRAFFIC_FIELDS,
+    amount=lambda problem: problem.least_bytes,
+    peak=lambda _problem, arch: arch.dram_bytes_per_s,
+    say=bytes_per_second,
+    inputs=SumsBySize,
+    sizes=sizes,
+    resized=resized,
+    record=described,
+    problem=restored,
+    words=words,
+    counted=(
+        *("loads", "sectors per load", "stores", "sectors per store"),
+        *("shared loads", "shared stores", "barriers", "races"),
+    ),
+    counted_title="Counted: global requests of warps, 32-byte sectors per request, shared-memory wavefronts",
+    copied=True,
+    cpu=False,
+)
+
+LADDER: Ladder[Geam] = Ladder(
+    name="transpose_add",
+    rungs=TRANSPOSE_ADD_RUNGS,
+    subject=MOVING,
+    problem=asked_problem,
+    sizes={"gpu": ARTICLE, "emulator": EMULATED},
+    production=production(
+        TRANSPOSE_ADD_KERNEL,
+        choose_transpose_add,
+        changes="What matmill.transpose_add runs: shifted's kernel for operands of any layout and batches of "
+        "them, with the tile and launch that the cost model chooses.",
+        predicts="The rungs' best, at every size, type and alignment.",
+    ),
+    options=frozenset({"case", "dtype"}),
+    help="x transposed plus y in one pass. --m and --n are the rows and columns of x; y and the result have n rows and "
+    f"m columns, and everything is packed row-major. Sizes default to the article's, x "
+    f"{by(ARTICLE, 'x')}, on a GPU and to {by(EMULATED, 'x')} emulated, --dtype to "
+    f"{BF16.name}. Cases: {', '.join(CASES)}. Every element is compared bit by bit. Percentages refer to "
+    "a copy timed in the same run.",
+    # a minute or two on two cores
+    too_long=EmulatorLimit(
+        20_000_000, 4e-6, "--m, --n", "Take smaller sizes, for instance 2000 x 1000", "x of {m} x {n}"
+    ),
+    libraries=transpose_add_peers,
+    no_libraries="",
+)
