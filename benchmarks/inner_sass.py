@@ -26,12 +26,11 @@ from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.emulator import Counters, Memory, run
-from matmill.kernel import GemmOperands, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Kernel, Production, ceil_div
 from matmill.kernels.inner import INNER, cost, space
 from matmill.kernels.inner.passes import groups, k_groups
 from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
-from matmill.registry import Production
 
 
 def _plain(problem: Gemm, arch: Arch) -> tuple[Config, ...]:

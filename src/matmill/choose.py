@@ -10,10 +10,10 @@ from typing import Any, Generic
 
 from matmill.arch import Arch, get
 from matmill.errors import IllegalConfigError
-from matmill.kernel import Kernel, P
+from matmill.kernel import Kernel, P, Production
 from matmill.lowering import MOST_BATCHES, SubProblem, split_batch
 from matmill.problem import Geam, Gemm
-from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS, Production
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 #: Seconds of the host until a call's first launch, and for each further launch, measured with an H200. A GPU that is
 #: faster waits for the host.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, Protocol, TypeVar
@@ -129,6 +129,10 @@ class Kernel(Generic[P]):
     that they share. Where ``last_block_reduces`` is true and there is a counter, the last block of the kernel does the
     work of the launches in ``after``. ``rewrite`` gives the problem and operands that the entry point gets where
     launches in ``before`` have copied operands to another layout. ``pdl`` is that of its ``Launch``.
+
+    ``instruction`` is what multiplies (``"fma"``, ``"mma.sync"`` or ``"wgmma"``), empty where the constants decide.
+    ``work_tiles`` counts the tiles of D that are computed one after the other, and the blocks that share each; None of
+    kernels without tiles of D.
     """
 
     entry: str
@@ -145,6 +149,8 @@ class Kernel(Generic[P]):
     pdl: bool = False
     parameters: Parameters | None = None
     file: str = "kernel.cuh"
+    instruction: str = ""
+    work_tiles: Callable[[P, Config], tuple[int, int]] | None = None
 
     def why_not(self, problem: P, arch: Arch) -> str | None:
         """Why this kernel cannot compute ``problem`` on ``arch``, or None where it can."""
@@ -224,6 +230,39 @@ class Kernel(Generic[P]):
     def with_config(self, config: Config) -> Kernel[P]:
         """The same kernel with other constants."""
         return replace(self, config=config)
+
+
+class Prediction(Protocol):
+    """What every cost model returns: the total seconds, the term that decides, and terms of its own."""
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all launches."""
+
+    @property
+    def bound(self) -> str:
+        """The term that decides."""
+
+
+@dataclass(frozen=True)
+class Production(Generic[P]):
+    """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
+
+    ``explain`` gives the model's prediction for a problem with one of these configurations on an arch.
+    """
+
+    kernel: Kernel[P]
+    space: Callable[[P, Arch], tuple[Config, ...]]
+    explain: Callable[[P, Config, Arch], Prediction]
+
+    def predict(self, problem: P, config: Config, arch: Arch) -> float:
+        """The seconds that the model predicts."""
+        return self.explain(problem, config, arch).seconds
+
+    def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
+        """The kernel with each configuration that is legal for ``problem``."""
+        kernels = (self.kernel.with_config(config) for config in self.space(problem, arch))
+        return (kernel for kernel in kernels if kernel.why_not(problem, arch) is None)
 
 
 @dataclass(frozen=True)

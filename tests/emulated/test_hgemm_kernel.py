@@ -22,13 +22,12 @@ from matmill.arch import ARCHES, Arch
 from matmill.choose import choose
 from matmill.config import Config
 from matmill.dtypes import ALL
-from matmill.kernel import GemmOperands
+from matmill.kernel import GemmOperands, Production
 from matmill.kernels.hgemm import HGEMM, space
 from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.hgemm.tiles import with_vector_widths
 from matmill.launch import Pointer
 from matmill.problem import Gemm
-from matmill.registry import Production
 from support.examples import examples
 from support.mma_product import LAYOUTS, ODD, PLAIN, SMALL, TRANSPOSED, Layout, Product
 

@@ -18,12 +18,11 @@ from matmill.config import Config
 from matmill.dtypes import F16, F64
 from matmill.emulator import Memory, run
 from matmill.jit.steps import ptx
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import GemmOperands, Kernel, Production
 from matmill.kernels.inner import INNER, cost, piece, total
 from matmill.kernels.inner.passes import Reads
 from matmill.kernels.inner.space import space
 from matmill.problem import Gemm
-from matmill.registry import Production
 from support.examples import examples
 from support.trial import H200, TARGET, Array, Case, Trial, cases, hazards, without
 

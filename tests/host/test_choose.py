@@ -15,10 +15,10 @@ from matmill.choose import choose, choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError, UnknownNameError
-from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
-from matmill.registry import PRODUCTION, Production
+from matmill.registry import PRODUCTION
 from support.examples import examples
 
 

@@ -17,10 +17,10 @@ from matmill.choose import choose_from
 from matmill.cli import main, model
 from matmill.dtypes import DTYPES
 from matmill.errors import ArgumentError
+from matmill.kernel import Production
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
 from matmill.problem import Gemm
-from matmill.registry import Production
 
 PHVM = ["model", "phvm", "--m", "5", "--k", "3e7"]
 MEASURED = [

@@ -166,6 +166,12 @@ def test_kernel_folders_know_their_own_files_and_the_common_ones() -> None:
             assert _knows(folder, other) or (folder, other) == ("splitk", "shared"), f"{path} includes {other}"
 
 
+def test_analysis_knows_no_kernel() -> None:
+    for module, name in _pairs():
+        if module.startswith("analysis.") and name.startswith("matmill.kernels."):
+            assert name.split(".")[2] in COMMON, f"{module} imports {name}"
+
+
 def test_cost_models_know_no_kernel() -> None:
     # Tiles are below the model; the description of the kernel, which the folder itself holds, is above it.
     for module, name in _pairs():

@@ -11,6 +11,7 @@ from matmill.arch import get
 from matmill.choose import choose_from
 from matmill.config import Config
 from matmill.dtypes import ALL
+from matmill.kernel import Production
 from matmill.kernels.inner import INNER, cost, space
 from matmill.kernels.inner.mma import why_not_mma
 from matmill.kernels.inner.passes import (
@@ -25,7 +26,6 @@ from matmill.kernels.inner.passes import (
 )
 from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
-from matmill.registry import Production
 
 H200 = get("h200")
 K = 10**6

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from matmill.arch import Arch
 from matmill.choose import call_seconds
 from matmill.config import Config
-from matmill.kernel import Kernel, ceil_div
-from matmill.kernels.gemm import GEMM
-from matmill.kernels.hgemm import HGEMM
+from matmill.kernel import Kernel, Production, ceil_div
 from matmill.kernels.repack.copies import repacked
-from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.tiled import tile_count
-from matmill.kernels.short_k import SHORT_K
-from matmill.kernels.short_k.tiles import staging
-from matmill.kernels.wgmma import WGMMA
-from matmill.kernels.wgmma import tiles as hopper
 from matmill.problem import Geam, Gemm
-from matmill.registry import Production
 
 
 @dataclass(frozen=True)
@@ -119,42 +110,20 @@ def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None
     """The rounds in which the GPU computes the tiles of D; None of kernels whose blocks do not make tiles of D.
 
     >>> from matmill.arch import get
-    >>> waves(GEMM, Gemm(1024, 1024, 64), get("h200"))
+    >>> from matmill.registry import PRODUCTION
+    >>> waves(PRODUCTION[0].kernel, Gemm(1024, 1024, 64), get("h200"))
     Waves(tiles=32, slots=132, rounds=1, last=0.24242424242424243, useful=0.24242424242424243, cluster=1)
     """
-    count = _WORK_TILES.get(kernel.entry)
-    if count is None or not isinstance(problem, Gemm):
+    if kernel.work_tiles is None or not isinstance(problem, Gemm):
         return None
     config = kernel.config
-    tiles, blocks = count(problem, config)
+    tiles, blocks = kernel.work_tiles(problem, config)
     slots = arch.sms // blocks
     rounds = ceil_div(tiles, slots)
     made = rounds * slots * blocks * config.get("PRODUCTS", 1) * config["BM"] * config["BN"]
     # The blocks of a cluster that have slices of one tile's k compute it together.
     useful = problem.batch * problem.m * problem.n * slices(config) * config.get("CLUSTER_K", 1) / made
     return Waves(tiles, slots, rounds, (tiles - (rounds - 1) * slots) / slots, useful, blocks)
-
-
-def _of_blocks(problem: Gemm, config: Config) -> tuple[int, int]:
-    return tile_count(problem, config) * problem.batch * config["SPLIT_K"], 1
-
-
-def _of_clusters(problem: Gemm, config: Config) -> tuple[int, int]:
-    launched = as_launched(problem, config)
-    return hopper.work_tiles(launched, config), hopper.cluster_blocks(config)
-
-
-def _of_groups(problem: Gemm, config: Config) -> tuple[int, int]:
-    return staging(problem, config).work_tiles, 1
-
-
-#: Work tiles of the kernels that compute tiles of D, and the blocks that share each.
-_WORK_TILES: dict[str, Callable[[Gemm, Config], tuple[int, int]]] = {
-    GEMM.entry: _of_blocks,
-    HGEMM.entry: _of_blocks,
-    WGMMA.entry: _of_clusters,
-    SHORT_K.entry: _of_groups,
-}
 
 
 def slices(config: Config) -> int:
@@ -201,7 +170,8 @@ def label(config: Config) -> str:
 
     ``exchanged`` says that the tile is one of D's transpose, made of B's transpose times A's.
 
-    >>> label(GEMM.config.launched(SPLIT_K=4))
+    >>> from matmill.registry import PRODUCTION
+    >>> label(PRODUCTION[0].kernel.config.launched(SPLIT_K=4))
     '128x256x8, 2x4 warps, split-K 4'
     """
     if "BK" not in config:  # all of k

@@ -15,9 +15,9 @@ from matmill.analysis.floor import Floor, floor
 from matmill.analysis.runner_ups import RunnerUp, runner_ups
 from matmill.arch import Arch
 from matmill.choose import choose, choose_transpose_add
-from matmill.kernel import Kernel
+from matmill.kernel import Kernel, Production
 from matmill.problem import Geam, Gemm
-from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS, Production
+from matmill.registry import PRODUCTION, TRANSPOSE_ADD_KERNELS
 
 
 @dataclass(frozen=True)

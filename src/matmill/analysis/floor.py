@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from matmill.analysis.roofline import PEAKS, PEAKS_BY_TYPE, in_words, roofs
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernels.inner.passes import FRAGMENTS
+from matmill.kernels.shared.tensor_cores import TF32_PRODUCTS
 from matmill.problem import Geam, Gemm
 
 
@@ -52,7 +52,7 @@ def floor(problem: Gemm | Geam, arch: Arch, configs: Iterable[Config] = ()) -> F
     if problem.dtype.wider is not None:
         usable["ffma"] = 1
     if name == "float32" and any(config.get("MMA") for config in configs):
-        usable["hmma.tf32"] = FRAGMENTS[problem.dtype.itemsize].parts
+        usable["hmma.tf32"] = TF32_PRODUCTS
     sheet = {unit: figure.sheet for unit, figure in roofs(arch).peaks.items() if figure.sheet is not None}
     rates = {unit: sheet[unit] / products for unit, products in usable.items() if unit in sheet}
     unit = max(rates, key=rates.__getitem__)

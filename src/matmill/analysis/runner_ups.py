@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from matmill.analysis.candidates import Candidate, copied, exchanged, slices, tile
 from matmill.config import Config
-from matmill.kernels.hgemm import HGEMM
-from matmill.kernels.wgmma import WGMMA
 
 #: What bounds a prediction, in words, by the names that the cost models use.
 BOUNDS = {
@@ -36,6 +34,10 @@ _SLOWER = {
     "lines": "more cache lines for each FMA",
     "issue": "more instructions for each FMA",
     "latency": "fewer copies in flight",
+}
+#: What an instruction lacks beside that of the chosen kernel.
+_SLOWER_INSTRUCTION = {
+    ("mma.sync", "wgmma"): "mma.sync does not reach the rate of Hopper's tensor cores, which wgmma reaches"
 }
 #: Terms that overlap: of these, shorter ones hardly show.
 _OVERLAPPED = ("compute", "main_loop", "memory", "issue", "arithmetic", "operands", "blocks")
@@ -145,8 +147,9 @@ def _loop(one: Candidate, chosen: Candidate) -> str:
     """Why the main loops of a configuration take longer."""
     said = []
     own, best = one.waves, chosen.waves
-    if one.kernel.entry == HGEMM.entry and chosen.kernel.entry == WGMMA.entry:
-        said.append("mma.sync does not reach the rate of Hopper's tensor cores, which wgmma reaches")
+    slower = _SLOWER_INSTRUCTION.get((one.kernel.instruction, chosen.kernel.instruction))
+    if slower is not None:
+        said.append(slower)
     if own is not None and best is not None:
         if own.useful < (1 - _WASTED) * best.useful:
             said.append(f"{own.words}: {own.useful:.0%} of its FMAs are for D, {best.useful:.0%} of the choice's")

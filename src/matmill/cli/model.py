@@ -27,11 +27,11 @@ from matmill.cli.model_scale import add_scale, run_scale
 from matmill.cli.options import Subparsers, plot_file, size
 from matmill.dtypes import DTYPES, long_name
 from matmill.errors import ArgumentError, unknown_name
+from matmill.kernel import Production
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
 from matmill.kernels.shared.tiled import tile_count
 from matmill.problem import Gemm
-from matmill.registry import Production
 
 #: The arch of the paper that is still in wide use.
 PHVM_ARCH = "a100"

@@ -24,8 +24,6 @@ from matmill.cli.options import Subparsers, plot_file, seconds, size
 from matmill.config import Config
 from matmill.dtypes import ALL, F64, DType, long_name
 from matmill.errors import ArgumentError, IllegalConfigError
-from matmill.kernels.gemm import GEMM
-from matmill.kernels.wgmma import WGMMA
 from matmill.problem import Gemm
 
 #: S2's estimate for tiles taken in order: one operand hits, the other misses.
@@ -187,11 +185,11 @@ def _chosen(choice: Choice[Gemm] | str, problem: Gemm, made: Roofs, hit_rate: fl
 
 def _units_of(choice: Choice[Gemm], problem: Gemm, made: Roofs) -> tuple[str, Roofs]:
     """The units that a kernel multiplies with, and the roofs that hold for it."""
-    if choice.kernel.entry == GEMM.entry:
+    if choice.kernel.instruction == "fma":
         return ("dfma" if problem.dtype is F64 else "ffma"), made
     unit = cost.unit_for(made, "tf32" if problem.precision == "tf32" else problem.dtype.name)
     sheet = made.peaks[unit].sheet
-    if choice.kernel.entry != WGMMA.entry or sheet is None:
+    if choice.kernel.instruction != "wgmma" or sheet is None:
         return unit, made
     # A probe times mma.sync, which wgmma outruns.
     return unit, replace(made, peaks={**made.peaks, unit: Figure(sheet, SHEET, sheet)})

@@ -11,12 +11,11 @@ from matmill.arch import Arch
 from matmill.choose import choose_from
 from matmill.jit.compile import Binary
 from matmill.jit.steps import binaries
-from matmill.kernel import GemmOperands, Kernel
+from matmill.kernel import GemmOperands, Kernel, Production
 from matmill.kernels.inner import INNER, cost, piece, total
 from matmill.kernels.inner.space import space
 from matmill.launch import Launch, Pointer
 from matmill.problem import Gemm
-from matmill.registry import Production
 
 Launches: TypeAlias = "tuple[tuple[Binary, Launch], ...]"
 

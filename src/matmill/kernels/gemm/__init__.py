@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernels.gemm.cost import explain
 from matmill.kernels.gemm.tiles import TILES, threads, why_not, with_vector_widths
 from matmill.kernels.gemm.tiles import space as shapes
-from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count
+from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, split_bytes, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
 from matmill.lowering import is_long
@@ -100,4 +101,8 @@ GEMM: Kernel[Gemm] = Kernel(
     workspace_bytes=split_bytes,
     pdl=True,
     parameters=STRIDED,
+    instruction="fma",
+    work_tiles=work_tiles,
 )
+
+PRODUCTION: Production[Gemm] = Production(GEMM, space_where_wide, explain)

@@ -13,11 +13,12 @@ from collections.abc import Collection
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import BF16, F16, F64
-from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernels.hgemm.cost import explain
 from matmill.kernels.hgemm.tiles import LARGEST, threads, unaligned, why_not, why_not_elements, with_vector_widths
 from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
-from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count
+from matmill.kernels.shared.tiled import STRIDED, strided_values, tile_count, work_tiles
 from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_precision, why_not_split
 from matmill.launch import Argument
 from matmill.parameters import Parameters
@@ -106,4 +107,8 @@ HGEMM: Kernel[Gemm] = Kernel(
     rewrite=rewrite,
     pdl=True,
     parameters=_PARAMETERS,
+    instruction="mma.sync",
+    work_tiles=work_tiles,
 )
+
+PRODUCTION: Production[Gemm] = Production(HGEMM, space, explain)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from matmill.config import Config
-from matmill.kernel import GemmOperands, Geometry, Kernel, always
-from matmill.kernels.inner.space import space, why_not
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always
+from matmill.kernels.inner.cost import explain
+from matmill.kernels.inner.space import space, space_where_long, why_not
 from matmill.kernels.splitk import (
     ACCUMULATE_PARTIAL,
     OUTPUT_FIELDS,
@@ -156,3 +157,6 @@ def total(kernel: Kernel[Gemm]) -> Kernel[Gemm]:
         workspace_bytes=sums_bytes,
         parameters=reduce.parameters,
     )
+
+
+PRODUCTION: Production[Gemm] = Production(INNER, space_where_long, explain)

@@ -12,6 +12,7 @@ from math import gcd
 
 from matmill.config import Config
 from matmill.kernel import ceil_div
+from matmill.kernels.shared.tensor_cores import TF32_PRODUCTS
 from matmill.problem import Gemm
 
 VECTOR_BYTES = 16
@@ -127,7 +128,7 @@ class Fragments:
 
 
 #: By bytes per element: 16-bit types, float32, and float64, for which the MMA itself adds to the long sum.
-FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(3, 8, 2), 8: Fragments(1, 8, 0)}
+FRAGMENTS = {2: Fragments(parts=1, length=16, adds=2), 4: Fragments(TF32_PRODUCTS, 8, 2), 8: Fragments(1, 8, 0)}
 
 
 def mma_slots(config: Config, made: Fragments, *, diagonal: bool, chain: float = 1) -> float:

@@ -6,6 +6,8 @@ from matmill.arch import Arch
 from matmill.dtypes import BF16, F16
 from matmill.problem import Gemm
 
+#: Products of tf32 for one of float32, whose operands are split in two: the fourth is too small to count.
+TF32_PRODUCTS = 3
 #: Of an element of 16 bits.
 ELEMENT_BYTES = 2
 

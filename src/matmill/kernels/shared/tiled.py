@@ -19,6 +19,11 @@ def tile_count(problem: Gemm, config: Config) -> int:
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 
+def work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
+    """Count the work tiles of a kernel whose blocks compute a tile, or a slice of its k, each; a block has one."""
+    return tile_count(problem, config) * problem.batch * config["SPLIT_K"], 1
+
+
 def why_not_extents(problem: Gemm) -> str | None:
     """Which extent is too long for 32-bit counters, or None.
 

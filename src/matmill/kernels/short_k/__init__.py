@@ -15,8 +15,9 @@ from itertools import product
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F32
-from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.tiled import why_not_extents
+from matmill.kernels.short_k.cost import explain
 from matmill.kernels.short_k.tiles import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
 from matmill.kernels.splitk import OUTPUT_FIELDS, output_values, why_not_precision
 from matmill.launch import Argument, Pointer
@@ -278,4 +279,7 @@ SHORT_K: Kernel[Gemm] = Kernel(
     why_not_config=_why_not,
     pdl=True,
     parameters=_PARAMETERS,
+    work_tiles=lambda problem, config: (staging(problem, config).work_tiles, 1),
 )
+
+PRODUCTION: Production[Gemm] = Production(SHORT_K, space, explain)

@@ -14,10 +14,11 @@ from dataclasses import replace
 from matmill.arch import Arch, get
 from matmill.config import Config
 from matmill.dtypes import BF16, F16
-from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
 from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_split, workspace
+from matmill.kernels.wgmma.cost import explain
 from matmill.kernels.wgmma.maps import tensor_maps
 from matmill.kernels.wgmma.tiles import (
     ROWS,
@@ -26,6 +27,7 @@ from matmill.kernels.wgmma.tiles import (
     cluster_blocks,
     configured,
     runs,
+    shared_work_tiles,
     straddling,
     threads,
     unaligned,
@@ -206,4 +208,8 @@ WGMMA: Kernel[Gemm] = Kernel(
     rewrite=_rewrite,
     pdl=True,
     parameters=_PARAMETERS,
+    instruction="wgmma",
+    work_tiles=shared_work_tiles,
 )
+
+PRODUCTION: Production[Gemm] = Production(WGMMA, space, explain)

@@ -285,6 +285,11 @@ def work_tiles(problem: Gemm, config: Config) -> int:
     return cluster_tiles(problem, config) * problem.batch * config["SPLIT_K"]
 
 
+def shared_work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
+    """Count the work tiles of a problem, and the blocks of the cluster that shares each."""
+    return work_tiles(as_launched(problem, config), config), cluster_blocks(config)
+
+
 def why_not_wgmma(problem: Gemm, arch: Arch) -> str | None:
     """Why Hopper's tensor cores cannot multiply the problem's elements on ``arch``, or None."""
     if arch.capability[0] != HOPPER[0]:

@@ -6,8 +6,11 @@ rows, rows and columns of the problem are exchanged (:func:`matmill.lowering.low
 
 from __future__ import annotations
 
-from matmill.kernel import Kernel
-from matmill.kernels.transpose.tiles import kernel
+from matmill.kernel import Kernel, Production
+from matmill.kernels.transpose.cost import explain
+from matmill.kernels.transpose.tiles import kernel, space
 from matmill.problem import Geam
 
 TRANSPOSE_ADD: Kernel[Geam] = kernel("transpose_add", __name__)
+
+PRODUCTION: Production[Geam] = Production(TRANSPOSE_ADD, space, explain)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.bank_padding import VECTOR_BYTES, best, same_rows, steady
 from matmill.kernels.transpose.chunks import (
     assign_threads,
@@ -23,6 +23,7 @@ from matmill.kernels.transpose.chunks import (
     shared_bytes,
     transposed_first,
 )
+from matmill.kernels.transpose.cost import explain
 from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import Geam, View
@@ -255,3 +256,5 @@ TRANSPOSE_SLIM: Kernel[Geam] = Kernel(
     pdl=True,
     parameters=_PARAMETERS,
 )
+
+PRODUCTION: Production[Geam] = Production(TRANSPOSE_SLIM, space, explain)

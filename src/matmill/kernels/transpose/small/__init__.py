@@ -10,7 +10,7 @@ from math import gcd
 
 from matmill.arch import Arch
 from matmill.config import Config
-from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
+from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.shared.bank_padding import VECTOR_BYTES, best, steady
 from matmill.kernels.transpose.chunks import (
     assign_threads,
@@ -22,6 +22,7 @@ from matmill.kernels.transpose.chunks import (
     shared_bytes,
     transposed_first,
 )
+from matmill.kernels.transpose.cost import explain
 from matmill.launch import Argument, Pointer
 from matmill.lowering import many_small
 from matmill.parameters import Parameters
@@ -130,3 +131,5 @@ TRANSPOSE_SMALL: Kernel[Geam] = Kernel(
     pdl=True,
     parameters=_PARAMETERS,
 )
+
+PRODUCTION: Production[Geam] = Production(TRANSPOSE_SMALL, space, explain)
