@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matmill.emulator.races.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from support.async_programs import EVERYBODY, LANES, SIZE, WARPS, Do, Found, Reference, Teller, found, possible
 from support.event_graph import Thread
 from support.examples import examples

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from matmill.emulator import KernelFault
-from matmill.emulator.engine import stuck
+from matmill.emulator.engine.schedule import deadlocks as stuck
 from matmill.errors import EmulationError
 from support.ptx_tools import Options, compile_ptx, entry, launch
 

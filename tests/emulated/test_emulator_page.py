@@ -10,7 +10,7 @@ import pytest
 
 from hopper.run import in_emulator
 from matmill.emulator import KernelFault, Memory, run
-from matmill.emulator.engine import stuck
+from matmill.emulator.engine.schedule import deadlocks as stuck
 from matmill.emulator.report.hazards import KINDS, SEVERITIES
 from matmill.jit.compile import compile_ptx
 from matmill.jit.source import Source

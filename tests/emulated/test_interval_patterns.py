@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matmill.emulator.races.interval_patterns import IntervalPatterns
-from matmill.emulator.races.shared_space import SharedSpace
+from matmill.emulator.races.shadow.interval_patterns import IntervalPatterns
+from matmill.emulator.races.shadow.shared_space import SharedSpace
 from support.examples import examples
 from support.ptx_tools import entry, launch
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from matmill.emulator.races import interval_log
-from matmill.emulator.races.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from matmill.emulator.races.detector import Race, RaceDetector
+from matmill.emulator.races.shadow import interval_log
 from matmill.errors import ArgumentError, EmulationError
 from support.event_graph import Graph, Thread
 from support.examples import examples

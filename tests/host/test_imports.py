@@ -270,6 +270,23 @@ def test_rooms_of_the_emulator_import_lower_rooms_alone() -> None:
             assert room == below or EMULATOR_RANK[below] < EMULATOR_RANK[room], f"emulator.{file} imports {other}"
 
 
+#: The rooms inside of two of these, low to high; a file beside them is a room of its own.
+INNER_ROOMS = {
+    "engine": ("lanes", "async_units", "state", "bind", "schedule"),
+    "races": ("order", "shadow", "detector", "async_units"),
+}
+
+
+@pytest.mark.parametrize("room", INNER_ROOMS)
+def test_inner_rooms_import_lower_ones_alone(room: str) -> None:
+    rank = {name: number for number, name in enumerate(INNER_ROOMS[room])}
+    for file, imported in _emulator_imports().items():
+        for other in imported:
+            if file.startswith(f"{room}.") and other.startswith(f"{room}."):
+                own, below = file.split(".")[1], other.split(".")[1]
+                assert rank[below] <= rank[own], f"emulator.{file} imports emulator.{other}"
+
+
 def test_no_files_of_the_emulator_import_each_other_in_a_circle() -> None:
     # Raises CycleError, which names the files.
     TopologicalSorter(_emulator_imports()).prepare()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.program.ordering import Ordering
-from matmill.emulator.races.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from support.event_graph import Graph, Thread
 
 SIZE, WARPS = 2, 2

@@ -9,21 +9,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from matmill.emulator.engine.clusters import cluster_order
-from matmill.emulator.engine.dependent_launch import is_dependent, never_waited
-from matmill.emulator.engine.interpreter import Interpreter
-from matmill.emulator.engine.launch import Diverges, LaunchContext, check_launch, parameter_bytes
-from matmill.emulator.engine.machine import Machine
-from matmill.emulator.engine.scheduler import Scheduler
-from matmill.emulator.engine.tally import Tally
-from matmill.emulator.engine.variables import Symbols, allocate_variables, read_back
+from matmill.emulator.engine.bind.interpreter import Interpreter
+from matmill.emulator.engine.schedule.scheduler import Scheduler
+from matmill.emulator.engine.state.clusters import cluster_order
+from matmill.emulator.engine.state.dependent_launch import is_dependent, never_waited
+from matmill.emulator.engine.state.launch import Diverges, LaunchContext, check_launch, parameter_bytes
+from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.engine.state.tally import Tally
+from matmill.emulator.engine.state.variables import Symbols, allocate_variables, read_back
 from matmill.emulator.frontend.parse import parse
 from matmill.emulator.frontend.syntax import Module
 from matmill.emulator.memory.address_space import AddressSpace, Memory
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.heap import Heap
 from matmill.emulator.program.translate import Program, translate
-from matmill.emulator.races.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.async_detector import AsyncDetector
 from matmill.emulator.races.detector import RaceDetector
 from matmill.emulator.report.hazards import HazardLog, KernelFault, Report
 from matmill.launch import Launch, coordinates

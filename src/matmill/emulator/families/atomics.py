@@ -15,10 +15,10 @@ from matmill.emulator.arith import exact
 from matmill.emulator.arith.atomic import UFUNCS, combine
 from matmill.emulator.arith.bfloat16 import bf16_to_f32, f32_to_bf16
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.addresses import Piece
-from matmill.emulator.engine.initialised import check_written, ones
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.access import Access
+from matmill.emulator.engine.bind.addresses import Piece
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.initialised import check_written, ones
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions, scalars
@@ -48,7 +48,7 @@ def atomic(i: Instruction) -> Action:
     address = address_of(i, target)
     word = f"u{element}" if type_name.endswith("x2") or bf16 else kind
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access = site.access(i, address, space, element=element, vector=1, kind="atomic")
         lane_kind = "bf16" if bf16 else kind
         return Atomic(access, operation, np.dtype(word), lane_kind, len(values))
@@ -74,7 +74,7 @@ def _atomic_of_pairs(i: Instruction, m: Modifiers, space: str) -> Action:
     if i.name != "atom" or len(pairs) != (2 if operation == "cas" else 1) or len(scalars(d)) != 2:
         raise i.unsupported("its operands")
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access = site.access(i, address, space, element=16, vector=1, kind="atomic")
         single = Atomic(access, operation, _PAIR, _PAIR.str[1:], len(pairs))
 

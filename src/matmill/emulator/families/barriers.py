@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.families.cluster import cluster_barrier
 from matmill.emulator.families.tensormap import acquire_map
 from matmill.emulator.frontend.syntax import Immediate, Instruction, Negated, Operand
@@ -67,7 +67,7 @@ def fence(i: Instruction) -> Action:
     ordering = fence_ordering(i)
     to_async = {"proxy", "async"} <= set(i.modifiers)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         machine, participants, lanes = site.machine, site.participants(), site.lanes
         detector, events = machine.detector, machine.events
         if to_async and events is not None:
@@ -92,7 +92,7 @@ def launch_order(i: Instruction) -> Action:
     waits = m.need("wait", "launch_dependents") == "wait"
     m.done()
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         dependency, participants, lanes = site.machine.dependency, site.participants(), site.lanes
         if dependency is None or not waits:
             return _nothing
@@ -109,7 +109,7 @@ def _nothing(*_: object) -> None:
 def trap(i: Instruction) -> Action:
     """trap: ends the kernel with a fault."""
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         lanes, kernel, participants = site.lanes, site.machine.launch.kernel, site.participants()
 
         def call() -> None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from matmill.emulator.arith.atomic import REDUCED, check_reduction
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.bulk_units import BulkUnit, Landing, Spans, mark_global
-from matmill.emulator.engine.mbarriers import SIZE, Key
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.tensor_maps import read_map
+from matmill.emulator.engine.async_units.mbarriers import SIZE, Key
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.bulk_units import BulkUnit, Landing, Spans, mark_global
+from matmill.emulator.engine.bind.tensor_maps import read_map
 from matmill.emulator.families.addresses import base_registers
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Vector
 from matmill.emulator.memory.address_space import Allocation
@@ -67,12 +67,12 @@ def bulk(i: Instruction) -> Action:
     return _decode(i, m)
 
 
-def _bind_commit(site: Site) -> Call:
+def _bind_commit(site: BoundBlock) -> Call:
     lanes, machine, participants = site.lanes, site.machine, site.participants()
     return lambda: machine.bulk.commit(lanes.columns[participants().reshape(-1)])
 
 
-def _bind_wait(site: Site, allowed: int, *, reads_only: bool) -> Call:
+def _bind_wait(site: BoundBlock, allowed: int, *, reads_only: bool) -> Call:
     lanes, machine, participants = site.lanes, site.machine, site.participants()
     events = machine.events
 
@@ -223,7 +223,7 @@ class _Issue:
 class _Copy:
     """A bulk instruction bound to a site."""
 
-    def __init__(self, site: Site, i: Instruction, form: _Form) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: _Form) -> None:
         self.machine, self.i, self.form = site.machine, i, form
         self.unit = BulkUnit(site.machine, i)
         self._lanes = site.lanes

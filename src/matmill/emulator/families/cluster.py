@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.memory.address_space import MAPPED, OFFSET_MASK, RANK_SHIFT, RANKS, SHARED_WINDOW
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, computed, instructions
@@ -26,7 +26,7 @@ def cluster_barrier(i: Instruction) -> Action:
     return Action(i, bind=lambda site: _bind_arrive(site, i), tally="control", masks_itself=True)
 
 
-def _bind_arrive(site: Site, i: Instruction) -> Call:
+def _bind_arrive(site: BoundBlock, i: Instruction) -> Call:
     lanes, machine, participants = site.lanes, site.machine, site.participants()
 
     def call() -> None:
@@ -70,7 +70,7 @@ def rank_of_address(i: Instruction) -> Action:
     m.done()
     d, a = i.operands
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         lanes, machine = site.lanes, site.machine
 
         def call(a: Row, out: Row) -> None:

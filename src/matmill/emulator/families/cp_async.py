@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.async_queue import Operation
-from matmill.emulator.engine.barrier_operand import BarrierOperand
-from matmill.emulator.engine.initialised import check_copied, mark_written
-from matmill.emulator.engine.machine import Machine
-from matmill.emulator.engine.mbarriers import Key
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.async_units.async_queue import Operation
+from matmill.emulator.engine.async_units.mbarriers import Key
+from matmill.emulator.engine.bind.access import Access
+from matmill.emulator.engine.bind.barrier_operand import BarrierOperand
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.initialised import check_copied, mark_written
+from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.families.bulk_copy import bulk
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Operand, Register
@@ -60,7 +60,7 @@ def _arrive(i: Instruction) -> Action:
     m.done()
     address = address_of(i, i.operands[0])
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, machine, columns = BarrierOperand(site, i, address), site.machine, site.lanes.columns
 
         def call() -> None:
@@ -89,7 +89,7 @@ def _arrive_after_copies(machine: Machine, key: Key, columns: NDArray[np.int64],
     machine.progress += 1
 
 
-def _bind_commit(site: Site) -> Call:
+def _bind_commit(site: BoundBlock) -> Call:
     """cp.async.commit_group for the lanes of a site."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
@@ -102,7 +102,7 @@ def _bind_commit(site: Site) -> Call:
     return call
 
 
-def _bind_wait(site: Site, allowed: int) -> Call:
+def _bind_wait(site: BoundBlock, allowed: int) -> Call:
     """cp.async.wait_group ``allowed`` for the lanes of a site; -1 is wait_all, which needs no commit."""
     lanes, participants, machine = site.lanes, site.participants(), site.machine
 
@@ -137,7 +137,7 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
         ignore = isinstance(rest[0], Register) and rest[0].type == "pred"
         limit = (Value(rest[0], "p" if ignore else "u4"),)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         # A lane whose source is ignored reads nothing, so its source address may be anything: mask it out.
         return AsyncCopy(
             site,
@@ -154,7 +154,9 @@ def _copy(i: Instruction, *, bypasses: bool) -> Action:
 class AsyncCopy:
     """A cp.async bound to a site: ``size`` bytes per lane, of which the first ``limit`` come from global memory."""
 
-    def __init__(self, site: Site, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool) -> None:
+    def __init__(
+        self, site: BoundBlock, to: Access, i: Instruction, origin: Address, size: int, *, bypasses: bool
+    ) -> None:
         self.to = to
         self.instruction = i
         self.size = size

@@ -6,8 +6,8 @@ PTX ISA, "txq" and "suq".
 from __future__ import annotations
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.views import ViewAccess
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.texel_access import ViewAccess
 from matmill.emulator.families.addresses import handle_of
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, instructions
@@ -26,7 +26,7 @@ def query(i: Instruction) -> Action:
     d, source, *_ = i.operands
     address = handle_of(i, source)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access: ViewAccess[Texture] | ViewAccess[Surface]
         access = (
             ViewAccess(site, i, Texture, "", "query") if i.name == "txq" else ViewAccess(site, i, Surface, "", "query")

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.initialised import check_written, mark_written
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.access import Access
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.initialised import check_written, mark_written
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.frontend.syntax import Address, Instruction
 from matmill.emulator.memory import banks
@@ -53,7 +53,7 @@ def transfer(i: Instruction) -> Action:
     if len(values) != matrices:
         raise i.unsupported("its vector")
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access = MatrixAccess(site, i, address, space, matrices=matrices, transposed=transposed)
         return LoadMatrices(site, access) if loads else StoreMatrices(site, access)
 
@@ -72,7 +72,7 @@ class MatrixAccess(Access):
     """The rows of ``matrices`` matrices, whose addresses come from the first lanes of each warp."""
 
     def __init__(
-        self, site: Site, i: Instruction, address: Address, space: str, *, matrices: int, transposed: bool
+        self, site: BoundBlock, i: Instruction, address: Address, space: str, *, matrices: int, transposed: bool
     ) -> None:
         addresses = site.addresses(i, address, space, first=_ROWS * matrices)
         kind = "read" if i.name == "ldmatrix" else "write"
@@ -124,7 +124,7 @@ class MatrixAccess(Access):
 class _Transfer:
     """What loads and stores of matrices share: which words of shared memory their rows are."""
 
-    def __init__(self, site: Site, access: MatrixAccess) -> None:
+    def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
         self.access = access
         self.whole = site.whole_warps(access.instruction)
         self.warps = site.lanes.warp_count
@@ -154,7 +154,7 @@ class _Transfer:
 class LoadMatrices(_Transfer):
     """``ldmatrix`` bound to a site."""
 
-    def __init__(self, site: Site, access: MatrixAccess) -> None:
+    def __init__(self, site: BoundBlock, access: MatrixAccess) -> None:
         super().__init__(site, access)
         self.epoch = -1
         self.view: Row = np.empty(0)
@@ -209,7 +209,7 @@ def transpose(i: Instruction) -> Action:
         raise i.unsupported("its shape")
     d, a = i.operands
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         whole, warps = site.whole_warps(i), site.lanes.warp_count
 
         def call(a: Row, out: Row) -> None:

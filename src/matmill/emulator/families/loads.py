@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.access import Access
-from matmill.emulator.engine.initialised import check_written, mark_written
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.access import Access
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.initialised import check_written, mark_written
 from matmill.emulator.families.addresses import address_of, base_registers, memory_modifiers
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Address, Instruction
 from matmill.emulator.program.table import (
@@ -50,7 +50,7 @@ def load(i: Instruction) -> Action:
     )
 
 
-def _bind_load(site: Site, i: Instruction, address: Address, space: str, *, kind: str, vector: int) -> Call:
+def _bind_load(site: BoundBlock, i: Instruction, address: Address, space: str, *, kind: str, vector: int) -> Call:
     element = int(kind[1])
     values = site.parameter(i, address, np.dtype(kind), vector) if space == "param" else None
     if values is not None:
@@ -145,7 +145,7 @@ def store(i: Instruction) -> Action:
     if len(values) != int(vector[1:] or 1) or element not in {1, 2, 4, 8}:
         raise i.unsupported("its vector")
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         return Store(site.access(i, address, space, element=element, vector=len(values), kind="write"))
 
     kind = KIND_OF_TYPE[type_name] if "f" in type_name and element > 2 else f"u{element}"

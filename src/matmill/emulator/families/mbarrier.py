@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.barrier_operand import BarrierOperand, of_lane
-from matmill.emulator.engine.mbarriers import MOST_ARRIVALS
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.async_units.mbarriers import MOST_ARRIVALS
+from matmill.emulator.engine.bind.barrier_operand import BarrierOperand, of_lane
+from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.frontend.syntax import Address, Immediate, Instruction, Sink
 from matmill.emulator.program.table import Action, Call, Modifiers, Value, computed, instructions
@@ -39,7 +39,7 @@ def _take_space(m: Modifiers) -> None:
 
 
 def _action(
-    i: Instruction, address: Address, bind: Callable[[Site], Call], *, sources: tuple[Value, ...] = (),
+    i: Instruction, address: Address, bind: Callable[[BoundBlock], Call], *, sources: tuple[Value, ...] = (),
     results: tuple[Value, ...] = (),
 ) -> Action:  # fmt: skip
     return Action(
@@ -53,7 +53,7 @@ def _init(i: Instruction, m: Modifiers) -> Action:
     target, count = i.operands
     address = address_of(i, target)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call(counts: Row) -> None:
@@ -73,7 +73,7 @@ def _inval(i: Instruction, m: Modifiers) -> Action:
     m.done()
     address = address_of(i, i.operands[0])
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
 
         def call() -> None:
@@ -99,7 +99,7 @@ def _arrive(i: Instruction, m: Modifiers, *, drop: bool = False) -> Action:
         raise i.unsupported("the number of its operands")
     results = () if state is None or isinstance(state, Sink) else (Value(state, "u8"),)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, machine = BarrierOperand(site, i, address), site.machine
         barriers = machine.mbarriers
 
@@ -133,7 +133,7 @@ def _transactions(i: Instruction, m: Modifiers, *, sign: int) -> Action:
     target, nbytes = i.operands
     address = address_of(i, target)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, machine = BarrierOperand(site, i, address), site.machine
 
         def call(amounts: Row) -> None:
@@ -154,7 +154,7 @@ def _test_wait(i: Instruction, m: Modifiers) -> Action:
     complete, source, phase = i.operands
     address = address_of(i, source)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         operand, barriers = BarrierOperand(site, i, address), site.machine.mbarriers
         queue = site.machine.queue
 

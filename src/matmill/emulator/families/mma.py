@@ -27,7 +27,7 @@ import numpy as np
 from matmill.emulator.arith.fma64 import fma64
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.tensor_core import BYTES, NAN, Factor, TensorCore, rule_of
-from matmill.emulator.engine.site import Prepared, Site
+from matmill.emulator.engine.bind.bound_block import BoundBlock, Prepared
 from matmill.emulator.families.mma_forms import INPUTS, SHAPES, Form, Input, N, Sum, go_together, shape_of
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
@@ -93,7 +93,7 @@ class Fragment:
     The warps come last because NumPy is fast where the last axis is long.
     """
 
-    def __init__(self, site: Site, name: str, form: Input, operands: Sequence[Operand], rows: int) -> None:
+    def __init__(self, site: BoundBlock, name: str, form: Input, operands: Sequence[Operand], rows: int) -> None:
         width, parts = 4 * form.packed, rows // 8
         shape = (width * len(operands) // parts, rows, site.lanes.warp_count)
         self.form = form
@@ -145,7 +145,7 @@ class TensorFragment:
 class MultiplyAdd:
     """An mma bound to a site: all warps at once. ``sums`` [m, n, warps] is C, and D in its place."""
 
-    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         self.site = site
         self.form = form
         self.factors = parts[:2]
@@ -195,7 +195,7 @@ class MultiplyAdd:
 class TensorCores(MultiplyAdd):
     """f16, bf16, tf32 and 8-bit floats."""
 
-    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
         # Each of A and B is decoded by its own format; only 8-bit floats may have two.
@@ -219,7 +219,7 @@ class HalvesOfBytes(MultiplyAdd):
     HADD2, which round to nearest. (tests/golden/h100_fp8_mma.npz; k of 16, which was not recorded, is one HMMA here.)
     """
 
-    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         machine = site.machine
         self.core = TensorCore(rule_of(machine.program.target, "f16", form.d_type), machine.buffers)
@@ -241,7 +241,7 @@ class HalvesOfBytes(MultiplyAdd):
 class Integers(MultiplyAdd):
     """Integers of 8 and 4 bits, and bits, through float64: sums of their products are far below 2**53."""
 
-    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
@@ -260,7 +260,7 @@ class Integers(MultiplyAdd):
 class Doubles(MultiplyAdd):
     """float64."""
 
-    def __init__(self, site: Site, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
+    def __init__(self, site: BoundBlock, i: Instruction, form: Form, parts: Sequence[Sequence[Operand]]) -> None:
         super().__init__(site, i, form, parts)
         self.a, self.b = self.fragments(lambda f, _: f)
 
@@ -274,7 +274,7 @@ class Doubles(MultiplyAdd):
 _BOUND: dict[str, type[MultiplyAdd]] = {"f64": Doubles, "s32": Integers}
 
 
-def _bound(site: Site, form: Form) -> type[MultiplyAdd]:
+def _bound(site: BoundBlock, form: Form) -> type[MultiplyAdd]:
     """Select how a target multiplies."""
     if form.a_type in BYTES and site.machine.program.target.startswith("sm_90"):
         return HalvesOfBytes

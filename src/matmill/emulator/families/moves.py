@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.machine import Machine
+from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Special, Vector
 from matmill.emulator.memory.address_space import FIRST_ADDRESS, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from matmill.emulator.program.special_registers import CLOCKS

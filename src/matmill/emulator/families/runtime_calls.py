@@ -10,8 +10,8 @@ import re
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.barrier_operand import of_lane
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.barrier_operand import of_lane
+from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.frontend.syntax import Instruction
 from matmill.emulator.program.table import Action, Call, Value, instructions
 from matmill.emulator.report.hazards import fault
@@ -23,7 +23,7 @@ _LONGEST = 1 << 16
 class _Text:
     """Reads what generic addresses of a lane name."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: BoundBlock) -> None:
         self.machine = site.machine
         self.lanes = site.lanes
 
@@ -84,7 +84,7 @@ def print_formatted(i: Instruction) -> Action:
     """printf: its output is in the report, in the order in which threads execute it."""
     result, form, buffer = i.operands
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         text, active = _Text(site), site.participants()
 
         def call(forms: Row, buffers: Row, out: Row) -> None:
@@ -104,7 +104,7 @@ def print_formatted(i: Instruction) -> Action:
 def assertion_failed(i: Instruction) -> Action:
     """What assert calls: the launch ends."""
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         text, active = _Text(site), site.participants()
 
         def call(messages: Row, files: Row, lines: Row, functions: Row, _size: Row) -> None:
@@ -130,7 +130,7 @@ def allocate(i: Instruction) -> Action:
     """malloc: memory that nobody has written, until the launch ends."""
     result, size = i.operands
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         active, machine = site.participants(), site.machine
 
         def call(sizes: Row, out: Row) -> None:
@@ -148,7 +148,7 @@ def allocate(i: Instruction) -> Action:
 def release(i: Instruction) -> Action:
     """free: of memory from malloc, once. Its bytes stay as they are, and any use of them is reported."""
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         active, machine = site.participants(), site.machine
 
         def call(addresses: Row) -> None:

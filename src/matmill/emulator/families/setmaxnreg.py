@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.bound_block import BoundBlock
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.program.table import Action, Call, Modifiers, instructions
 
@@ -21,7 +21,7 @@ def set_registers(i: Instruction) -> Action:
     if not _FEWEST <= count <= _MOST or count % _UNIT:
         raise i.unsupported(f"a count that is no multiple of {_UNIT} from {_FEWEST} to {_MOST}")
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         whole, lanes, machine = site.whole_warps(i), site.lanes, site.machine
 
         def call() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Mask, Row
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.views import Ints, ViewAccess, in_bytes
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.texel_access import Ints, ViewAccess, in_bytes
 from matmill.emulator.families.addresses import coordinates_of, handle_of
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Instruction
 from matmill.emulator.memory.address_space import View
@@ -42,7 +42,7 @@ def access_surface(i: Instruction) -> Action:
     word = f"u{element}"
     sources = (Value(address.base, "u8"), Value(layer, "u4"), *(Value(row, "i4") for row in rows))
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access = ViewAccess(site, i, Surface, geometry, "read" if loads else "write")
         return SurfaceAccess(access, len(rows), element, vector, beyond)
 

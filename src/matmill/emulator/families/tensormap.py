@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.tensor_maps import change_map, copy_map
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.tensor_maps import change_map, copy_map
 from matmill.emulator.families.addresses import address_of, base_registers
 from matmill.emulator.frontend.syntax import Immediate, Instruction
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
@@ -35,7 +35,7 @@ def _replace(i: Instruction) -> Action:
         raise i.unsupported("its operands")
     ordinal = int(ordinals[0].value) if ordinals and isinstance(ordinals[0], Immediate) else 0
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         lanes, participants = site.lanes, site.participants()
         row, offset = site.address_row(address)
 
@@ -56,7 +56,7 @@ def _copy(i: Instruction) -> Action:
     target, source, _size = i.operands
     to, origin = address_of(i, target), address_of(i, source)
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         lanes, participants, whole = site.lanes, site.participants(), site.whole_warps(i)
         rows = site.address_row(to), site.address_row(origin)
 
@@ -77,7 +77,7 @@ def acquire_map(i: Instruction) -> Action:
     """``fence.proxy.tensormap::generic.acquire.SCOPE [map], 128``: TMA reads the map anew."""
     address = address_of(i, i.operands[0])
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         lanes, participants, maps = site.lanes, site.participants(), site.machine.maps
         row, offset = site.address_row(address)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from matmill.emulator.arith.row import Mask, Row
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.views import ViewAccess
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.texel_access import ViewAccess
 from matmill.emulator.families.addresses import coordinates_of, handle_of
 from matmill.emulator.frontend.syntax import Instruction, Pair
 from matmill.emulator.memory.address_space import View
@@ -59,7 +59,7 @@ def _fetched(i: Instruction, geometry: str, dtype: str, coordinate: str, channel
     vector, predicate = (d.first, (d.second,)) if isinstance(d, Pair) else (d, ())
     kind = "f4" if dtype == "f32" else "u4"
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         access = ViewAccess(site, i, Texture, geometry, "read")
         return Fetch(access, channel, resident=bool(predicate))
 

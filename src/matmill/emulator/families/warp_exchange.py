@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from matmill.emulator.arith.row import Row
-from matmill.emulator.engine.members import WHOLE, Flags, Together, ballot, by_warp
-from matmill.emulator.engine.site import Site
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.member_masks import WHOLE, Flags, Together, ballot, by_warp
 from matmill.emulator.frontend.syntax import Instruction, Operand, Pair
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.program.table import KIND_OF_TYPE, Action, Call, Modifiers, Value, instructions
@@ -42,7 +42,7 @@ def _collective(
     sources, members = operands
     inputs = (*sources, *(Value(x, "u4") for x in members))
 
-    def bind(site: Site) -> Call:
+    def bind(site: BoundBlock) -> Call:
         together, width = Together(site, i, synchronous=bool(members)), site.lanes.count
 
         def call(*rows: Row) -> None:

@@ -24,10 +24,10 @@ from matmill.emulator.arith.bfloat16 import bf16_to_f32
 from matmill.emulator.arith.row import Row
 from matmill.emulator.arith.small_floats import e4m3_to_f32, e5m2_to_f32
 from matmill.emulator.arith.tensor_core import Factor, TensorCore, rule_of
-from matmill.emulator.engine.machine import Machine
-from matmill.emulator.engine.site import Site
-from matmill.emulator.engine.warpgroup_products import Issued, Rows
-from matmill.emulator.engine.warpgroups import WARPS
+from matmill.emulator.engine.async_units.warpgroup_products import Issued, Rows
+from matmill.emulator.engine.async_units.warpgroups import WARPS
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.state.machine import Machine
 from matmill.emulator.frontend.syntax import TYPE_BYTES, Immediate, Instruction, Operand, Register, Vector
 from matmill.emulator.memory.banks import LANES
 from matmill.emulator.memory.matrix_descriptors import CHUNK, DescriptorError, chunks, decode
@@ -116,7 +116,7 @@ def warpgroup_instruction(i: Instruction) -> Action:
     )
 
 
-def _bind_mark(site: Site, i: Instruction, *, commits: bool) -> Call:
+def _bind_mark(site: BoundBlock, i: Instruction, *, commits: bool) -> Call:
     """wgmma.fence and wgmma.commit_group for the warps of a site."""
     whole, lanes, products = site.whole_warps(i), site.lanes, site.machine.products
 
@@ -200,7 +200,7 @@ class _Issue:
     """A wgmma.mma_async bound to a site."""
 
     def __init__(
-        self, site: Site, i: Instruction, form: _Form, sums: tuple[Register, ...], factors: tuple[Register, ...]
+        self, site: BoundBlock, i: Instruction, form: _Form, sums: tuple[Register, ...], factors: tuple[Register, ...]
     ) -> None:
         self.instruction = i
         self.form = form
@@ -306,7 +306,7 @@ def _spread(factor: Factor, axis: int) -> Factor:
     return Factor(np.expand_dims(factor.values, axis), np.expand_dims(factor.exponents, axis))
 
 
-def _rows(site: Site, held: tuple[Register, ...]) -> Rows:
+def _rows(site: BoundBlock, held: tuple[Register, ...]) -> Rows:
     """The rows of some registers: a slice where they follow each other."""
     rows = np.array([site.machine.program.layout.rows[r] for r in held])
     first = int(rows[0])

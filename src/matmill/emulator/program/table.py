@@ -39,9 +39,9 @@ class Action:
     """What one instruction does.
 
     ``call`` is for instructions that only compute: ``call(*sources, *results)`` on whole rows, inactive lanes too.
-    ``bind`` is for those that touch memory or other lanes: given a ``Site`` of the engine, which this room does not
-    know, it returns such a call for the lanes of that site. ``in_place`` says that a result may share its row with a
-    source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
+    ``bind`` is for those that touch memory or other lanes: given a ``BoundBlock`` of the engine, which this room does
+    not know, it returns such a call for the lanes of that block. ``in_place`` says that a result may share its row with
+    a source that dies here. ``ends_block`` is for instructions at which a warp may have to wait, ``detail`` says for
     whom. ``uses`` and ``writes`` are registers that the bound call reads and writes by itself. A ``collective``
     instruction is for whole warps: a guard becomes a branch around it. ``flight`` says what it starts or ends that
     keeps using registers (``in_flight``). ``group`` names computations that the translator may batch. ``flops`` are the

@@ -25,14 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from matmill.emulator.program.ordering import Ordering
-from matmill.emulator.races.clocks import Clocks, Ints
-from matmill.emulator.races.copy_groups import CopyQueue
-from matmill.emulator.races.global_space import GlobalSpace
-from matmill.emulator.races.interval_patterns import IntervalPatterns, Pattern
-from matmill.emulator.races.release_order import Order
-from matmill.emulator.races.report import ATOMIC, COPY, READ, STRONG_READ, STRONG_WRITE, WRITE, Race, Reports
-from matmill.emulator.races.shared_space import RepeatedRead, SharedSpace
-from matmill.emulator.races.warp_accesses import Stores, rows_of
+from matmill.emulator.races.order.clocks import Clocks, Ints
+from matmill.emulator.races.order.race_reports import (
+    ATOMIC,
+    COPY,
+    READ,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+    Race,
+    Reports,
+)
+from matmill.emulator.races.order.release_order import Order
+from matmill.emulator.races.shadow.copy_groups import CopyQueue
+from matmill.emulator.races.shadow.global_space import GlobalSpace
+from matmill.emulator.races.shadow.interval_patterns import IntervalPatterns, Pattern
+from matmill.emulator.races.shadow.shared_space import RepeatedRead, SharedSpace
+from matmill.emulator.races.shadow.warp_accesses import Stores, rows_of
 from matmill.errors import ArgumentError
 
 __all__ = ["Race", "RaceDetector", "Stores"]

@@ -1,0 +1,95 @@
+"""The mbarriers that the lanes of a site name by an address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.async_units.mbarriers import SIZE, Key
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.frontend.syntax import Address, Instruction
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.report.hazards import fault
+
+Ints = NDArray[np.int64]
+
+
+def grouped(machine: Machine, addresses: Ints, columns: Ints, i: Instruction) -> Iterator[tuple[Key, Ints]]:
+    """Each mbarrier among ``addresses`` (one per thread of ``columns``) with the threads' indices in both, in order.
+
+    Raises ``KernelFault`` for an address outside the shared memory of the cluster's blocks, or no multiple of 8.
+    """
+    blocks, offsets = machine.shared_targets(addresses, columns)
+    shared = machine.shared
+    outside = (blocks < 0) | (offsets < shared.start) | (offsets > shared.end - SIZE)
+    bad = np.flatnonzero(outside | (offsets % SIZE != 0))
+    if len(bad):
+        at = int(bad[0])
+        thread = machine.geometry.thread_name(int(columns[at]))
+        kind = "out-of-bounds" if outside[at] else "misaligned"
+        where = machine.describe("shared", int(offsets[at]))
+        raise fault(kind, f"{machine.launch.kernel}: {thread} names an mbarrier at {where}, in {i.text!r}", i)
+    names = blocks * (1 << 32) + offsets
+    if (names == names[:1]).all():
+        groups = [np.arange(len(names))] if len(names) else []
+    else:
+        order = np.argsort(names, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(names[order])) + 1)
+    for group in groups:
+        yield (int(blocks[group[0]]), int(offsets[group[0]])), group
+
+
+class BarrierOperand:
+    """The address operand of an mbarrier instruction, bound to a site."""
+
+    def __init__(self, site: BoundBlock, i: Instruction, address: Address) -> None:
+        self._machine, self._lanes, self._i = site.machine, site.lanes, i
+        self._participants = site.participants()
+        self._row, self._offset = site.address_row(address)
+        self._where = self._machine.program.index_of(i)
+
+    def by_barrier(self) -> Iterator[tuple[Key, Ints]]:
+        """Each mbarrier that is named, with the lanes of the site that name it."""
+        lanes = np.flatnonzero(self._participants())
+        addresses = np.broadcast_to(self._row, self._lanes.count)[lanes].astype(np.int64) + self._offset
+        for key, group in grouped(self._machine, addresses, self._lanes.columns[lanes], self._i):
+            yield key, lanes[group]
+
+    def warps(self) -> int:
+        """The warps of the site that take part."""
+        return int(self._participants().reshape(-1, LANES).any(axis=1).sum())
+
+    def count(self, kind: str, count: int) -> None:
+        """Add to the counts of the instruction."""
+        if self._machine.counting:
+            self._machine.tally.requests(self._where, kind, count)
+
+    def began(self, key: Key, lanes: Ints) -> None:
+        """Tell the race detector of a new barrier, which some lanes of the site initialise."""
+        events = self._machine.events
+        if events is not None:
+            events.init_barrier(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
+
+    def release(self, key: Key, lanes: Ints) -> None:
+        """Tell the race detector that some lanes of the site arrive."""
+        events = self._machine.events
+        if events is not None:
+            events.arrive(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
+
+    def acquire(self, key: Key, lanes: Ints) -> None:
+        """Tell the race detector that some lanes of the site have seen the last phase completed."""
+        events = self._machine.events
+        if events is not None and len(lanes):
+            events.passed(self._machine.in_grid(key), *self._threads(lanes), where=self._where)
+
+    def _threads(self, lanes: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        return self._machine.threads(self._lanes.columns[lanes])
+
+
+def of_lane(row: Row, lane: int) -> int:
+    """One lane's value of a row, which may be one value for all."""
+    return int(row[lane] if np.ndim(row) else row)

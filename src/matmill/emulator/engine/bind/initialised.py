@@ -1,0 +1,72 @@
+"""Which bytes of shared memory, and of uninitialised buffers, hold something: loads of others are reported."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.bind.access import Access
+from matmill.emulator.engine.bind.addresses import Piece
+
+
+def check_written(access: Access, piece: Piece, vector: int) -> bool:
+    """Report bytes that nothing was stored to, and return False. Initialised bytes are checked once."""
+    key = ("written", access.addresses.low + access.offset, access.width)
+    if key in access.addresses.memo or piece.region.written is None:
+        return True
+    full = ones(access.element)
+    first = piece.start >> access.shift
+    good = np.ones(len(piece.index), np.bool_)
+    for i in range(vector):
+        good &= piece.region.written[access.element][first + i + piece.index] == full
+    if piece.mask is not None:
+        good |= ~piece.mask
+    if good.all():
+        access.addresses.memo[key] = True
+        return True
+    lane = int(np.flatnonzero(~good)[0])
+    address = int(access.addresses.absolute(access.offset).reshape(-1)[lane])
+    _report(access, lane, address, access.addresses.space, piece.region.kind)
+    return False
+
+
+def check_copied(access: Access, source: Row, amount: Row) -> None:
+    """Report bytes of uninitialised buffers that a cp.async reads: ``amount`` of them, each lane at its ``source``."""
+    for buffer in access.machine.space.uninitialised:
+        if buffer.written is None:
+            continue
+        inside = (source >= buffer.start) & (source < buffer.end)
+        for byte in range(int(amount[inside].max(initial=0))):
+            lanes = np.flatnonzero(inside & (amount > byte))
+            unset = lanes[buffer.written[1][source[lanes] - buffer.start + byte] == 0]
+            if unset.size:
+                _report(access, int(unset[0]), int(source[unset[0]]), "global", "global")
+                return
+
+
+def _report(access: Access, lane: int, address: int, space: str, kind: str) -> None:
+    machine = access.machine
+    message = (
+        f"{machine.launch.kernel}: {access.addresses.lanes.thread_name(lane)} reads {access.width} bytes at "
+        f"{machine.describe(space, address)} that nothing was stored to, in {access.instruction.text!r}"
+    )
+    machine.hazards.add(f"uninitialised-{kind}", access.where, message, access.instruction)
+
+
+def ones(element: int) -> Row:
+    """An element of the size given whose bytes are all 1: memory that was stored to."""
+    return np.frombuffer(b"\x01" * element, {16: "c16"}.get(element, f"u{element}"))
+
+
+def mark_written(access: Access, piece: Piece, index: NDArray[np.int64], vector: int) -> None:
+    """Mark bytes as stored to; done once while the addresses stay the same."""
+    if not piece.region.marks:
+        return
+    key = ("marked", access.addresses.low + access.offset, access.width)
+    if len(access.pieces) == 1 and key in access.addresses.memo:
+        return
+    access.addresses.memo[key] = True
+    for marks in piece.region.marks:
+        for i in range(vector):
+            marks[access.element][(piece.start >> access.shift) + i :][index] = ones(access.element)

@@ -1,0 +1,174 @@
+"""Accesses through textures and surfaces: handles resolved, memory checked, counted and told to the race detector.
+
+CUDA C++ programming guide, "Texture and Surface Memory". The memory of a texture or a surface is global memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.row import Mask, Row
+from matmill.emulator.engine.bind.bound_block import BoundBlock
+from matmill.emulator.engine.bind.initialised import ones
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory.address_space import Allocation, View
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.detector import Stores
+from matmill.emulator.report.hazards import KernelFault, fault
+from matmill.textures import GEOMETRIES, Surface, Texture
+
+Ints = NDArray[np.int64]
+Kind = TypeVar("Kind", bound=Texture | Surface)
+_VERBS = {"read": "reads", "write": "writes"}
+
+
+class ViewAccess(Generic[Kind]):
+    """An instruction on textures or surfaces, bound to the lanes of a site.
+
+    ``image`` is what its handles must be of, ``geometry`` their kind in PTX (any, if empty), ``kind`` "read" or
+    "write".
+    """
+
+    def __init__(self, site: BoundBlock, i: Instruction, image: type[Kind], geometry: str, kind: str) -> None:
+        self.machine = site.machine
+        self.lanes = site.lanes
+        self.i = i
+        self.image = image
+        self.geometry = geometry
+        self.kind = kind
+        self.where = site.machine.program.index_of(i)
+        self._participants = site.participants()
+        self._requests = site.machine.tally.traffic(self.where, image.__name__.lower(), kind)
+
+    def views(self, handles: Row) -> Iterator[tuple[View, Kind, Mask]]:
+        """What the handles name, and the lanes (bool[lanes]) that take part with each; counts the request.
+
+        Raises ``KernelFault`` for a handle of nothing, or of another kind.
+        """
+        warps = self._participants()
+        active = warps.reshape(-1)
+        if self.machine.counting:
+            self._requests[0] += int(warps.any(axis=1).sum())
+        handles = np.broadcast_to(handles, self.lanes.count)
+        for handle in np.unique(handles[active]).tolist():
+            chosen = active & (handles == handle)
+            view, image = self._view(handle, chosen)
+            yield view, image, chosen
+
+    def _view(self, handle: int, chosen: Mask) -> tuple[View, Kind]:
+        wanted = f"{GEOMETRIES.get(self.geometry, '')} {self.image.__name__.lower()}".strip()
+        view = self.machine.space.views.get(handle)
+        if view is None:
+            there = self.machine.describe("generic", handle)
+            known = "no handle of this launch" if there == "no buffer" else there
+            raise self.fault("texture", self.first(chosen), f"uses {handle:#x}, {known}, as a {wanted}")
+        if not isinstance(view.image, self.image):
+            raise self.fault("texture", self.first(chosen), f"uses {view} as a {wanted}")
+        if self.geometry not in {"", view.image.geometry}:
+            shape = GEOMETRIES[view.image.geometry]
+            raise self.fault("texture", self.first(chosen), f"uses {view}, which is {shape}, as a {wanted}")
+        return view, view.image
+
+    def first(self, chosen: Mask) -> int:
+        """The first of some lanes."""
+        return int(np.flatnonzero(chosen)[0])
+
+    def fault(self, kind: str, lane: int, did: str) -> KernelFault:
+        """The error that ends the run: what the thread of a lane did."""
+        return fault(kind, self._message(lane, did), self.i)
+
+    def report(self, kind: str, lane: int, did: str) -> None:
+        """Report what the thread of a lane did."""
+        if not self.machine.hazards.has(kind, self.where):
+            self.machine.hazards.add(kind, self.where, self._message(lane, did), self.i)
+
+    def _message(self, lane: int, did: str) -> str:
+        return f"{self.machine.launch.kernel}: {self.lanes.thread_name(lane)} {did}, in {self.i.text!r}"
+
+    # Memory
+
+    def check(self, view: View, offset: Ints, width: int, chosen: Mask, values: tuple[Row, ...] = ()) -> None:
+        """What an access of ``width`` bytes by the ``chosen`` lanes breaks: ``offset`` bytes into the allocation each.
+
+        ``values`` are what it stores, of equal widths.
+        """
+        if not chosen.any():
+            return
+        memory = view.allocation
+        step = int(np.bitwise_or.reduce(offset[chosen])) | width
+        step &= -step
+        # Lanes that take no part may have any offset.
+        offset = np.where(chosen, offset, offset[self.first(chosen)])
+        self._check_dependency(view, offset, width, chosen)
+        if self.kind == "read":
+            self._check_contents(view, offset, step, width, chosen)
+        for marks in memory.marks if self.kind == "write" else ():
+            for start in range(0, width, step):
+                marks[step][(offset[chosen] + start) // step] = ones(step)
+        if self.machine.detector is None or not memory.writable:
+            return
+        stored = in_bytes(values, self.lanes.count) if values else None
+        for start in range(0, width, step):
+            stores = None
+            if stored is not None:
+                contents = partial(_contents, memory, offset + start, stored[:, start : start + step])
+                stores = Stores(self.lanes.warp_ids, contents)
+            self.machine.detector.access(
+                "global",
+                warp=self.lanes.warp_ids,
+                addresses=(memory.start + offset + start).reshape(-1, LANES),
+                active=chosen.reshape(-1, LANES),
+                width=step,
+                kind=self.kind,
+                where=self.where,
+                stores=stores,
+            )
+
+    def _check_dependency(self, view: View, offset: Ints, width: int, chosen: Mask) -> None:
+        dependency = self.machine.dependency
+        if dependency is None or not dependency.left:
+            return
+        lane = dependency.first_unmet(self.lanes, chosen)
+        if lane is not None:
+            did = f"{_VERBS[self.kind]} {width} bytes at {self._describe(view, int(offset[lane]))}"
+            dependency.add(self.where, self.lanes.thread_name(lane), did, self.i)
+
+    def _check_contents(self, view: View, offset: Ints, step: int, width: int, chosen: Mask) -> None:
+        """Report bytes that nobody has written, and those that this launch has."""
+        memory = view.allocation
+        for start in range(0, width, step):
+            index = (offset + start) // step
+            if memory.written is not None:
+                lanes = np.flatnonzero(chosen & (memory.written[step][index] != ones(step)))
+                if len(lanes):
+                    at = self._describe(view, int(offset[lanes[0]]))
+                    did = f"reads {width} bytes at {at} that nothing was stored to"
+                    self.report("uninitialised-global", int(lanes[0]), did)
+            if memory.stored is not None:
+                lanes = np.flatnonzero(chosen & (memory.stored[step][index] != 0))
+                if len(lanes):
+                    at = self._describe(view, int(offset[lanes[0]]))
+                    did = f"reads {width} bytes at {at}, which this launch has stored to, through {view}"
+                    self.report("texture-written", int(lanes[0]), did)
+
+    def _describe(self, view: View, offset: int) -> str:
+        return self.machine.space.describe(view.allocation.start + offset)
+
+
+def in_bytes(values: tuple[Row, ...], lanes: int) -> NDArray[np.uint8]:
+    """What each lane stores: uint8[lanes, bytes]."""
+    return np.stack([np.broadcast_to(value, lanes) for value in values], axis=1).view(np.uint8)
+
+
+def _contents(
+    memory: Allocation, offset: Ints, stored: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """What lanes store at offsets of an allocation, and what is there before: uint8[warps, 32, width] each."""
+    shape = (-1, LANES, stored.shape[1])
+    there = memory.data[offset[:, None] + np.arange(stored.shape[1])]
+    return stored.reshape(shape), there.reshape(shape)

@@ -1,0 +1,222 @@
+"""Barriers of thread blocks: bar.sync, bar.arrive and bar.red, for whole blocks or for a number of threads.
+
+PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from matmill.emulator.engine.bind.interpreter import Interpreter
+from matmill.emulator.engine.schedule.splits import Splits
+from matmill.emulator.engine.schedule.thread_names import blame_end, who
+from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.state.program_counters import BARRIER, DONE, Flags, Ints, ProgramCounters
+from matmill.emulator.frontend.syntax import Immediate, Instruction
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.basic_blocks import Terminator
+from matmill.emulator.program.table import Value
+from matmill.emulator.program.waits import Barrier
+from matmill.emulator.report.hazards import fault
+
+
+class BlockBarriers:
+    """The barriers of a batch's thread blocks. ``waits`` are the waits of the program, by the block that follows.
+
+    A barrier that opens draws a new ``order`` of warps. ``splits`` say where lanes of a warp have parted.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        counters: ProgramCounters,
+        waits: Mapping[int, Terminator],
+        order: WarpOrder,
+        splits: Splits,
+    ) -> None:
+        self._interpreter = interpreter
+        self._machine = interpreter.machine
+        self._geometry = interpreter.geometry
+        self._counters = counters
+        self._waits = waits
+        self._order = order
+        self._splits = splits
+        # The number of the barrier at which each lane waits, or waited last.
+        self._number = np.zeros(counters.counter.shape, np.int64)
+        # By (block, barrier number): warps that arrived without waiting, and threads wanted.
+        self._arrived: dict[tuple[int, int], list[int]] = {}
+        self._wanted: dict[tuple[int, int], int] = {}
+
+    def begin(self) -> None:
+        """Take up a batch, of which nobody has arrived."""
+        self._arrived.clear()
+        self._wanted.clear()
+
+    def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Let whole warps pass if they are the whole batch: the usual ``__syncthreads()``."""
+        machine, geometry = self._machine, self._geometry
+        barrier: Barrier = end.detail
+        if last - first != geometry.warp_count:
+            return False
+        if self._order.schedule or barrier.mode != "sync" or barrier.threads is not None or self._arrived:
+            return False
+        if not isinstance(barrier.number, Immediate):
+            return False
+        machine.tally.barriers += geometry.warp_count
+        machine.progress += 1
+        if machine.detector is not None:
+            ids = machine.warp_ids(np.arange(geometry.warp_count)).reshape(geometry.warps, geometry.blocks)
+            machine.detector.barriers(ids.T)
+        return True
+
+    def arrive(self, end: Terminator, warps: Ints, here: Flags) -> None:
+        """The lanes ``here`` of some warps reach a barrier of their thread block."""
+        barrier: Barrier = end.detail
+        self._machine.tally.barriers += len(warps)
+        self._machine.progress += 1
+        number = self._interpreter.operand_row(Value(barrier.number, "u4"), warps).astype(np.int64)
+        self._number[warps] = np.where(here, number, self._number[warps])
+        self._counters.send(warps, here, end.next if barrier.mode == "arrive" else BARRIER + end.next)
+        numbers = number[np.arange(len(warps)), here.argmax(axis=1)]
+        for n in np.unique(numbers):
+            self._count_arrivals(end, int(n), warps[numbers == n], here[numbers == n])
+
+    def _count_arrivals(self, end: Terminator, number: int, warps: Ints, here: Flags) -> None:
+        machine, geometry = self._machine, self._geometry
+        barrier: Barrier = end.detail
+        if barrier.mode == "arrive":
+            for warp in warps:
+                block_index = int(geometry.block_of_warp[warp])
+                self._arrived.setdefault((block_index, number), []).append(int(warp))
+        wanted = 0
+        if barrier.threads is not None:
+            wanted = int(self._interpreter.operand_row(Value(barrier.threads, "u4"), warps)[0, int(here[0].argmax())])
+            if wanted % LANES or not 0 < wanted <= geometry.warps * LANES:
+                instruction = blame_end(end)
+                message = f"{machine.launch.kernel}: barrier {number} for {wanted} threads in {instruction.text!r}"
+                raise fault("deadlock", message, instruction)
+        for block_index in np.unique(geometry.block_of_warp[warps]):
+            self._wanted[int(block_index), number] = wanted
+        self._complete(number, np.unique(geometry.block_of_warp[warps]))
+
+    def exited(self, warps: Ints) -> None:
+        """Threads of ``warps`` have exited: barriers of their blocks may have waited for them alone."""
+        blocks = np.unique(self._geometry.block_of_warp[warps])
+        state = self._by_block(self._counters.counter)[:, blocks]
+        waiting = (state >= BARRIER) & (state < DONE)
+        if waiting.any():
+            for number in np.unique(self._by_block(self._number)[:, blocks][waiting]):
+                self._complete(int(number), blocks)
+
+    def _by_block(self, lanes: Ints) -> Ints:
+        """What lanes have, int64[warps of the batch, 32], as [warps of a block, blocks, 32]."""
+        return lanes.reshape(self._geometry.warps, self._geometry.blocks, LANES)
+
+    def _complete(self, number: int, block_indices: Ints) -> None:
+        """Open barrier ``number`` of these thread blocks where enough threads have arrived."""
+        geometry = self._geometry
+        state = self._by_block(self._counters.counter)
+        there = (state >= BARRIER) & (state < DONE) & (self._by_block(self._number) == number)
+        gone = state >= DONE
+        met = []
+        for index in block_indices:
+            waiting = there[:, index]
+            if not waiting.any():
+                continue
+            wanted = self._wanted.get((int(index), number), 0)
+            early = np.zeros(geometry.warps, np.bool_)
+            early[[warp // geometry.blocks for warp in self._arrived.get((int(index), number), [])]] = True
+            whole = (waiting | gone[:, index]).all(axis=1) | early
+            present = int((waiting.any(axis=1) & whole | early).sum()) * LANES
+            if present >= wanted if wanted else whole.all():
+                met.append(self._open(number, int(index), waiting, gone=gone[:, index], wanted=wanted))
+        if met and self._machine.detector is not None:
+            alike = len({len(warps) for warps in met}) == 1
+            self._machine.detector.barriers(np.array(met) if alike else met)
+
+    def _open(self, number: int, index: int, waiting: Flags, *, gone: Flags, wanted: int) -> Ints:
+        """Let the waiting threads of one thread block go on; returns the warps that met, as the launch numbers them."""
+        geometry, machine = self._geometry, self._machine
+        roles = np.flatnonzero(waiting.any(axis=1))
+        warps = roles * geometry.blocks + index
+        early = self._arrived.pop((index, number), [])
+        self._wanted.pop((index, number), None)
+        machine.progress += 1
+        points = np.unique(self._counters.counter[warps][waiting[roles]])
+        ends = [self._waits[int(point) - BARRIER] for point in points]
+        self._report_early_exits(ends[0], warps, (gone & self._exists(index))[roles], waiting[roles])
+        reduction = next((end for end in ends if end.detail.mode in {"popc", "and", "or"}), None)
+        if reduction is not None:
+            self._reduce(reduction, warps, waiting[roles])
+        self._counters.release(warps, waiting[roles], BARRIER)
+        self._order.shuffle()
+        # Who has returned counts as arrived, but for a barrier that counts threads (PTX ISA, "bar, barrier").
+        met = np.append(warps, early) if wanted else np.arange(geometry.warps) * geometry.blocks + index
+        return machine.warp_ids(met.astype(np.int64))
+
+    def _exists(self, index: int) -> Flags:
+        """The threads that a thread block of the batch has: bool[its warps, 32]."""
+        exists: Flags = self._geometry.exists.reshape(self._geometry.warps, self._geometry.blocks, LANES)[:, index]
+        return exists
+
+    def _report_early_exits(self, end: Terminator, warps: Ints, left: Flags, waiting: Flags) -> None:
+        """Report one of the threads that had ``left`` (bool[n, 32]) when others of its warp passed a barrier.
+
+        It is an error where the source has the barrier in the branch that they did not take. Who has returned before a
+        barrier counts as arrived.
+        """
+        machine, instruction = self._machine, blame_end(end)
+        for row in np.flatnonzero(left.any(axis=1)):
+            lane = int(left[row].argmax())
+            thread = self._geometry.thread_name(int(warps[row]) * LANES + lane)
+            branch = self._splits.between(int(warps[row]), left[row], waiting[row])
+            diverges = self._diverges(branch, instruction)
+            if branch is not None and diverges:
+                message = (
+                    f"{machine.launch.kernel}: {thread} did not come to {instruction.text!r}, which others of its warp "
+                    f"passed: the branch at {branch.location} has gone round it"
+                )
+                machine.hazards.add("divergent-barrier", instruction, message, instruction)
+                return
+            had = "had returned" if diverges is False else "had ended"
+            message = (
+                f"{machine.launch.kernel}: {thread} {had} when threads of its warp passed {instruction.text!r}: right "
+                "since sm_70, undefined before"
+            )
+            machine.hazards.add("early-exit", instruction, message, instruction)
+
+    def _diverges(self, branch: Instruction | None, barrier: Instruction) -> bool | None:
+        """Whether the source has a barrier inside of a branch; None where it does not say."""
+        diverges = self._machine.context.diverges
+        if diverges is None or branch is None:
+            return None
+        return diverges([branch.location, *branch.callers], [barrier.location, *barrier.callers])
+
+    def _reduce(self, end: Terminator, warps: Ints, here: Flags) -> None:
+        """The result of bar.red for all threads that waited."""
+        barrier: Barrier = end.detail
+        if end.action is None or barrier.source is None:
+            return
+        flags = self._interpreter.operand_row(Value(barrier.source, "p"), warps) != barrier.negated
+        yes = flags & here
+        value = {"popc": int(yes.sum()), "and": bool((yes | ~here).all()), "or": bool(yes.any())}[barrier.mode]
+        row = self._interpreter.result_row(end.action.results[0])
+        columns = (warps[:, None] * LANES + np.arange(LANES))[here]
+        row[columns] = value
+
+    def describe(self) -> list[str]:
+        """Which warps wait at which barrier, for messages."""
+        counters, geometry = self._counters, self._geometry
+        parts = []
+        waiting = (counters.first >= BARRIER) & (counters.first < DONE)
+        for point in np.unique(counters.first[waiting]):
+            here = waiting & (counters.first == point)
+            warp = int(np.flatnonzero(here)[0])
+            number = int(self._number[warp][counters.counter[warp] == point][0])
+            threads = self._wanted.get((int(geometry.block_of_warp[warp]), number), 0)
+            wanted = f" for {threads} threads" if threads else ""
+            location = blame_end(self._waits[int(point) - BARRIER]).location
+            parts.append(f"{who(geometry, here)} waits at barrier {number}{wanted} ({location})")
+        return parts

@@ -1,0 +1,132 @@
+"""Kernels that make no progress: warps that spin, warps that wait for each other, and arithmetic without end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from matmill.emulator.engine.schedule.block_barriers import BlockBarriers
+from matmill.emulator.engine.schedule.lane_waits import LaneWaits
+from matmill.emulator.engine.schedule.thread_names import blame, blame_end, who
+from matmill.emulator.engine.state.machine import Machine
+from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.program.basic_blocks import Terminator
+from matmill.emulator.report.hazards import KernelFault, fault
+
+# Blocks of code that may run without any store, changed atomic, barrier or exit, before the kernel counts as stuck.
+STEP_LIMIT = 2_000_000
+_WATCH_AFTER = 64
+
+
+@dataclass
+class _Watch:
+    """A loop that changes no memory, at its start: how often it was entered, and the registers then."""
+
+    visits: int = 0
+    sample: bytes = b""
+    whole: bytes | None = None
+
+
+class StuckWarps:
+    """Finds the warps of a batch that are stuck, and says who waits where.
+
+    ``waits`` are the waits of the program, by the block that follows.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        counters: ProgramCounters,
+        waits: Mapping[int, Terminator],
+        lane_waits: LaneWaits,
+        barriers: BlockBarriers,
+    ) -> None:
+        self._machine = machine
+        self._blocks = machine.program.blocks
+        self._counters = counters
+        self._waits = waits
+        self._lane_waits = lane_waits
+        self._barriers = barriers
+        # The machine's progress at which each warp began to spin.
+        self._stalled = np.full(len(counters.first), -1, np.int64)
+        self._last_place: dict[int, Instruction] = {}
+
+    def begin(self) -> None:
+        """Take up a batch, of which nobody is stuck."""
+        self._stalled[...] = -1
+        self._quiet = 0
+        self._seen_progress = self._machine.progress
+        self._watches: dict[tuple[int, int, int], _Watch] = {}
+
+    def spin(self) -> Flags:
+        """The warps that spin as long as memory does not change: bool[warps]."""
+        spin: Flags = self._stalled == self._machine.progress
+        return spin
+
+    def quiet(self) -> bool:
+        """Whether so many steps changed no memory that loops are watched."""
+        return self._quiet > _WATCH_AFTER
+
+    def note(self, block: int) -> None:
+        """Count a step, and watch for kernels that make no progress."""
+        machine = self._machine
+        machine.ticks += 1
+        if machine.progress != self._seen_progress:
+            self._seen_progress = machine.progress
+            self._quiet = 0
+            self._watches.clear()
+            return
+        self._quiet += 1
+        if self._quiet > STEP_LIMIT:
+            instruction = blame(self._blocks[block])
+            message = (
+                f"{machine.launch.kernel}: {STEP_LIMIT:,} steps without a store, a barrier or an exit; "
+                f"{who(machine.geometry, self._counters.first < HOLD)} at {instruction.location}"
+            )
+            raise fault("step-limit", message, instruction)
+
+    def watch(self, block: int, warps: Ints) -> None:
+        """Stall warps that come back to a block with the registers they had there before, memory being unchanged.
+
+        The state of visits 1, 2, 4, … is kept, so a cycle of any length is found. Only the first warp's registers are
+        compared until they repeat: in most loops they never do, and all registers are many.
+        """
+        watch = self._watches.setdefault((block, int(warps[0]), len(warps)), _Watch())
+        watch.visits += 1
+        sample = self._machine.snapshot(warps[:1])
+        if sample != watch.sample:
+            if watch.visits & (watch.visits - 1) == 0:
+                watch.sample, watch.whole = sample, None
+            return
+        whole = self._machine.snapshot(warps) + self._counters.counter[warps].tobytes()
+        if whole == watch.whole:
+            self._stalled[warps] = self._machine.progress
+            self._last_place[int(warps[0])] = blame(self._blocks[block])
+        watch.whole = whole
+
+    def spinning(self) -> KernelFault:
+        """The error for a batch of which only spinning warps are left."""
+        spinners = self._counters.can_run()
+        warp = int(np.flatnonzero(spinners)[0])
+        instruction = self._last_place.get(warp) or blame(self._blocks[int(self._counters.first[warp])])
+        message = (
+            f"{self._machine.launch.kernel}: {who(self._machine.geometry, spinners)} spins at {instruction.location} "
+            f"on memory that nobody changes any more{self._waiters()}"
+        )
+        return fault("deadlock", message, instruction)
+
+    def deadlock(self) -> KernelFault:
+        """The error for a batch in which every warp waits for another."""
+        self._machine.products.warpgroups.finish()  # raises where a warp did not come to what its warpgroup executed
+        first = self._counters.first
+        point = int(first[(first >= POLL) & (first < DONE)][0])
+        instruction = blame_end(self._waits[point % POLL])
+        return fault("deadlock", f"{self._machine.launch.kernel}: no warp can run{self._waiters()}", instruction)
+
+    def _waiters(self) -> str:
+        """Who waits where, for messages."""
+        mbarriers = self._machine.mbarriers.describe(self._machine.geometry.block_name)
+        return "".join(f"; {part}" for part in (*self._lane_waits.describe(), *self._barriers.describe(), *mbarriers))

@@ -1,0 +1,102 @@
+"""Lanes that wait alone: they go on when what they wait for holds, or when a try_wait fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from matmill.emulator.engine.bind.interpreter import Interpreter
+from matmill.emulator.engine.schedule.lane_polls import Polls
+from matmill.emulator.engine.schedule.thread_names import blame_end, who
+from matmill.emulator.engine.state.program_counters import HOLD, POLL, Flags, Ints, ProgramCounters
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.basic_blocks import Terminator
+from matmill.emulator.program.waits import PhaseWait
+
+
+class LaneWaits:
+    """The waits of single lanes of a batch. ``waits`` are the waits of the program, by the block that follows."""
+
+    def __init__(self, interpreter: Interpreter, counters: ProgramCounters, waits: Mapping[int, Terminator]) -> None:
+        self._machine = interpreter.machine
+        self._counters = counters
+        self._waits = waits
+        self._polls = Polls(interpreter)
+
+    def begin(self) -> None:
+        """Take up a batch, of which nobody waits."""
+        self._polled = self._polls.completions()
+        self._timed_out = -1
+
+    def changed(self) -> bool:
+        """Whether anything that lanes may wait for has come to pass since they were last looked at."""
+        return self._polled != self._polls.completions()
+
+    def pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Let whole warps pass if none of their lanes need wait, as for a phase that has completed."""
+        warps, lanes = np.arange(first, last), np.ones((last - first, LANES), np.bool_)
+        passes = bool(self._polls.past(end, warps, lanes).all())
+        if passes:
+            self._polls.count(end, len(warps))
+            self._polls.finish(end, warps, lanes, succeeds=True)
+        return passes
+
+    def look(self, end: Terminator, warps: Ints) -> None:
+        """Lanes of ``warps`` have come to wait at ``end``: let those go on for which what they wait for holds."""
+        self._polls.count(end, len(warps))
+        self._look(end, warps, self._counters.counter[warps] == POLL + end.next)
+
+    def look_again(self) -> None:
+        """Look at all waiting lanes, if anything that they may wait for has come to pass."""
+        if self.changed():
+            self._polled = self._polls.completions()
+            for end, warps, lanes in self._waiting():
+                self._look(end, warps, lanes)
+
+    def _look(self, end: Terminator, warps: Ints, lanes: Flags) -> None:
+        self._go_on(end, warps, self._polls.past(end, warps, lanes), succeeds=True)
+
+    def _waiting(self) -> list[tuple[Terminator, Ints, Flags]]:
+        """Where lanes wait alone, with the warps that have lanes there, and these lanes."""
+        counter = self._counters.counter
+        points = np.unique(counter[(counter >= POLL) & (counter < HOLD)])
+        found = []
+        for point in points.tolist():
+            warps = np.flatnonzero((counter == point).any(axis=1))
+            found.append((self._waits[point - POLL], warps, counter[warps] == point))
+        return found
+
+    def _go_on(self, end: Terminator, warps: Ints, lanes: Flags, *, succeeds: bool) -> None:
+        self._counters.send(warps, lanes, end.next)
+        self._polls.finish(end, warps, lanes, succeeds=succeeds)
+
+    def act(self) -> bool:
+        """Nobody can run: let an asynchronous operation act, one that lanes wait for if there is one."""
+        awaited = {
+            key
+            for end, warps, lanes in self._waiting()
+            if isinstance(end.detail, PhaseWait)
+            for key, _, _ in self._polls.barriers(end, warps, lanes)
+        }
+        return self._machine.queue.act_for(awaited)
+
+    def time_out(self) -> bool:
+        """Nobody can run: each try_wait fails once, as after the hardware's time limit. False if all have done so."""
+        if self._timed_out == self._machine.progress:
+            return False
+        self._timed_out = self._machine.progress
+        waiting = [where for where in self._waiting() if isinstance(where[0].detail, PhaseWait)]
+        for end, warps, lanes in waiting:
+            self._polls.count(end, -len(warps))
+            self._go_on(end, warps, lanes, succeeds=False)
+        return bool(waiting)
+
+    def describe(self) -> list[str]:
+        """Which warps wait where and for what, for messages."""
+        parts = []
+        for end, warps, lanes in self._waiting():
+            here = np.isin(np.arange(len(self._counters.first)), warps)
+            what = self._polls.describe(end, warps, lanes)
+            parts.append(f"{who(self._machine.geometry, here)} waits {what} ({blame_end(end).location})")
+        return parts

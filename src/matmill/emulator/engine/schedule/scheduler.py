@@ -1,0 +1,237 @@
+"""Which warps run next, and where their lanes go at the ends of blocks of code: branches, waits, exits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from matmill.emulator.engine.bind.interpreter import Interpreter
+from matmill.emulator.engine.schedule.block_barriers import BlockBarriers
+from matmill.emulator.engine.schedule.call_stack import CallStack
+from matmill.emulator.engine.schedule.deadlocks import StuckWarps
+from matmill.emulator.engine.schedule.lane_polls import columns_of
+from matmill.emulator.engine.schedule.lane_waits import LaneWaits
+from matmill.emulator.engine.schedule.splits import Splits
+from matmill.emulator.engine.schedule.thread_ends import finish_batch, tell_of_exits
+from matmill.emulator.engine.schedule.thread_names import blame_end
+from matmill.emulator.engine.schedule.warp_meetings import WarpMeetings
+from matmill.emulator.engine.schedule.warp_order import WarpOrder
+from matmill.emulator.engine.state.program_counters import DONE, HOLD, POLL, Flags, Ints, ProgramCounters
+from matmill.emulator.frontend.syntax import Instruction
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.basic_blocks import Terminator
+from matmill.emulator.program.table import Value
+from matmill.emulator.program.waits import Barrier, Converge, GroupWait, Poll
+from matmill.emulator.report.hazards import KernelFault
+
+
+class Scheduler:
+    """Runs one machine's batch to its end, or until only spinning warps are left."""
+
+    def __init__(self, interpreter: Interpreter, *, schedule: int) -> None:
+        self.interpreter = interpreter
+        self.machine = machine = interpreter.machine
+        self.geometry = machine.geometry
+        self.blocks = machine.program.blocks
+        # By the block that follows, which is no other wait's.
+        waits = {b.end.next: b.end for b in self.blocks if b.end.kind == "wait"}
+        self.order = WarpOrder(self.geometry, schedule)
+        self.counters = counters = ProgramCounters(self.geometry.warp_count)
+        self.meetings = WarpMeetings(interpreter, counters, waits)
+        self.lane_waits = LaneWaits(interpreter, counters, waits)
+        self.splits = Splits(self.geometry.warp_count)
+        self.barriers = BlockBarriers(interpreter, counters, waits, self.order, self.splits)
+        self.stuck = StuckWarps(machine, counters, waits, self.lane_waits, self.barriers)
+        self.calls = CallStack(interpreter)
+
+    def begin(self, block_ids: Ints) -> None:
+        """Take up a batch, the numbers of its thread blocks in the grid: all threads at the first block of code."""
+        self.interpreter.begin(block_ids)
+        self.machine.live[...] = self.geometry.exists.reshape(-1, LANES)
+        self.counters.begin(self.machine.live)
+        self.lane_waits.begin()
+        self.meetings.begin()
+        self.barriers.begin()
+        self.splits.begin()
+        self.stuck.begin()
+        self.calls.begin()
+        self.order.shuffle()
+
+    def run(self) -> bool:
+        """Run until all threads are done (True), or only warps that spin on memory are left (False)."""
+        first = self.counters.first
+        while True:
+            self.lane_waits.look_again()
+            for end, waiting in self.meetings.groups_closed():
+                self._wait(end, waiting)
+            chosen = np.flatnonzero((first < POLL) & ~self.stuck.spin())
+            if not len(chosen):
+                if self.lane_waits.act() or self.lane_waits.time_out() or self._release_held():
+                    continue
+                if (first >= DONE).all():
+                    finish_batch(self.machine)
+                    return True
+                if self.counters.can_run().any():
+                    return False
+                raise self.stuck.deadlock()
+            chosen = self.order.foremost(chosen)
+            at = first[chosen]
+            block = int(at.min())
+            self._run(block, chosen[at == block])
+
+    def _release_held(self) -> bool:
+        """Nobody can run: lanes that wait for others of their warp in vain go on alone, if there are any."""
+        deserted = self.meetings.abandon()
+        if deserted is not None:
+            self._pass(*deserted)
+        return deserted is not None
+
+    def spinning(self) -> KernelFault:
+        """The error for a batch of which only spinning warps are left."""
+        return self.stuck.spinning()
+
+    def _run(self, block: int, warps: Ints) -> None:
+        """Run a block of code for these warps, and on while they stay together and nobody else may run."""
+        whole = self.counters.whole[warps]
+        if whole.all() and (warps[-1] - warps[0] == len(warps) - 1):
+            self._run_together(block, int(warps[0]), int(warps[-1]) + 1)
+            return
+        if whole.any() and not whole.all():
+            warps = warps[whole]
+            whole = whole[whole]
+        if whole.all():
+            breaks = np.flatnonzero(np.diff(warps) != 1)
+            first_run = warps[: breaks[0] + 1] if len(breaks) else warps
+            if len(first_run) * 4 >= len(warps):
+                self._run_together(block, int(first_run[0]), int(first_run[-1]) + 1)
+                return
+        active = self.counters.counter[warps] == block
+        self.stuck.note(block)
+        self.interpreter.run_masked(block, warps, active)
+        self._advance(block, warps, active)
+
+    def _run_together(self, block: int, first: int, last: int) -> None:
+        """Neighbouring whole warps: stay with them as long as they alone may run and take one branch."""
+        warps = np.arange(first, last)
+        alone = self.counters.alone(first, last)
+        while True:
+            self.stuck.note(block)
+            self.interpreter.run_slice(block, first, last)
+            following = self._common_way(self.blocks[block].end, first, last)
+            if following is None:
+                self.counters.put_slice(first, last, block)
+                self._advance(block, warps, np.ones((last - first, LANES), np.bool_))
+                return
+            watched = following <= block and self.stuck.quiet()
+            block = following
+            if not alone or watched or self.lane_waits.changed():
+                self.counters.put_slice(first, last, block)
+                if watched:
+                    self.stuck.watch(block, warps)
+                return
+
+    # Ends of blocks
+
+    def _common_way(self, end: Terminator, first: int, last: int) -> int | None:
+        """Where all lanes of whole warps go next, if that is one block and nobody has to wait."""
+        if end.kind == "jump":
+            return end.target
+        if end.kind == "branch":
+            taken = self._guard(end)[first * LANES : last * LANES]
+            count = int(np.count_nonzero(taken))
+            if end.negated:
+                count = len(taken) - count
+            if count == len(taken):
+                return end.target
+            return end.next if count == 0 else None
+        return end.next if end.kind == "wait" and self._pass_at_once(end, first, last) else None
+
+    def _pass_at_once(self, end: Terminator, first: int, last: int) -> bool:
+        """Let whole warps pass a wait at which none of their lanes need wait."""
+        if isinstance(end.detail, Converge):
+            return self.meetings.pass_at_once(end, first, last)
+        if isinstance(end.detail, GroupWait):
+            warps = np.arange(first, last)
+            if not self.meetings.committed_by_all(end, warps).all():
+                return False
+            self.meetings.wait_for_products(end, warps)
+            return True
+        waits = self.lane_waits if isinstance(end.detail, Poll) else self.barriers
+        return waits.pass_at_once(end, first, last)
+
+    def _guard(self, end: Terminator) -> Flags:
+        if end.guard is None:
+            return np.ones(self.geometry.columns, np.bool_)
+        row: Flags = self.machine.files["p"][self.machine.program.layout.rows[end.guard]]
+        return row
+
+    def _advance(self, block: int, warps: Ints, active: Flags) -> None:
+        """Give the active lanes of these warps their next counters."""
+        end = self.blocks[block].end
+        counter = self.counters.counter[warps]
+        if end.kind == "jump":
+            counter[active] = end.target
+        elif end.kind == "branch":
+            taken = self._guard(end).reshape(-1, LANES)[warps] != end.negated
+            counter[active & taken] = end.target
+            counter[active & ~taken] = end.next
+            self.splits.note(end.instruction, warps, active & taken, active & ~taken)
+        elif end.kind in {"exit", "return"}:
+            self._leave(end, warps, active, counter)
+        elif end.kind == "call":
+            counter[active] = self.calls.enter(end, warps, active)
+        elif end.selector is not None:
+            table, index = np.array(end.table), self.interpreter.operand_row(Value(end.selector, "u4"), warps)
+            counter[active] = table[np.minimum(index, len(table) - 1)][active]
+        elif isinstance(end.detail, Poll):
+            counter[active] = POLL + end.next
+        else:
+            counter[active] = HOLD + end.next
+        self.counters.put(warps, counter)
+        if end.kind == "wait":
+            self._wait(end, warps)
+        elif end.kind == "exit":
+            self._exited(warps, blame_end(end))
+        elif self.stuck.quiet() and (counter[active] <= block).any():
+            self.stuck.watch(int(counter[active].min()), warps)
+
+    def _leave(self, end: Terminator, warps: Ints, active: Flags, counter: Ints) -> None:
+        """The next counters of active lanes that exit, or return from a call, where a guard holds."""
+        leaving = active
+        if end.guard is not None:
+            leaving = active & (self._guard(end).reshape(-1, LANES)[warps] != end.negated)
+            counter[active & ~leaving] = end.next
+            self.splits.note(end.instruction, warps, leaving, active & ~leaving)
+        if end.kind == "return":
+            counter[leaving] = self.calls.leave(warps, leaving)
+        else:
+            counter[leaving] = DONE
+            self.machine.live[warps] = counter < DONE
+
+    def _wait(self, end: Terminator, warps: Ints) -> None:
+        """Lanes have come to a wait; those that need not wait go on."""
+        if isinstance(end.detail, Poll):
+            self.lane_waits.look(end, warps)
+            return
+        warps, met = self.meetings.meet(end, warps)
+        if len(warps):
+            self._pass(end, warps, met)
+
+    def _pass(self, end: Terminator, warps: Ints, met: Flags) -> None:
+        """The lanes ``met`` of these warps need not wait for others of their warp; those at a block barrier wait on."""
+        if isinstance(end.detail, Barrier):
+            self.barriers.arrive(end, warps, met)
+            return
+        if isinstance(end.detail, GroupWait):
+            ready = self.meetings.committed_by_all(end, warps)
+            warps, met = warps[ready], met[ready]
+            self.meetings.wait_for_products(end, warps)
+        self.counters.release(warps, met, HOLD)
+
+    def _exited(self, warps: Ints, instruction: Instruction) -> None:
+        """Threads that ended: warps, barriers and clusters may have waited for them alone."""
+        self.machine.progress += 1
+        tell_of_exits(self.machine, warps, instruction)
+        self.machine.cluster.exited(columns_of(warps, self.counters.counter[warps] == DONE))
+        for end, waiting in self.meetings.left_behind(warps):
+            self._wait(end, waiting)
+        self.barriers.exited(warps)

@@ -1,0 +1,1 @@
+"""The state of one batch of thread blocks."""

@@ -1,0 +1,146 @@
+"""A launch made ready to run: checked against its entry, parameters as bytes, module variables at addresses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.engine.state.dependent_launch import GridWaits
+from matmill.emulator.engine.state.map_changes import MapChanges
+from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.memory.address_space import AddressSpace
+from matmill.emulator.memory.heap import Heap
+from matmill.emulator.program.translate import Program
+from matmill.emulator.races.detector import RaceDetector
+from matmill.errors import ArgumentError
+from matmill.launch import STATIC_SHARED, Launch, Struct, in_memory, shared_per_block, why_not_shape
+from matmill.tensor_map import encode
+
+_MAX_THREADS = 1024
+# With the attribute for non-portable sizes; 8 without (CUDA C++ programming guide, "Thread Block Clusters").
+_MAX_CLUSTER = 16
+
+
+# What the driver allows printf by default; what is more is lost.
+_PRINT_BUFFER = 1 << 20
+
+
+class Printed:
+    """The output of printf, in the order of its execution."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.size = 0
+
+    def add(self, text: str) -> None:
+        """Append what one thread prints."""
+        if self.size < _PRINT_BUFFER:
+            self.parts.append(text)
+            self.size += len(text)
+
+
+#: Whether the source has a barrier (second) inside of a branch (first), each given by its line and its callers'.
+Diverges: TypeAlias = Callable[[Sequence[str], Sequence[str]], bool | None]
+
+
+@dataclass(frozen=True)
+class LaunchContext:
+    """One launch made ready to run: what its batches of thread blocks share.
+
+    ``heap`` is that of malloc, ``symbols`` are the addresses of the module's variables, ``parameters`` the bytes of the
+    kernel's parameters (uint8[a multiple of 16]). Without ``counting`` memory traffic is not counted. ``late_copies``,
+    ``diverges`` and ``own_waits`` as for ``run``.
+    ``workspace`` is the address of what a cooperative launch synchronizes its grid with, 0 in other launches.
+    """
+
+    program: Program
+    launch: Launch
+    space: AddressSpace
+    heap: Heap
+    symbols: dict[Variable, int]
+    parameters: NDArray[np.uint8]
+    detector: RaceDetector | None
+    counting: bool
+    late_copies: bool
+    diverges: Diverges | None = None
+    own_waits: bool = False
+    workspace: int = 0
+    printed: Printed = field(default_factory=Printed)
+    maps: MapChanges = field(default_factory=MapChanges)
+    waits: GridWaits = field(default_factory=GridWaits)
+
+
+def check_launch(program: Program, launch: Launch, capability: tuple[int, int]) -> None:
+    """The launch must be one that the driver of a GPU of this compute capability would take."""
+    entry = program.entry
+    why = why_not_shape(
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared,
+        most_threads=entry.limit or _MAX_THREADS,
+        most_shared=shared_per_block(capability),
+        static=program.static_shared,
+    )
+    if entry.required not in {None, launch.block}:
+        why = f"block {launch.block}, where the kernel is compiled for {entry.required} alone"
+    elif program.static_shared > STATIC_SHARED:
+        why = f"{program.static_shared} bytes of static shared memory > {STATIC_SHARED}"
+    if why is not None:
+        raise ArgumentError(
+            argument=f"launch {launch}",
+            got=why,
+            wanted=f"a launch that a GPU of compute capability {'.'.join(map(str, capability))} takes",
+            fix="Change the launch's shape, the kernel's launch bounds, or the target that it is compiled for.",
+        )
+    _check_cluster(launch, program.entry.cluster)
+    if len(launch.args) != len(program.entry.params):
+        raise ArgumentError(
+            argument="launch.args", got=f"{len(launch.args)} values", wanted=f"{len(program.entry.params)}",
+            fix=f"Give one value for each parameter of {program.entry.name}.",
+        )  # fmt: skip
+
+
+def _check_cluster(launch: Launch, required: tuple[int, int, int] | None) -> None:
+    """Clusters must divide the grid, be no larger than the hardware's and those that the kernel was compiled for."""
+    divides = all(side > 0 and not blocks % side for side, blocks in zip(launch.cluster, launch.grid, strict=True))
+    if not divides or math.prod(launch.cluster) > _MAX_CLUSTER or launch.cluster != (required or launch.cluster):
+        raise ArgumentError(
+            argument="launch.cluster",
+            got=f"{launch.cluster} in a grid of {launch.grid}",
+            wanted=f"{required}, as the kernel requires"
+            if required
+            else f"a divisor of it, {_MAX_CLUSTER} blocks at most",
+            fix="Round the grid up to whole clusters and let the blocks beyond the problem do nothing.",
+        )
+
+
+def parameter_bytes(program: Program, launch: Launch) -> NDArray[np.uint8]:
+    """The parameters of a launch, each argument at its offset: uint8[a multiple of 16].
+
+    Raises ``ArgumentError`` for an argument whose size, or alignment where it is a struct, is not its parameter's.
+    """
+    found = np.zeros(-(-max(program.parameter_bytes, 1) // 16), np.complex128).view(np.uint8)
+    for index, (variable, argument) in enumerate(zip(program.entry.params, launch.args, strict=True)):
+        data = in_memory(argument, encode)
+        if isinstance(argument, Struct) and (len(data), argument.align) != (variable.size, variable.align):
+            raise ArgumentError(
+                argument=f"launch.args[{index}]",
+                got=f"a struct of {len(data)} bytes, aligned to {argument.align}",
+                wanted=f"{variable.size} bytes, aligned to {variable.align}, for parameter {variable.name}",
+                fix="Lay it out as the kernel's source does, with the padding between its members and at its end.",
+            )
+        if len(data) != variable.size:
+            raise ArgumentError(
+                argument=f"launch.args[{index}]",
+                got=f"{len(data)} bytes ({type(argument).__name__})",
+                wanted=f"{variable.size} bytes for parameter {variable.name}",
+                fix="Give a NumPy scalar of the parameter's exact type, a Pointer, or a struct.",
+            )
+        start = program.parameters[variable]
+        found[start : start + len(data)] = np.frombuffer(data, np.uint8)
+    return found

@@ -1,0 +1,216 @@
+"""The state of one batch of thread blocks: register files, memory, counts and hazards.
+
+What changes it is above: bound instructions (``site``), the order of warps (``scheduler``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.arith.exact import Buffers
+from matmill.emulator.arith.row import Row
+from matmill.emulator.engine.async_units.async_copies import PendingCopies
+from matmill.emulator.engine.async_units.async_queue import AsyncQueue
+from matmill.emulator.engine.async_units.bulk_groups import BulkGroups
+from matmill.emulator.engine.async_units.mbarriers import Key, Mbarriers
+from matmill.emulator.engine.async_units.warpgroup_products import WarpgroupProducts
+from matmill.emulator.engine.lanes import Geometry
+from matmill.emulator.engine.state.clusters import ClusterBarrier
+from matmill.emulator.engine.state.dependent_launch import GridDependency
+from matmill.emulator.engine.state.launch import LaunchContext
+from matmill.emulator.engine.state.register_pool import RegisterPool
+from matmill.emulator.engine.state.special_rows import special_row
+from matmill.emulator.engine.state.swizzle_marks import SwizzleMarks
+from matmill.emulator.engine.state.tally import Tally
+from matmill.emulator.frontend.syntax import Variable
+from matmill.emulator.memory.address_space import (
+    SHARED_BASE,
+    SHARED_WINDOW,
+    Allocation,
+    shared_targets,
+    window_of,
+    words,
+)
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.memory.regions import Region
+from matmill.emulator.races.async_units.async_detector import AsyncDetector
+from matmill.emulator.races.async_units.async_events import AsyncEvents
+from matmill.emulator.report.hazards import HazardLog
+
+_DTYPES = {"p": "?", "16": "u2", "32": "u4", "64": "u8"}
+# What shared memory holds before anything is stored there: as float32 a NaN, so that a forgotten store shows.
+_POISON = 0xFF
+
+
+@dataclass
+class Meeting:
+    """Lanes of one warp (bool[32]) that met for a collective at different instructions of one kind.
+
+    ``sources`` are the operands of all of them, [32] each. ``pending`` lanes have not executed it yet.
+    """
+
+    lanes: NDArray[np.bool_]
+    pending: NDArray[np.bool_]
+    sources: list[Row]
+
+
+class Machine:
+    """The state of one batch of ``blocks`` thread blocks, reusable for other batches of the same size."""
+
+    def __init__(self, context: LaunchContext, blocks: int) -> None:
+        program, launch = context.program, context.launch
+        self.context = context
+        self.program = program
+        self.launch = launch
+        self.space = context.space
+        self.heap = context.heap
+        self.symbols = context.symbols
+        self.parameters = context.parameters
+        self.detector = context.detector
+        self.counting = context.counting
+        self.tally = Tally(program)
+        self.hazards = HazardLog()
+        self.buffers = Buffers()
+        self.underflow = [False]
+        self.progress = 0
+        self.ticks = 0
+        self.events: AsyncEvents | None = context.detector if isinstance(context.detector, AsyncDetector) else None
+        self.mbarriers = Mbarriers(launch.kernel, self.hazards, self._phase_done)
+        self.queue = AsyncQueue(late=context.late_copies)
+        self.maps = context.maps
+        shared_end = program.shared_end(launch.dynamic_shared)
+        stride = -(-max(shared_end - SHARED_BASE, 16) // 128) * 128
+        self.geometry = Geometry(blocks, launch.grid, launch.block, stride, program.local_bytes)
+        # The threads that exist and have not exited, as bool[warps, 32]; the scheduler keeps it.
+        self.live = np.zeros((self.geometry.warp_count, LANES), np.bool_)
+        self.meetings: dict[int, list[Meeting]] = {}
+        self.swizzles = SwizzleMarks(stride * blocks)
+        self.bulk = BulkGroups(self.geometry.columns, late=context.late_copies)
+        self.cluster = ClusterBarrier(self.geometry, math.prod(launch.cluster), self.live.reshape(-1))
+        self.dependency = GridDependency(launch, self.geometry, self.hazards, context.waits) if launch.pdl else None
+        self.files = {
+            name: np.zeros((max(rows, 1), self.geometry.columns), _DTYPES[name])
+            for name, rows in program.layout.sizes.items()
+        }
+        shared = words(np.zeros(stride * blocks // 16, np.complex128).view(np.uint8))
+        self.written = np.zeros(stride * blocks // 8, np.uint64).view(np.uint8)
+        self.shared = Region("shared", SHARED_BASE, shared_end, shared, written=words(self.written))
+        local = np.zeros(max(program.local_bytes * self.geometry.columns // 16, 1), np.complex128).view(np.uint8)
+        self._own = {
+            "shared": self.shared,
+            "local": Region("local", 0, program.local_bytes, words(local)),
+            "param": Region("param", 0, program.parameter_bytes, words(context.parameters)),
+        }
+        self._regions: dict[str, Region] = {}
+        self.copies = PendingCopies(self.geometry.columns, shared, context.space, late=context.late_copies)
+        self.registers = RegisterPool(self.geometry, launch.kernel, program.entry.registers)
+        self.products = WarpgroupProducts(
+            self.geometry,
+            self.files["32"],
+            launch.kernel,
+            self.hazards,
+            late=context.late_copies,
+            own_waits=context.own_waits,
+        )
+
+    def begin(self, block_ids: NDArray[np.int64]) -> None:
+        """Take up a batch: the numbers of its blocks in the grid."""
+        self.geometry.block_ids = block_ids
+        self.shared.words[1].fill(_POISON)
+        self.written.fill(0)
+        if self.program.reserved_shared:
+            for data, value in ((self.shared.data, 0), (self.written, 1)):
+                data.reshape(self.geometry.blocks, -1)[:, : self.program.reserved_shared] = value
+        for name, row in self.program.layout.specials.items():
+            values = special_row(name, self.geometry, self.launch, self.program, self.context.workspace)
+            self.files["32"][row] = values if isinstance(values, int) else values.astype(np.uint32)
+        self.mbarriers.begin()
+        self.cluster.begin()
+        self.bulk.begin()
+        self.swizzles.begin()
+        if self.dependency is not None:
+            self.dependency.begin()
+
+    def address_of(self, variable: Variable) -> int:
+        """The address of a variable in its own state space."""
+        if variable in self.program.offsets:
+            return self.program.offsets[variable]
+        if variable in self.program.parameters:
+            return self.program.parameters[variable]
+        return self.symbols[variable]
+
+    def region_at(self, space: str, address: int) -> tuple[Region | None, int]:
+        """The region that holds an address of a state space, and the address in the region's own terms."""
+        if space == "generic" and address >= SHARED_WINDOW:
+            space, window = window_of(address)
+            address -= window
+        own = self._own.get(space)
+        if own is not None:
+            return (own if address >= own.start else None), address
+        allocation = self.space.find(address)
+        return (None if allocation is None else self._region(allocation, space)), address
+
+    def _region(self, allocation: Allocation, space: str) -> Region:
+        kind = "const" if space == "const" else "global"
+        key = f"{kind}{allocation.start}"
+        if key not in self._regions:
+            self._regions[key] = Region(
+                kind,
+                allocation.start,
+                allocation.end,
+                allocation.words,
+                allocation=allocation,
+            )
+        return self._regions[key]
+
+    def shared_offset(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Shared addresses of the own block, generic or not, as offsets in its window."""
+        return addresses & (SHARED_WINDOW - 1)
+
+    def shared_targets(
+        self, addresses: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The block of the batch and the offset in its window that threads name by shared addresses.
+
+        ``addresses`` may be generic or not, and of another block of the cluster. The block is -1 where there is none.
+        """
+        return shared_targets(addresses, self.geometry.block_of_warp[columns // LANES], self.cluster.size)
+
+    def warp_ids(self, warps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Warps of the batch by their numbers in the launch."""
+        geometry = self.geometry
+        ids = geometry.block_ids[geometry.block_of_warp[warps]] * geometry.warps + geometry.warp_in_block[warps]
+        return np.asarray(ids, np.int64)
+
+    def threads(self, columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Threads of the batch as warps of the launch (int64[n]) and their lanes (bool[n, 32])."""
+        warps, rows = np.unique(columns // LANES, return_inverse=True)
+        lanes = np.zeros((len(warps), LANES), np.bool_)
+        lanes[rows, columns % LANES] = True
+        return self.warp_ids(warps), lanes
+
+    def in_grid(self, key: Key) -> Key:
+        """An mbarrier by the number of its block in the grid."""
+        return int(self.geometry.block_ids[key[0]]), key[1]
+
+    def _phase_done(self, key: Key) -> None:
+        if self.events is not None:
+            self.events.phase_done(self.in_grid(key))
+
+    def describe(self, space: str, address: int) -> str:
+        """An address for messages."""
+        if space == "generic" and address >= SHARED_WINDOW:
+            space, window = window_of(address)
+            address -= window
+        if space not in {"shared", "local", "param"}:
+            return self.space.describe(address)
+        return self.program.describe(space, address, self.launch.dynamic_shared)
+
+    def snapshot(self, warps: NDArray[np.int64]) -> bytes:
+        """The registers of some warps."""
+        columns = (warps[:, None] * LANES + np.arange(LANES)).reshape(-1)
+        return b"".join(rows[:, columns].tobytes() for rows in self.files.values())

@@ -1,0 +1,1 @@
+"""Races with asynchronous units and with the other blocks of a cluster."""

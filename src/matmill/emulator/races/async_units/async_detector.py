@@ -1,0 +1,299 @@
+"""Race detection for programs with mbarriers, clusters and asynchronous units.
+
+``AsyncDetector`` finds what ``RaceDetector`` finds, and the races of bulk copies and wgmma, which access shared memory
+in the *async proxy*. Order comes from barriers of all kinds, warp barriers, releases and acquires, and from
+
+- mbarriers: what threads did before they arrived in a phase happens before what threads do that have waited for it,
+  and so do the accesses of copies that completed in it, but nothing else of those who issued them (PTX ISA,
+  "cp.async.bulk");
+- cluster barriers;
+- an operation's issue, and the waits for bulk groups and wgmma groups.
+
+A generic write must besides be made visible to an asynchronous access by its own thread's fence.proxy.async, before the
+synchronization that orders the two. Else it is reported as "missing-proxy-fence". The other way a wait is enough, and
+an asynchronous write may follow a generic read without any fence.
+
+Shared memory is checked lane by lane with ``thread_clocks``. Global memory is checked as by ``RaceDetector``, to whose
+order mbarriers and cluster barriers are added (``release_order``). Asynchronous accesses to global memory are those of
+the issuing thread when it issues them, so a missing wait for such a write is not found.
+
+A ``.cluster`` scope counts as ``.gpu`` in a launch with clusters: that it is too narrow for blocks of two clusters is
+not found.
+
+Other blocks of the cluster may access a block's shared memory only until its last thread ends: ``remote_accesses``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.program.ordering import Ordering
+from matmill.emulator.races.async_units.async_events import Name
+from matmill.emulator.races.async_units.async_reports import ASYNC, AsyncReports
+from matmill.emulator.races.async_units.remote_accesses import RemoteAccesses
+from matmill.emulator.races.detector import RaceDetector
+from matmill.emulator.races.order.clocks import Ints
+from matmill.emulator.races.order.flag_clocks import FlagClocks
+from matmill.emulator.races.order.race_reports import MBARRIER, READ, WRITE, Access, Party, Reports
+from matmill.emulator.races.order.releases import Log
+from matmill.emulator.races.order.thread_clocks import ThreadClocks, Vectors, joined
+from matmill.emulator.races.shadow.interval_patterns import Pattern
+from matmill.emulator.races.shadow.shared_space import SharedSpace
+from matmill.emulator.races.shadow.warp_accesses import Stores
+
+Flags = NDArray[np.bool_]
+_INIT, _ARRIVE = "initialisation of an mbarrier", "arrival at an mbarrier"
+_WAIT, _COMPLETION = "wait for an mbarrier", "completion at an mbarrier of a copy"
+_NOTHING: Vectors = np.empty((2, 0), np.int32)
+
+
+@dataclass
+class _Phases:
+    """What a barrier's open phase holds so far, and what the last completed one held.
+
+    ``log`` has the same for the order of global memory, ``length`` how much of it the completed phase had. ``start`` is
+    who initialised the barrier, and the clock then.
+    """
+
+    opened: Vectors = field(default_factory=lambda: _NOTHING)
+    done: Vectors = field(default_factory=lambda: _NOTHING)
+    start: tuple[Party, int] | None = None
+    log: Log = field(default_factory=Log)
+    length: int = 0
+
+    def complete(self) -> None:
+        """Close the open phase and begin another."""
+        self.done, self.opened, self.length = self.opened, _NOTHING, len(self.log.entries)
+
+
+class AsyncDetector(RaceDetector):
+    """A race detector that is told of asynchronous units too (``AsyncEvents``).
+
+    ``clusters`` (int64[n, blocks of a cluster]) are the blocks of the launch, by cluster and rank.
+    """
+
+    def __init__(self, *, clusters: Ints, warps_per_block: int) -> None:
+        self._clusters = clusters
+        super().__init__(blocks=clusters.size, warps_per_block=warps_per_block, partial_barriers=True, releases=True)
+        self._barriers: dict[Name, _Phases] = {}
+        # Cluster barriers by cluster and generation, and how often each thread has arrived.
+        self._meetings: dict[tuple[int, int], _Phases] = {}
+        self._generation: Ints = np.zeros((self._threads.warps, LANES), np.int64)
+        self._flags = FlagClocks(self._threads)
+        self._remote = RemoteAccesses(self._threads, self._reports)
+
+    def _new_reports(self) -> Reports:
+        self._threads = ThreadClocks(self._clocks, self._clusters)
+        return AsyncReports(self._threads)
+
+    def _shared_space(self, general: Flags) -> SharedSpace:
+        return SharedSpace(self._threads, self._reports, np.ones_like(general), ordered=True)
+
+    # What RaceDetector is told
+
+    def access(
+        self,
+        space: str,
+        *,
+        warp: Ints,
+        addresses: Ints,
+        active: NDArray[np.bool_],
+        width: int,
+        kind: str,
+        where: int,
+        stores: Stores | None = None,
+        ordering: Ordering | None = None,
+        owners: Ints | None = None,
+        pattern: Pattern | None = None,
+    ) -> None:
+        """Record one instruction executed by ``n`` warps, as ``RaceDetector`` does."""
+        if owners is not None:
+            self._remote.note(owners, warp, active, addresses, kind=kind, where=where)
+        blocks = warp // self._warps_per_block if owners is None else owners
+        if ordering is not None:
+            ordering = self._in_cluster(ordering)
+            self._flags.access(
+                space, warp=warp, addresses=addresses, active=active, kind=kind, ordering=ordering, owners=blocks
+            )
+        elif kind == WRITE:
+            self._flags.overwrite(space, warp=warp, addresses=addresses, active=active, owners=blocks)
+        super().access(
+            space, warp=warp, addresses=addresses, active=active, width=width, kind=kind, where=where, stores=stores,
+            ordering=ordering, owners=owners, pattern=pattern,
+        )  # fmt: skip
+
+    def fence(self, warps: Ints, lanes: Flags, ordering: Ordering) -> None:
+        """Record a fence by ``lanes`` (bool[m, 32]) of ``warps`` (int64[m])."""
+        ordering = self._in_cluster(ordering)
+        self._flags.fence(warps, lanes, ordering)
+        super().fence(warps, lanes, ordering)
+
+    def _in_cluster(self, ordering: Ordering) -> Ordering:
+        """A scope as it is taken: ``.cluster`` as one of the whole GPU where a cluster has several blocks."""
+        return replace(ordering, wide=True) if ordering.cluster and self._clusters.shape[1] > 1 else ordering
+
+    def barrier(self, warps: Ints) -> None:
+        """Let ``warps`` (int64[m], one block's) meet."""
+        if len(warps) != self._warps_per_block:
+            self._threads.meet(np.asarray(warps, np.int64)[None])
+        super().barrier(warps)
+
+    def _meet_in_full(self, blocks: Ints) -> None:
+        """Let all warps of each of ``blocks`` meet."""
+        self._threads.meet(blocks[:, None] * self._warps_per_block + np.arange(self._warps_per_block))
+        super()._meet_in_full(blocks)
+
+    def warp_barrier(self, warps: Ints, lanes: Flags) -> None:
+        """Record ``bar.warp.sync`` by ``warps`` (int64[m]) with ``lanes`` (bool[m, 32]) in the member masks."""
+        whole = lanes.all(axis=1)
+        if whole.any():
+            self._threads.meet(warps[whole][:, None])
+        for warp, members in zip(warps[~whole], lanes[~whole], strict=True):
+            one, those = np.array([warp]), members[None]
+            self._threads.acquire(self._threads.released(one, those), one, those)
+        super().warp_barrier(warps, lanes)
+
+    def release(self, blocks: Ints) -> None:
+        """Free what is kept of ``blocks`` (int64[b]), whole clusters that have ended."""
+        super().release(blocks)
+        self._threads.release(blocks)
+        self._remote.release(blocks)
+        ended = set(np.asarray(blocks).tolist())
+        self._barriers = {name: each for name, each in self._barriers.items() if name[0] not in ended}
+        gone = set(self._threads.cluster_of_block[blocks].tolist())
+        per_block = self._warps_per_block
+        self._flags.release(
+            gone, {warp for block in ended for warp in range(block * per_block, (block + 1) * per_block)}
+        )
+        self._meetings = {name: each for name, each in self._meetings.items() if name[0] not in gone}
+
+    # mbarriers
+
+    def init_barrier(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
+        """These threads begin a barrier by an instruction; nothing has been released into it."""
+        first = Party(int(warps[-1]) * LANES + int(np.flatnonzero(lanes[-1])[-1]), where, _INIT)
+        self._barriers[barrier] = _Phases(start=(first, int(self._clocks.now[warps[-1]])))
+        self._clocks.now[warps] += 1
+
+    def arrive(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
+        """Threads release what they know into the barrier's open phase, by an instruction."""
+        owner = np.full(len(warps), barrier[0])
+        if (warps // self._warps_per_block != owner).any():
+            offsets = np.full(lanes.shape, barrier[1])
+            self._remote.note(owner, warps, lanes, offsets, kind=_ARRIVE, where=where)
+        phases = self._phases(barrier)
+        self._check_start(phases, barrier, warps, lanes, Party(0, where, _ARRIVE))
+        self._release_into(phases, warps, lanes)
+
+    def phase_done(self, barrier: Name) -> None:
+        """The open phase completes: what it holds is what a wait for it acquires."""
+        self._phases(barrier).complete()
+
+    def passed(self, barrier: Name, warps: Ints, lanes: Flags, *, where: int) -> None:
+        """A wait of these threads for the last completed phase was true, in an instruction."""
+        phases = self._phases(barrier)
+        self._check_start(phases, barrier, warps, lanes, Party(0, where, _WAIT))
+        self._acquire(phases.done, phases.log, phases.length, warps, lanes)
+
+    def _phases(self, barrier: Name) -> _Phases:
+        """A barrier's phases; one that was never initialised has been reported, and is treated as if it were."""
+        return self._barriers.setdefault(barrier, _Phases())
+
+    def _check_start(self, phases: _Phases, barrier: Name, warps: Ints, lanes: Flags, user: Party) -> None:
+        """Report the first of these threads that uses a barrier which may not be initialised yet."""
+        if phases.start is not None:
+            first, clock = phases.start
+            late = self._threads.strangers(first.thread, clock, warps, lanes)
+            if late is not None:
+                self._reports.keep(MBARRIER, "shared", barrier[1], first, replace(user, thread=late))
+
+    def _release_into(self, phases: _Phases, warps: Ints, lanes: Flags) -> None:
+        phases.opened = joined(phases.opened, self._threads.released(warps, lanes))
+        if self._order is not None:
+            self._order.publish(phases.log, warps, lanes)
+        self._clocks.now[warps] += 1
+
+    def _acquire(self, vectors: Vectors, log: Log, length: int, warps: Ints, lanes: Flags) -> None:
+        chosen = lanes.any(axis=1)
+        warps, lanes = warps[chosen], lanes[chosen]
+        self._threads.acquire(vectors, warps, lanes)
+        if self._order is not None:
+            self._order.learn(log, length, warps, lanes)
+
+    # Cluster barriers
+
+    def cluster_arrive(self, warps: Ints, lanes: Flags, *, releases: bool = True) -> None:
+        """``barrier.cluster.arrive`` by these threads, with or without release semantics."""
+        rows, lane = np.nonzero(lanes)
+        self._generation[warps[rows], lane] += 1
+        for name, some in self._by_meeting(warps, lanes):
+            phases = self._meetings.setdefault(name, _Phases())
+            self._meetings.pop((name[0], name[1] - 3), None)
+            if releases:
+                self._release_into(phases, *some)
+
+    def cluster_wait(self, warps: Ints, lanes: Flags) -> None:
+        """``barrier.cluster.wait`` by these threads has ended."""
+        for name, some in self._by_meeting(warps, lanes):
+            phases = self._meetings.setdefault(name, _Phases())
+            self._acquire(phases.opened, phases.log, len(phases.log.entries), *some)
+
+    def _by_meeting(self, warps: Ints, lanes: Flags) -> list[tuple[tuple[int, int], tuple[Ints, Flags]]]:
+        """Threads by cluster and generation of its barrier."""
+        found = []
+        cluster = self._threads.cluster_of_block[warps // self._warps_per_block]
+        generation = np.where(lanes, self._generation[warps], -1)
+        for number in np.unique(cluster).tolist():
+            mine = cluster == number
+            for now in np.unique(generation[mine]).tolist():
+                some = (generation == now) & mine[:, None]
+                chosen = some.any(axis=1)
+                if now >= 0:
+                    found.append(((number, now), (warps[chosen], some[chosen])))
+        return found
+
+    # Asynchronous units
+
+    def proxy_fence(self, warps: Ints, lanes: Flags) -> None:
+        """``fence.proxy.async`` by these threads."""
+        self._threads.fence(warps, lanes)
+        self._clocks.now[warps] += 1
+
+    def issue(self, warp: int, lanes: Flags) -> int:
+        """Some lanes (bool[32]) of a warp start an operation: the agent that performs it."""
+        agent = self._threads.issue(warp, lanes)
+        self._clocks.now[warp] += 1
+        return agent
+
+    def agent_access(self, agent: int, kind: str, *, block: int, offsets: Ints, width: int, where: int) -> None:
+        """An agent does ``kind`` ("read" or "write") with ``width`` bytes at each offset of a block's shared memory."""
+        count = len(offsets)
+        if not count:
+            return
+        moment = self._threads.moment(agent, count)
+        issuer = self._threads.issuer_of(agent)
+        if issuer // LANES // self._warps_per_block != block:
+            party = Party(issuer, where, ASYNC + kind)
+            self._remote.note_agent(block, *self._threads.column(agent), int(offsets[0]), party)
+        entries = Access("shared", READ if kind == READ else WRITE, where, width, offsets, offsets, moment)
+        self._shared.by_agent(entries, block, width)
+
+    def agent_completes(self, agent: int, barrier: Name, *, where: int) -> None:
+        """An agent, issued by an instruction, is done and releases that into the barrier's open phase."""
+        phases = self._phases(barrier)
+        if phases.start is not None and not self._threads.agent_knows(agent, phases.start[0].thread, phases.start[1]):
+            user = Party(self._threads.issuer_of(agent), where, _COMPLETION)
+            self._reports.keep(MBARRIER, "shared", barrier[1], phases.start[0], user)
+        phases.opened = joined(phases.opened, self._threads.finished(agent))
+
+    def agent_joined(self, agent: int, warps: Ints, lanes: Flags) -> None:
+        """Threads have waited for an agent, or for its reads alone: those of shared memory are all it has then."""
+        self._threads.acquire(self._threads.finished(agent), warps, lanes)
+
+    def exited(self, block: int, where: int) -> None:
+        """The last thread of a block ends at an instruction."""
+        self._remote.exited(block, where)

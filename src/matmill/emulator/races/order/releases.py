@@ -1,0 +1,130 @@
+"""Logs of releases, one per release sequence, and how far into which logs a thread's knowledge reaches.
+
+A *sequence* (the release sequence; PTX: the observation order that starts at one write) is a strong write and the
+atomics that followed it at one location, each of which read what the one before had written. It keeps a *log* of the
+releases of its writes, in their order. A reader of the location observes all of the log so far, so it learns a log and
+a length: a *reach*. A release in a log holds a *snapshot* of what its thread knew: clocks for the warps of its own
+block, and a reach for all that it had learned by acquiring. So nothing is ever copied per block of the launch; a launch
+of n releases keeps n snapshots of one block's warps each, and only a thread whose access is in doubt has its reach
+followed through the logs (``horizon``).
+
+Reaches are never changed, only replaced, and so may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from matmill.emulator.races.order.clocks import Ints
+
+# How much of a log a reach takes: all releases, only the fence.sc of them, or (a number) the releases of one block.
+ALL, FENCED = -1, -2
+
+Reach: TypeAlias = "dict[tuple[Log, int], int]"
+NOTHING: Reach = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What a thread knew when its warp's clock was ``clock``.
+
+    ``view`` (int64[warps per block]) is up to which clock it knew each warp of its block, ``lanes`` (int64[32], or None
+    where ``view`` says it all) each lane of its own warp, ``known`` what it had acquired.
+    """
+
+    warp: int
+    clock: int
+    view: Ints
+    lanes: Ints | None
+    known: Reach
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Release:
+    """What one write released, or which fences a barrier passed on: the snapshot of the threads ``lanes`` of its warp.
+
+    ``sc`` says that the snapshot is a fence.sc's; ``fenced`` reaches the fence.sc that the writer knew of by barriers;
+    ``write`` is the clock at which the write stood alone where a fence before it released, else -1.
+    """
+
+    snapshot: Snapshot | None
+    lanes: tuple[int, ...]
+    sc: bool
+    fenced: Reach
+    write: int = -1
+
+
+class Log:
+    """Releases in their order; ``fences`` says that one of them has a fence.sc."""
+
+    __slots__ = ("entries", "fences")
+
+    def __init__(self) -> None:
+        self.entries: list[Release] = []
+        self.fences = False
+
+    def append(self, release: Release) -> None:
+        """Add the next release."""
+        self.entries.append(release)
+        self.fences = self.fences or release.sc or bool(release.fenced)
+
+
+class Sequence:
+    """One location's release sequence; releases of block scope are logged by block.
+
+    ``block`` and ``wide`` are the last write's: the next access goes on from it only where both scopes include the
+    other's thread, and where both have one ``width``.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.block = -1
+        self.wide = False
+        self.log = Log()
+        self._width = width
+        self._narrow: dict[int, Log] = {}
+        self._members: set[tuple[int, int, int]] = set()
+
+    def links(self, block: int, width: int, *, wide: bool) -> bool:
+        """Whether an access by a thread of ``block`` observes the last write."""
+        return width == self._width and (block == self.block or (wide and self.wide))
+
+    def add(self, block: int, release: Release, *, wide: bool) -> None:
+        """Log a release, unless the same thread released the same here before."""
+        name = (id(release.snapshot), release.lanes[0] if release.lanes else -1, id(release.fenced))
+        if name not in self._members:
+            self._members.add(name)
+            (self.log if wide else self._narrow.setdefault(block, Log())).append(release)
+
+    def lengths(self, block: int) -> tuple[int, int]:
+        """How long the logs are that a thread of ``block`` may see now."""
+        narrow = self._narrow.get(block)
+        return len(self.log.entries), 0 if narrow is None else len(narrow.entries)
+
+    def reach(self, block: int, lengths: tuple[int, int], *, wide: bool) -> Reach:
+        """What a thread of ``block`` learns that acquires, in this scope, what it saw when the logs were that long."""
+        found: Reach = {}
+        if lengths[0]:
+            found[self.log, ALL if wide else block] = lengths[0]
+        if lengths[1]:
+            found[self._narrow[block], ALL] = lengths[1]
+        return found
+
+
+def joined(reaches: Iterable[Reach]) -> Reach:
+    """The union of ``reaches``; one of them itself where there is no other."""
+    apart = list({id(reach): reach for reach in reaches if reach}.values())
+    if len(apart) < 2:
+        return apart[0] if apart else NOTHING
+    result = dict(apart[0])
+    for reach in apart[1:]:
+        for log, length in reach.items():
+            if length > result.get(log, 0):
+                result[log] = length
+    return result
+
+
+def exceeds(reach: Reach, known: Reach) -> bool:
+    """Whether ``reach`` covers anything that ``known`` does not."""
+    return any(length > known.get(log, 0) for log, length in reach.items())

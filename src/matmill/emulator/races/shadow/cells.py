@@ -1,0 +1,256 @@
+"""Shadow memory: what each cell's last accesses were, exactly enough to check the next one.
+
+A cell holds a few slots (warp, clock, lanes, instruction) each for reads, plain writes and atomics. A new access is
+checked against the slots of the kinds that it conflicts with, then enters its own kind's: it replaces a slot that
+happens before it (whatever is unordered with that one later is unordered with it too) or an empty one. Where there is
+neither, two slots often suffice for good:
+
+- two different blocks: no later access is ordered after both;
+- two different warps of a block that has met only barriers of all its warps: a later access comes after all three, or
+  is unordered with one of the two.
+
+Elsewhere another slot is added to every cell, so that nothing is forgotten.
+
+Releases and acquires (``ordered``) break both rules, since a later access may be ordered after any two warps and not
+after a third. Cells then grow to ``most`` accesses of a kind that nothing orders among themselves, and forget more: a
+race may be missed there, none is invented. There a write also stands for all reads that happen before it, since
+who comes after an asynchronous write need not know what came before it, and yet comes after that too. An atomic
+represents all atomics and strong writes before it in its cell: it observed them, so whatever comes after it comes after
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.races.order.clocks import CLOCK_BITS, HappensBefore, Ints
+from matmill.emulator.races.order.race_reports import (
+    ATOMIC,
+    COPY,
+    KEPT_AS,
+    READ,
+    STRONG_READ,
+    STRONG_WRITE,
+    WRITE,
+    Access,
+    Reports,
+    mark_of,
+)
+from matmill.emulator.races.shadow.warp_accesses import Stores, resized
+
+# Strong accesses race with weak ones alone.
+_CONFLICTS = {
+    READ: (WRITE, ATOMIC),
+    WRITE: (WRITE, ATOMIC, READ, STRONG_READ),
+    ATOMIC: (WRITE, READ),
+    COPY: (WRITE, ATOMIC, READ, STRONG_READ),
+    STRONG_READ: (WRITE,),
+    STRONG_WRITE: (WRITE, READ),
+}
+_CHUNK_BITS = 12
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One remembered access per cell; key 0 and no lanes where there is none."""
+
+    keys: Ints
+    lanes: NDArray[np.uint32]
+    marks: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls, cells: int) -> _Slot:
+        return cls(np.zeros(cells, np.int64), np.zeros(cells, np.uint32), np.zeros(cells, np.int32))
+
+    def forget(self, cells: Ints | slice) -> None:
+        """Empty the slots of some cells."""
+        self.keys[cells] = 0
+        self.lanes[cells] = 0
+
+    def resized(self, old: tuple[int, int], new: tuple[int, int], factor: int) -> _Slot:
+        return _Slot(
+            resized(self.keys, old, new, factor),
+            resized(self.lanes, old, new, factor),
+            resized(self.marks, old, new, factor),
+        )
+
+
+class Cells:
+    """Shadow slots over growing rows of cells; ``general`` (bool[blocks]) forbids the second shortcut to a block.
+
+    ``ordered`` forbids both, and keeps at most ``most`` slots of a kind.
+    """
+
+    def __init__(
+        self, clocks: HappensBefore, reports: Reports, general: NDArray[np.bool_], *, ordered: bool = False,
+        most: int = 8,
+    ) -> None:  # fmt: skip
+        self._clocks = clocks
+        self._reports = reports
+        self._general = general
+        self._ordered = ordered
+        self._most = most if ordered else 2
+        self._slots: dict[str, list[_Slot]] = {READ: [], WRITE: [], ATOMIC: [], STRONG_READ: []}
+        # Which chunks of cells ever held an access of each kind: most memory is only ever read.
+        self._used = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
+        # Which cells have slots of two blocks, and so need no more.
+        self._settled = {kind: np.zeros(0, dtype=np.bool_) for kind in self._slots}
+        self._shape = (0, 0)
+        self._scratch = np.zeros(0, dtype=np.int64)
+
+    def resize(self, rows: int, width: int, factor: int = 1) -> None:
+        """Make room for ``rows`` rows of ``width`` cells, every old cell becoming ``factor`` cells."""
+        old, self._shape = self._shape, (rows, width)
+        for kind, slots in self._slots.items():
+            slots[:] = [slot.resized(old, self._shape, factor) for slot in slots]
+            used = np.zeros((rows * width >> _CHUNK_BITS) + 1, dtype=np.bool_)
+            for slot in slots:
+                used[np.flatnonzero(slot.keys) >> _CHUNK_BITS] = True
+            self._used[kind] = used
+            self._settled[kind] = resized(self._settled[kind], old, self._shape, factor)
+        self._scratch = np.zeros(rows * width, dtype=np.int64)
+
+    def clear(self, start: int, stop: int) -> None:
+        """Forget all accesses to cells ``start`` to ``stop``."""
+        for kind, slots in self._slots.items():
+            self._settled[kind][start:stop] = False
+            for slot in slots:
+                slot.forget(np.s_[start:stop])
+
+    def check(self, access: Access, stores: Stores | None) -> None:
+        """Report the races of ``access`` with what is remembered; ``stores`` is what it stores, if it is a store."""
+        chunks = access.cells >> _CHUNK_BITS
+        for kind in _CONFLICTS[access.kind]:
+            if not self._slots[kind] or not self._used[kind][chunks].any():
+                continue
+            for slot in self._slots[kind]:
+                held = np.flatnonzero(slot.keys[access.cells])
+                if not held.size:
+                    continue
+                second = access.take(held)
+                keys = slot.keys[second.cells]
+                unordered = self._clocks.conflicting(kind, keys, slot.lanes[second.cells], second.moment)
+                bad = np.flatnonzero(unordered)
+                if bad.size:
+                    marks = slot.marks[second.cells[bad]].astype(np.int64)
+                    second = second.take(bad)
+                    unchanging = np.zeros(bad.size, np.bool_) if stores is None else stores.unchanging(second)
+                    self._reports.remembered(keys[bad], unordered[bad], marks, kind, second, unchanging=unchanging)
+                if self._ordered and access.kind == WRITE != kind:
+                    slot.forget(access.cells[held[unordered == 0]])
+
+    def check_together(self, access: Access, stores: Stores | None) -> None:
+        """Report that entries of one plain write meet in a cell.
+
+        Lanes of one warp may store one value: a GPU makes exactly one of the stores (CUDA programming guide, "SIMT
+        Architecture").
+        """
+        order = np.argsort(access.cells, kind="stable")
+        met = np.flatnonzero(access.cells[order[:-1]] == access.cells[order[1:]])
+        if not met.size:
+            return
+        one, two = order[met], order[met + 1]
+        same = np.zeros(met.size, np.bool_) if stores is None else stores.alike(access, one, two)
+        reported = ~same | (access.moment.warp[one] != access.moment.warp[two])
+        self._reports.together(one[reported], two[reported], access, same[reported])
+
+    def insert(self, access: Access) -> None:
+        """Remember ``access``."""
+        kind = KEPT_AS.get(access.kind, access.kind)
+        self._used[kind][access.cells >> _CHUNK_BITS] = True
+        if self._ordered and access.kind == ATOMIC:
+            self._replace(access)
+            return
+        settled = self._settled[kind][access.cells]
+        if settled.any():
+            access = access.take(~settled)
+        while access.cells.size:
+            access = access.take(self._insert_some(kind, access))
+
+    def _replace(self, access: Access) -> None:
+        """Remember atomics instead of all that they observe; the last one in a cell has observed the others."""
+        slots = self._slots[ATOMIC]
+        if not slots:
+            slots.append(_Slot.empty(self._scratch.size))
+        cells, last = np.unique(access.cells[::-1], return_index=True)
+        moment = access.moment.take(access.cells.size - 1 - last)
+        slots[0].keys[cells] = moment.keys()
+        slots[0].lanes[cells] = moment.bits()
+        slots[0].marks[cells] = mark_of(access.where, access.kind)
+        for slot in slots[1:]:
+            slot.forget(cells)
+
+    def _insert_some(self, kind: str, access: Access) -> NDArray[np.bool_]:
+        """Insert one entry per cell or more; returns the flags of those still to come."""
+        slots = self._slots[kind]
+        cells = access.cells
+        keys = access.moment.keys()
+        bits = access.moment.bits()
+        mark = mark_of(access.where, access.kind)
+        held = [slot.keys[cells] for slot in slots]
+        target = np.full(cells.size, -1)
+        left = np.ones(cells.size, dtype=np.bool_)
+        for number, slot in enumerate(slots):
+            gone = self._clocks.unordered(held[number], slot.lanes[cells], access.moment) == 0
+            target[gone & (target < 0)] = number
+            equal = (held[number] == keys) & (slot.marks[cells] == mark)
+            if self._ordered:
+                slot.forget(cells[gone & ~equal & (held[number] != 0)])
+            same = np.flatnonzero(equal)
+            np.bitwise_or.at(slot.lanes, cells[same], bits[same])
+            left[same] = False
+        full = np.flatnonzero(left & (target < 0))
+        if full.size:
+            grow = self._settle(kind, access.take(full), [each[full] for each in held], target, full)
+            left[full] = grow | (target[full] >= 0)
+            if grow.any():
+                slots.append(_Slot.empty(self._scratch.size))
+        ready = np.flatnonzero(left & (target >= 0))
+        self._scratch[cells[ready]] = ready
+        ready = ready[self._scratch[cells[ready]] == ready]
+        for number, slot in enumerate(slots[: len(held)]):
+            mine = ready[target[ready] == number]
+            slot.keys[cells[mine]] = keys[mine]
+            slot.lanes[cells[mine]] = bits[mine]
+            slot.marks[cells[mine]] = mark
+        left[ready] = False
+        return left
+
+    def _settle(self, kind: str, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
+        """Decide on entries that find all slots taken by accesses unordered with them.
+
+        Sets ``target[full]`` to the slot to take over, leaves it at -1 for entries that add nothing, and returns the
+        flags of those that need one more slot.
+        """
+        keys = access.moment.keys()
+        slots = self._slots[kind]
+        if len(slots) < self._most:
+            return np.ones(keys.size, dtype=np.bool_)
+        rest: NDArray[np.bool_] = np.ones(keys.size, dtype=np.bool_)
+        if not self._ordered:
+            rest = self._shortcut(access, held, target, full)
+        # Within one warp and clock the lanes are all that counts: they join a slot, under its first instruction.
+        for number, slot in enumerate(slots):
+            join = np.flatnonzero(rest & (held[number] == keys))
+            np.bitwise_or.at(slot.lanes, access.cells[join], access.moment.bits()[join])
+            rest[join] = False
+        return rest & (not self._ordered)
+
+    def _shortcut(self, access: Access, held: list[Ints], target: Ints, full: Ints) -> NDArray[np.bool_]:
+        """Decide where two slots suffice, as ``_settle`` does; returns the flags of the entries that are left."""
+        kind = KEPT_AS.get(access.kind, access.kind)
+        warp = [(each >> CLOCK_BITS) - 1 for each in held]
+        block = [each // self._clocks.warps_per_block for each in warp]
+        mine = access.moment.warp // self._clocks.warps_per_block
+        two_blocks: NDArray[np.bool_] = np.any([each != block[0] for each in block[1:]], axis=0)
+        self._settled[kind][access.cells[two_blocks]] = True
+        far = ~two_blocks & (mine != block[0])
+        near = ~two_blocks & ~far & ~self._general[mine]
+        two_warps = np.any([each != warp[0] for each in warp[1:]], axis=0)
+        far |= near & ~two_warps & (access.moment.warp != warp[0])
+        target[full[far]] = 1
+        rest: NDArray[np.bool_] = ~two_blocks & ~far & ~(near & two_warps)
+        return rest

@@ -1,0 +1,139 @@
+"""Intervals that repeat: sequences of accesses that were free of conflicts once, and need no second check.
+
+Between two barriers of the whole block, whether accesses to shared memory conflict depends on nothing but these
+accesses: which lanes touched which bytes, one instruction after another. Blocks do the same again and again, tile after
+tile, and batch after batch. So the sequences found clean are kept as a tree: its root is the state in which no block
+has accessed anything since its last barrier, its edges are accesses. As long as the blocks follow a known path, an
+access costs one look-up. What it would leave in shadow memory is deferred until somebody needs it, and dropped at the
+next barrier, where it no longer counts.
+
+The tree says nothing of copies in flight, of barriers of some warps alone, and of accesses that were checked in another
+way: :meth:`IntervalPatterns.stop` leaves it until the next interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from matmill.emulator.memory.banks import LANES
+from matmill.emulator.races.order.clocks import Ints
+
+_MOST_SHAPES = 256
+_MOST_NODES = 1 << 14
+_MOST_DEFERRED = 1 << 12
+# After so many new accesses, and no known one among them, a program's intervals count as not repeating.
+_PATIENCE = 1 << 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Addresses of ``n`` warps, apart from the lowest one: int64[n, 32] and bool[n, 32]."""
+
+    distance: Ints
+    active: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """One instruction's plain accesses by the lanes of ``shape`` to their own blocks' shared memory from ``low`` on."""
+
+    shape: Shape
+    low: int
+    kind: str
+    width: int
+    where: int
+
+
+Node: TypeAlias = "dict[Pattern, Node]"
+
+
+class IntervalPatterns:
+    """The tree of clean sequences, where the blocks of one batch are in it, and what they have deferred."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[bytes, ...], Shape] = {}
+        self._patterns: dict[tuple[Shape, int, str, int, int], Pattern] = {}
+        self._root: Node = {}
+        self._nodes = 0
+        self._node: Node | None = self._root
+        self._batch: object = None
+        self._patience = _PATIENCE
+        self.deferred: list[tuple[Pattern, Ints]] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether repeated intervals are looked for at all."""
+        return self._patience > 0
+
+    @property
+    def followed(self) -> bool:
+        """Whether the accesses since the interval began are a path of the tree."""
+        return self._node is not None
+
+    def shape(self, key: tuple[bytes, ...], distance: Ints, active: NDArray[np.bool_]) -> Shape:
+        """What stands for these distances and lanes; ``key`` tells them from others, and which warps of a batch act."""
+        found = self._shapes.get(key)
+        if found is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._forget()
+            found = Shape(distance.reshape(-1, LANES).copy(), active.reshape(-1, LANES).copy())
+            self._shapes[key] = found
+        return found
+
+    def pattern(self, shape: Shape, low: int, *, kind: str, width: int, where: int) -> Pattern:
+        """What stands for an instruction's accesses."""
+        key = (shape, low, kind, width, where)
+        found = self._patterns.get(key)
+        if found is None:
+            found = self._patterns[key] = Pattern(shape, low, kind, width, where)
+        return found
+
+    def follow(self, pattern: Pattern, warps: Ints, batch: object) -> bool:
+        """Whether ``warps`` (int64[n]) of a batch go on along a known path; then the access is deferred."""
+        node = self._node
+        if node is None or len(self.deferred) == _MOST_DEFERRED:
+            return False
+        if batch is not self._batch:
+            if self._batch is not None:
+                # A path is one of the blocks of one batch.
+                self._node = None
+                return False
+            self._batch = batch
+        following = node.get(pattern)
+        if following is None:
+            self._patience -= 1
+            return False
+        self._patience = _PATIENCE
+        self._node = following
+        self.deferred.append((pattern, warps))
+        return True
+
+    def learn(self, pattern: Pattern) -> None:
+        """The access that was just refused has been checked, and is free of conflicts."""
+        if self._node is None or not self.on:
+            return
+        if self._nodes >= _MOST_NODES:
+            self._forget()
+            return
+        self._nodes += 1
+        self._node[pattern] = self._node = {}
+
+    def stop(self) -> None:
+        """Leave the tree until the next interval."""
+        self._node = None
+
+    def restart(self) -> None:
+        """No block has accessed anything since its last barrier."""
+        self._node = self._root if self.on else None
+        self._batch = None
+
+    def _forget(self) -> None:
+        self._shapes.clear()
+        self._patterns.clear()
+        self._root = {}
+        self._nodes = 0
+        self._node = None
