@@ -46,7 +46,7 @@ class FakeGPU:
 
     def empty(self, nbytes: int) -> Allocation:
         """Memory that holds rubbish."""
-        return Allocation(self, nbytes)  # type: ignore[arg-type]  # stands in for the GPU
+        return Allocation(self, nbytes)
 
     def zeros(self, nbytes: int) -> Allocation:
         """Host memory of zeros."""

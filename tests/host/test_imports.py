@@ -287,6 +287,13 @@ def test_inner_rooms_import_lower_ones_alone(room: str) -> None:
                 assert rank[below] <= rank[own], f"emulator.{file} imports emulator.{other}"
 
 
-def test_no_files_of_the_emulator_import_each_other_in_a_circle() -> None:
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {module.removesuffix(".__init__") for module in MODULES.values()}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for module, name in _pairs():
+        file, own = name.removeprefix("matmill."), module.removesuffix(".__init__")
+        while file and file not in names:  # a name inside of a file
+            file = file.rpartition(".")[0]
+        graph[own] |= {file} - {"", own}
     # Raises CycleError, which names the files.
-    TopologicalSorter(_emulator_imports()).prepare()
+    TopologicalSorter(graph).prepare()

@@ -80,7 +80,7 @@ class FakeGPU:
 
     def empty(self, nbytes: int) -> Allocation:
         """Memory that holds rubbish."""
-        return Allocation(self, nbytes)  # type: ignore[arg-type]  # stands in for the GPU
+        return Allocation(self, nbytes)
 
     def upload(self, array: NDArray[Any], _name: str) -> Allocation:
         """A copy of an array."""

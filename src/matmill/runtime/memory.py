@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from matmill.errors import LaunchError, size
 from matmill.launch import Pointer
 
-if TYPE_CHECKING:
-    from matmill.runtime.gpu import GPU
+
+class Driver(Protocol):
+    """What gives memory and copies it: :class:`matmill.runtime.gpu.GPU`."""
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new memory."""
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the driver."""
 
 
 class Allocation:
     """Device memory of one GPU, freed on :meth:`close` or when the last reference goes. A context manager."""
 
-    def __init__(self, gpu: GPU, nbytes: int) -> None:
+    def __init__(self, gpu: Driver, nbytes: int) -> None:
         self.nbytes = nbytes
         self.gpu = gpu
         # The driver refuses to allocate nothing; a kernel on empty arrays is never launched, so one byte serves.
