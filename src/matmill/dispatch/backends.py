@@ -40,6 +40,7 @@ def on_gpu(request: Request, call: Call, stream: int | None) -> Any:
     Arrays of one library on its current stream, the usual case, need a result and a plan. In all other cases streams
     wait for each other, and what a library might hand out again before the kernels have run is held until they have.
     """
+    # Taken apart at once, as in plan_cache.signature: this is on the way of every call.
     _operation, a, b, c, out, alpha, beta, like, home, array, bias, options = request
     library, index = home.library, home.device[1]
     allocate: Callable[..., Result] = ALLOCATE.get(library, _our_memory)

@@ -65,8 +65,8 @@ class PreparedCall(Call):
     like_y: bool
 
 
-#: Scalars as far as plans depend on them; others have no entry.
-_TOLD: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
+#: Scalars that plans are specialised for.
+_SPECIALISED: dict[float, float] = {0.0: 0.0, 1.0: 1.0}
 
 #: The cache. Threads share it without a lock: entries are made whole and added by one assignment.
 calls: dict[Signature, PreparedCall] = {}
@@ -97,7 +97,7 @@ def misaligned(call: Call, address: int) -> Call:
 
 def prepared(call: Call, request: Request, address: int) -> PreparedCall:
     """The call with a plan, made for a result at ``address`` and cached from now on."""
-    operation, a, b, _c, out, _alpha, _beta, _like, _home, _array, _bias, _finish = request
+    operation, a, b, out = request.operation, request.a, request.b, request.out
     shape, key = call.shape, call.signature
     gpu = GPU.get(a.device[1])
     d = out or a._replace(
@@ -133,8 +133,8 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
     matmill works, but where ``mixed`` says that they were checked. The fast path builds this tuple of tensors, for
     scalars that were not named and without C.
     """
+    # Requests and operands are taken apart at once: field by field takes half as long again.
     operation, a, b, c, out, alpha, beta, _like, _home, _array, bias, options = request
-    # Operands are taken apart at once: field by field takes half as long again.
     shape, strides, dtype, device, start, _readonly, library, _owner, _stream = a
     if not mixed and (library not in ALLOCATE or device[0] != "cuda" or not (bias is None or _alike(bias, a))):
         return ()
@@ -143,11 +143,11 @@ def signature(request: Request, *, mixed: bool = False) -> Signature:
         c_shape, c_strides, other, where, _address, _readonly, owned, _owner, _stream = c
         if not mixed and (other is not result or owned != library or where != device):
             return ()
-        kind: object = (operation, _TOLD.get(alpha), _TOLD.get(beta), c_shape, c_strides)
+        kind: object = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta), c_shape, c_strides)
     elif alpha == 1 and beta == operation.beta:
         kind = operation
     else:
-        kind = (operation, _TOLD.get(alpha), _TOLD.get(beta))
+        kind = (operation, _SPECIALISED.get(alpha), _SPECIALISED.get(beta))
     if bias is not None or options != NO_OPTIONS:
         kind = (kind, options, bias and bias[:2])  # shape and strides
     layout = _layout(shape, strides)

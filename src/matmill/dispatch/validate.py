@@ -199,9 +199,9 @@ def _fix_of_type(request: Request, name: str, dtype: DType) -> str:
 
 def check_apart(request: Request) -> None:
     """``out`` shares no memory with the inputs; it may be exactly the one that beta scales."""
-    operation, a, b, c, out, _alpha, _beta, _like, _home, _array, bias, _finish = request
-    added = operation.added
-    for name, operand in ((operation.first, a), (operation.second, b), ("c", c), ("bias", bias)):
+    operation, out, added = request.operation, request.out, request.operation.added
+    inputs = ((operation.first, request.a), (operation.second, request.b), ("c", request.c), ("bias", request.bias))
+    for name, operand in inputs:
         if operand is None or out is None:
             continue
         if name == added and operand.address == out.address and operand[:2] == out[:2]:  # shape and strides
