@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, Protocol, TypeVar
@@ -233,15 +233,23 @@ class Kernel(Generic[P]):
 
 
 class Prediction(Protocol):
-    """What every cost model returns: the total seconds, the term that decides, and terms of its own."""
+    """What every cost model returns: :class:`matmill.kernels.shared.model.Prediction`, which is above this file."""
 
     @property
     def seconds(self) -> float:
         """The seconds of all launches."""
 
     @property
+    def terms(self) -> Mapping[str, float]:
+        """The seconds that they come from, by name."""
+
+    @property
+    def pace(self) -> Mapping[str, float]:
+        """The cycles of a k-step by what takes them."""
+
+    @property
     def bound(self) -> str:
-        """The term that decides."""
+        """The name of what bounds the time."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from matmill.arch import ARCHES, Arch, get
 from matmill.choose import Choice, choose_from
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernels.hgemm import cost, space
+from matmill.kernels.shared.model import Prediction
 from matmill.ladders.hgemm.subject import half_product
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
@@ -37,17 +38,17 @@ def choose(problem: Gemm, arch: Arch) -> Choice[Gemm]:
     return choose_from(_OTHERS, problem, arch)
 
 
-def _all(problem: Gemm, arch: str = "h200", constants: cost.Constants = cost.DEFAULT) -> list[cost.Prediction]:
+def _all(problem: Gemm, arch: str = "h200", constants: cost.Constants = cost.DEFAULT) -> list[Prediction]:
     found = get(arch)
     return [cost.explain(problem, config, found, constants) for config in space(problem, found)]
 
 
-def _best(problem: Gemm, arch: str = "h200") -> cost.Prediction:
+def _best(problem: Gemm, arch: str = "h200") -> Prediction:
     """What the model says of the configuration that it takes."""
     return min(_all(problem, arch), key=lambda prediction: prediction.seconds)
 
 
-def _direct(problem: Gemm) -> cost.Prediction:
+def _direct(problem: Gemm) -> Prediction:
     """The same among configurations that do not repack A or B."""
     configs = [config for config in space(problem, H200) if not (config["REPACK_A"] or config["REPACK_B"])]
     return min((cost.explain(problem, config, H200) for config in configs), key=lambda found: found.seconds)
@@ -88,7 +89,7 @@ def test_what_bounds_products() -> None:
     # Elements go through registers one by one.
     assert _direct(replace(LARGE, a_align=2, b_align=2)).bound == "issue"
     apart = replace(LARGE, a_strides=(16384, 2), b_strides=(16384, 2))
-    assert _direct(apart).pace.lines > 8 * _best(LARGE).pace.lines
+    assert _direct(apart).pace["lines"] > 8 * _best(LARGE).pace["lines"]
 
 
 def test_narrower_copies_are_never_cheaper() -> None:
@@ -107,7 +108,7 @@ def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, m
     assert _best(aligned).seconds < found.predicted_seconds < most * _best(aligned).seconds
     assert found.predicted_seconds < 0.5 * _direct(odd).seconds
     moved = 2 * side * (2 * side + 1) * F16.itemsize / (cost.DEFAULT.copy_share * H200.dram_bytes_per_s)
-    assert moved < _best(odd).repack < 1.1 * moved + cost.DEFAULT.second
+    assert moved < _best(odd)["repack"] < 1.1 * moved + cost.DEFAULT.second
 
 
 def _packed(problem: Gemm) -> tuple[int, int]:
@@ -129,9 +130,9 @@ def test_what_is_read_about_once_is_worth_repacking_only_if_it_would_go_through_
 def test_small_products_are_not_worth_the_launch_that_packs(size: tuple[int, int, int]) -> None:
     small = half_product(*size)
     assert _packed(small) == (0, 0)
-    repacking = [found for found in _all(small) if found.repack]
+    repacking = [found for found in _all(small) if found["repack"]]
     assert repacking
-    assert min(found.seconds - found.repack for found in repacking) < _best(small).seconds  # but for that launch
+    assert min(found.seconds - found["repack"] for found in repacking) < _best(small).seconds  # but for that launch
 
 
 def test_repacking_costs_what_is_copied() -> None:
@@ -140,7 +141,7 @@ def test_repacking_costs_what_is_copied() -> None:
     def pad(problem: Gemm, pads: tuple[int, int]) -> float:
         config = next(config for config in space(problem, H200) if config["REPACK_A"] and config["REPACK_B"])
         asked = cost.demand(problem, config.launched(REPACK_A=pads[0], REPACK_B=pads[1]), H200)
-        return cost.times(asked, cost.DEFAULT).repack
+        return cost.times(asked, cost.DEFAULT)["repack"]
 
     a, b, both = pad(odd, (1, 0)), pad(odd, (0, 1)), pad(odd, (1, 1))
     assert pad(odd, (0, 0)) == 0
@@ -159,11 +160,11 @@ def test_parts_of_k_cost_a_second_launch() -> None:
     configs = [config for config in space(problem, H200) if config["BM"] == config["BN"] == 64]
     whole, *others = sorted(configs, key=lambda config: config["SPLIT_K"])
     assert whole["SPLIT_K"] == 1
-    assert cost.explain(problem, whole, H200).second == 0
+    assert cost.explain(problem, whole, H200)["second"] == 0
     assert others
     for config in others:
         found = cost.explain(problem, config, H200)
-        assert found.second >= cost.DEFAULT.second
+        assert found["second"] >= cost.DEFAULT.second
         assert found.seconds < cost.predict(problem, whole, H200) / 4
 
 

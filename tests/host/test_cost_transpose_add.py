@@ -18,6 +18,7 @@ from matmill.arch import get
 from matmill.choose import choose_transpose_add
 from matmill.config import Config
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
+from matmill.kernels.shared.model import Prediction
 from matmill.kernels.transpose import cost, tiles
 from matmill.kernels.transpose import slim as transpose_slim
 from matmill.kernels.transpose import small as transpose_small
@@ -42,7 +43,7 @@ TRUTH = replace(
 _NOISE = 0.02
 
 
-def _all(problem: Geam) -> list[cost.Prediction]:
+def _all(problem: Geam) -> list[Prediction]:
     return [cost.explain(problem, config, H200) for config in tiles.space(problem, H200)]
 
 
@@ -129,8 +130,8 @@ def test_a_block_that_is_alone_hides_nothing() -> None:
     problem = transpose_add_problem(8192, 8192, F32)
     config = max(tiles.space(problem, H200), key=lambda config: config["BR"] * config["BC"])
     alone, beside = (cost.explain(problem, config.replace(BLOCKS_PER_SM=n), H200) for n in (1, 4))
-    assert alone.memory == beside.memory
-    assert alone.blocks > alone.memory > beside.blocks
+    assert alone["memory"] == beside["memory"]
+    assert alone["blocks"] > alone["memory"] > beside["blocks"]
 
 
 def test_runs_of_small_matrices_are_one_block_s_work() -> None:
@@ -170,7 +171,7 @@ def test_many_small_matrices_are_not_bound_by_instructions_unless_they_are_of_by
                 (cost.explain(problem, config, H200) for config in transpose_small.space(problem, H200)),
                 key=lambda found: found.seconds,
             )
-            assert best.issue < _ISSUE[dtype] * best.memory
+            assert best["issue"] < _ISSUE[dtype] * best["memory"]
 
 
 @pytest.mark.parametrize(("m", "n"), [(3, 5_000_000), (17, 1_000_000), (30, 1_000_001), (1_000_000, 17)])
@@ -181,8 +182,8 @@ def test_a_slim_sum_is_bound_by_memory_on_the_kernel_for_it_and_less_so_on_tiles
         (cost.explain(problem, config, H200) for config in transpose_slim.space(problem, H200)),
         key=lambda found: found.seconds,
     )
-    assert slim.blocks < slim.memory
-    assert slim.issue < _ISSUE[dtype] * slim.memory
+    assert slim["blocks"] < slim["memory"]
+    assert slim["issue"] < _ISSUE[dtype] * slim["memory"]
     assert slim.seconds < min(found.seconds for found in _all(problem))
 
 

@@ -31,7 +31,7 @@ def test_few_tiles_and_a_long_k_occupy_all_multiprocessors(size: tuple[int, int,
     # The FMAs of whole tiles, at the data sheet's rate, take a third of the time between the launches, or more.
     fmas = tile_count(problem, kernel.config) * kernel.config["BM"] * kernel.config["BN"] * problem.k
     found = cost.explain(problem, kernel.config, H200)
-    assert found.compute < 3 * 2 * fmas / H200.fp32_flops
+    assert found["compute"] < 3 * 2 * fmas / H200.fp32_flops
 
 
 @pytest.mark.parametrize("size", [*LONG, (256, 256, 8191), (100, 100, 300), (64, 64, 0)], ids=str)
@@ -44,6 +44,6 @@ def test_no_slice_is_empty(size: tuple[int, int, int]) -> None:
 def test_partial_sums_are_stored_and_read() -> None:
     problem = Gemm(256, 256, 8192, dtype=F32)
     few, *_, many = (c for c in space(problem, H200) if (c["BM"], c["BN"]) == (128, 128) and c["SPLIT_K"] > 1)
-    more = cost.explain(problem, many, H200).second - cost.explain(problem, few, H200).second
+    more = cost.explain(problem, many, H200)["second"] - cost.explain(problem, few, H200)["second"]
     nbytes = (many["SPLIT_K"] - few["SPLIT_K"]) * problem.m * problem.n * F32.itemsize
     assert more == pytest.approx(2 * nbytes / (10 * H200.sms * H200.boost_hz))

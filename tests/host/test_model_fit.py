@@ -21,6 +21,7 @@ from matmill.dtypes import BF16, F64
 from matmill.kernels.inner import cost
 from matmill.kernels.inner.cost import Constants
 from matmill.kernels.inner.space import space
+from matmill.kernels.shared.model import Prediction
 from matmill.ladders.inner.subject import gram_of, inner_product
 from matmill.problem import Gemm
 from support.scripts import run_script
@@ -63,7 +64,7 @@ def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
 # The model
 
 
-def _best(problem: Gemm, constants: Constants = cost.DEFAULT) -> cost.Prediction:
+def _best(problem: Gemm, constants: Constants = cost.DEFAULT) -> Prediction:
     made = [cost.explain(problem, config, H200, constants) for config in space(problem, H200)]
     return min(made, key=lambda prediction: prediction.seconds)
 
@@ -86,7 +87,7 @@ def test_wide_ones_are_bound_by_arithmetic_or_issue_and_short_ones_by_what_comes
     assert _best(inner_product(3, 3, 10_000)).bound == "overhead"
     # 16-bit elements are half the bytes, and widening them costs instructions.
     narrow, plain = (_best(inner_product(16, 16, 10**7, dtype)) for dtype in (BF16, F64))
-    assert narrow.memory < plain.memory / 3
+    assert narrow["memory"] < plain["memory"] / 3
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from matmill.arch import Arch
 from matmill.choose import call_seconds
 from matmill.config import Config
-from matmill.kernel import Kernel, Production, ceil_div
+from matmill.kernel import Kernel, Prediction, Production, ceil_div
 from matmill.kernels.repack.copies import repacked
 from matmill.problem import Geam, Gemm
 
@@ -85,7 +85,7 @@ def candidates(
                     call_seconds(kernel, problem, made.seconds),
                     made.bound,
                     _terms(made),
-                    _pace(made),
+                    made.pace,
                     waves(kernel, problem, arch),
                     kernel.workspace(problem),
                     kernel.count_launches(problem),
@@ -94,16 +94,9 @@ def candidates(
     return sorted(legal, key=lambda one: (one.call_seconds, one.seconds)), ruled_out
 
 
-def _terms(made: Any) -> dict[str, float]:
-    """The seconds that a prediction names, besides all together."""
-    numbers = {name: value for name, value in asdict(made).items() if isinstance(value, float)}
-    return {name: value for name, value in numbers.items() if name != "seconds" and math.isfinite(value)}
-
-
-def _pace(made: Any) -> dict[str, float]:
-    """The cycles of a k-step, where a prediction has them."""
-    found: dict[str, float] = asdict(made).get("pace", {})
-    return found
+def _terms(made: Prediction) -> dict[str, float]:
+    """Keep the terms that a model has: some are infinite where nothing is computed."""
+    return {name: value for name, value in made.terms.items() if math.isfinite(value)}
 
 
 def waves(kernel: Kernel[Any], problem: Gemm | Geam, arch: Arch) -> Waves | None:

@@ -249,10 +249,10 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
             row |= {
                 "seconds": made.seconds,
                 "launch": gemm_cost.LAUNCH,
-                "compute": made.compute,
-                "memory": made.memory,
-                "second": made.second,
-                "rounds": made.rounds,
+                "compute": made["compute"],
+                "memory": made["memory"],
+                "second": made["second"],
+                "rounds": gemm_cost.rounds(problem, config, arch),
                 "bound": made.bound,
             }
         rows.append(row)

@@ -13,12 +13,11 @@ and where the model is wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
+from matmill.kernels.shared.model import Prediction
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
 from matmill.kernels.splitk.cost import second
 from matmill.problem import Gemm
@@ -46,25 +45,6 @@ STORE_SHARE = 0.239
 LOAD_SHARE = 0.9
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time goes, in seconds, and the ``rounds`` of the busiest SM.
-
-    ``second`` is the launch that adds split-K partial sums.
-    """
-
-    seconds: float
-    compute: float
-    memory: float
-    second: float
-    rounds: int
-
-    @property
-    def bound(self) -> str:
-        """``compute`` or ``memory``, whichever takes longer."""
-        return "compute" if self.compute >= self.memory else "memory"
-
-
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:
     """Seconds that ``problem`` takes with ``config`` on ``arch``."""
     return explain(problem, config, arch).seconds
@@ -73,17 +53,31 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
-    per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
-    resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
-    rounds = ceil_div(per_sm, resident)
+    per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
-    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds * _outside(config)
+    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds(problem, config, arch) * _outside(
+        config
+    )
     compute = cycles / arch.boost_hz
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
     loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
     memory = (outside / STORE_SHARE + loaded / LOAD_SHARE) / arch.dram_bytes_per_s
     added = second(problem, slices, arch)
-    return Prediction(LAUNCH + max(compute, memory) + added, compute, memory, added, rounds)
+    terms = {"compute": compute, "memory": memory, "second": added}
+    return Prediction(LAUNCH + max(compute, memory) + added, terms, ("compute", "memory"))
+
+
+def rounds(problem: Gemm, config: Config, arch: Arch) -> int:
+    """Count the rounds of blocks that the busiest SM computes one after the other."""
+    per_sm, resident = _blocks(problem, config, arch)
+    return ceil_div(per_sm, resident)
+
+
+def _blocks(problem: Gemm, config: Config, arch: Arch) -> tuple[int, int]:
+    """Count the blocks of the busiest SM, and those that it holds at a time."""
+    slices = config.get("SPLIT_K", 1)
+    per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
+    return per_sm, max(1, min(per_sm, config["BLOCKS_PER_SM"]))
 
 
 def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:

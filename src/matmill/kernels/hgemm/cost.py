@@ -2,7 +2,7 @@
 
 The time of a launch is a constant plus two terms that overlap, of which the larger decides: the least bytes over the
 bandwidth that reading reaches, and the tiles of the busiest SM. Six things happen at the same time during a k-tile of a
-block (:class:`Pace`), and the slowest about decides: tensor cores multiply, shared memory takes copies and delivers
+block (``pace``), and the slowest about decides: tensor cores multiply, shared memory takes copies and delivers
 fragments, L2 delivers tiles, load units look up cache lines, schedulers issue, and the latency of the copies in flight
 passes. Filling the pipeline, storing D, the launch that repacks matrices and the launch that adds split-K partial sums
 come on top.
@@ -26,6 +26,7 @@ from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
@@ -140,51 +141,6 @@ class Demand:
     sms: float
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Cycles of an SM for one k-tile of a block, by what takes them."""
-
-    multiply: float
-    shared: float
-    l2: float
-    lines: float
-    issue: float
-    latency: float
-
-    @property
-    def bound(self) -> str:
-        """The slowest."""
-        names = ("multiply", "shared", "l2", "lines", "issue", "latency")
-        return max(names, key=lambda name: float(getattr(self, name)))
-
-    def cycles(self, overlap: float) -> float:
-        """Cycles of all terms together: their p-norm."""
-        parts = (self.multiply, self.shared, self.l2, self.lines, self.issue, self.latency)
-        total: float = sum(part**overlap for part in parts) ** (1 / overlap)
-        return total
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time of a product goes, in seconds.
-
-    ``repack`` is the launch that repacks matrices, ``second`` the one that adds split-K partial sums.
-    """
-
-    seconds: float
-    compute: float
-    memory: float
-    repack: float
-    second: float
-    pace: Pace
-
-    @property
-    def bound(self) -> str:
-        """``memory``, ``repack``, ``second``, or what sets the pace of a k-tile."""
-        times = {self.pace.bound: self.compute, "memory": self.memory, "repack": self.repack, "second": self.second}
-        return max(times, key=times.__getitem__)
-
-
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:
     """Seconds that ``problem`` takes with ``config`` on ``arch``.
 
@@ -210,30 +166,31 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
     slots = asked.matrix + c.tile_slots * asked.warps
     slots += (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
-    pace = Pace(
-        multiply=asked.multiply + asked.beside_wgmma / c.mma_share,
-        shared=asked.shared,
-        l2=asked.l2_bytes / c.l2_bytes,
-        lines=c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
-        issue=slots / _SCHEDULERS,
-        latency=c.latency_cycles / asked.ahead,
-    )
-    inside = asked.tiles * (pace.cycles(c.pace_overlap) + c.barrier_cycles / asked.resident)
+    pace = {
+        "multiply": asked.multiply + asked.beside_wgmma / c.mma_share,
+        "shared": asked.shared,
+        "l2": asked.l2_bytes / c.l2_bytes,
+        "lines": c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
+        "issue": slots / _SCHEDULERS,
+        "latency": c.latency_cycles / asked.ahead,
+    }
+    inside = asked.tiles * (overlapped(c.pace_overlap, *pace.values()) + c.barrier_cycles / asked.resident)
     issued = (
         c.store_slots * asked.stored + c.piece_slots * asked.pieces + c.keep_slots * asked.partial_sums
     ) / per_cycle
     written = asked.stored_bytes / c.l2_bytes
-    stores = (issued**p + written**p) ** (1 / p)
+    stores = overlapped(p, issued, written)
     compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
 
     moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
     looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
-    repack = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
+    repack = asked.repacked * c.second + overlapped(p, moved, looked)
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     second = asked.split * (c.second + c.second_step * asked.steps + traffic)
-    together = (compute**p + memory**p) ** (1 / p)
-    return Prediction(c.launch + together + repack + second, compute, memory, repack, second, pace)
+    seconds = c.launch + overlapped(p, compute, memory) + repack + second
+    terms = {"compute": compute, "memory": memory, "repack": repack, "second": second}
+    return Prediction(seconds, terms, tuple(terms), pace, paced="compute")
 
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:

@@ -42,6 +42,7 @@ from matmill.kernels.inner.passes import (
     packed,
     triangle,
 )
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
 
@@ -178,24 +179,6 @@ class Demand:
     sms: float
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time of a product goes: seconds of memory, issue, arithmetic, operands, and overhead."""
-
-    seconds: float
-    memory: float
-    issue: float
-    arithmetic: float
-    operands: float
-    overhead: float
-
-    @property
-    def bound(self) -> str:
-        """The slowest of the four, or ``overhead`` where that takes longer than any of them."""
-        times = {name: getattr(self, name) for name in ("memory", "issue", "arithmetic", "operands", "overhead")}
-        return max(times, key=times.__getitem__)
-
-
 def predict(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> float:
     """Seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants).seconds
@@ -240,7 +223,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     operands /= asked.hz
 
     p = either(c.overlap, c.mma_overlap)
-    together = (memory**p + arithmetic**p + issue**p + operands**p) ** (1 / p)
+    together = overlapped(p, memory, arithmetic, issue, operands)
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
     together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
     together += asked.mma * c.mma_last * asked.last * (arithmetic + issue)
@@ -250,7 +233,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     overhead += asked.second_launch * (c.second + c.second_step * asked.steps + traffic)
     reduction = c.last + c.last_step * asked.last_block_steps + asked.partial_bytes / (c.last_bytes * asked.hz)
     overhead += asked.last_block * reduction
-    return Prediction(together + overhead, memory, issue, arithmetic, operands, overhead)
+    terms = {"memory": memory, "issue": issue, "arithmetic": arithmetic, "operands": operands, "overhead": overhead}
+    return Prediction(together + overhead, terms, tuple(terms))
 
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.short_k.tiles import Staging, staging
 from matmill.problem import Gemm
 
@@ -88,23 +89,6 @@ class Demand:
     hz: float
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time goes, in seconds: all of it, memory, issue slots, shared memory, and waiting."""
-
-    seconds: float
-    memory: float
-    issue: float
-    shared: float
-    latency: float
-
-    @property
-    def bound(self) -> str:
-        """The largest of the terms."""
-        names = ("memory", "issue", "shared", "latency")
-        return max(names, key=lambda name: float(getattr(self, name)))
-
-
 def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """The terms of the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
@@ -121,8 +105,8 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     issue = slots / _SCHEDULERS / asked.hz * (1 + c.warps_half / asked.active)
     shared = asked.passes / asked.hz
     latency = asked.rounds * (c.barrier + c.step * asked.steps + c.term * asked.chain) / asked.hz
-    together = (memory**p + issue**p + shared**p + latency**p) ** (1 / p)
-    return Prediction(c.launch + together, memory, issue, shared, latency)
+    terms = {"memory": memory, "issue": issue, "shared": shared, "latency": latency}
+    return Prediction(c.launch + overlapped(p, *terms.values()), terms, tuple(terms))
 
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:

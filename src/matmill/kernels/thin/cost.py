@@ -12,12 +12,11 @@ rows or columns that ``benchmarks/shapes.py --every thin`` timed on one H200
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.splitk.cost import second
 from matmill.kernels.thin.tiles import WARPS, batch, rows_of_block
 from matmill.problem import Gemm
@@ -41,22 +40,6 @@ NORM = 3.38
 SLOTS_SHARE = 0.665
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time goes, in seconds; ``second`` is the launch that adds split-K partial sums."""
-
-    seconds: float
-    compute: float
-    memory: float
-    latency: float
-    second: float
-
-    @property
-    def bound(self) -> str:
-        """``compute``, ``memory`` or ``latency``, whichever takes longest."""
-        return max(("memory", "compute", "latency"), key=lambda name: float(getattr(self, name)))
-
-
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms of ``problem`` with ``config`` on ``arch``."""
     launched = as_launched(problem, config)
@@ -71,8 +54,9 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     compute *= DIVIDED if config["WARPS_K"] > 1 else 1.0
     memory = problem.least_bytes / (LOAD_SHARE * arch.dram_bytes_per_s)
     added = second(problem, slices, arch)
-    loop = sum(term**NORM for term in (compute, memory, latency)) ** (1 / NORM)
-    return Prediction(LAUNCH + loop + added, compute, memory, latency, added)
+    terms = {"compute": compute, "memory": memory, "latency": latency, "second": added}
+    seconds = LAUNCH + overlapped(NORM, compute, memory, latency) + added
+    return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:

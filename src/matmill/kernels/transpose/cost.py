@@ -17,6 +17,7 @@ from math import inf
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.transpose import chunks
 from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.kernels.transpose.tiles import blocks as tiles
@@ -99,22 +100,6 @@ class Demand:
     hz: float
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Seconds in all, of moving bytes, of instructions, and of waiting blocks."""
-
-    seconds: float
-    memory: float
-    issue: float
-    blocks: float
-
-    @property
-    def bound(self) -> str:
-        """The slowest of the three."""
-        times = {name: getattr(self, name) for name in ("memory", "issue", "blocks")}
-        return max(times, key=times.__getitem__)
-
-
 def predict(problem: Geam, config: Config, arch: Arch) -> float:
     """Seconds that ``problem`` takes with ``config``, of any of the kernels, on ``arch``."""
     return explain(problem, config, arch).seconds
@@ -134,10 +119,10 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     slots += c.element_slots * asked.elements + c.gathered_slots * asked.gathered + _LOCATE * asked.located
     issue = slots / (4 * _LANES * c.issue_share) / asked.hz
     blocks = memory * (c.alone / asked.beside + c.barrier / asked.apart)
-    p = c.overlap
-    together = (memory**p + issue**p + blocks**p) ** (1 / p)
+    terms = {"memory": memory, "issue": issue, "blocks": blocks}
+    together = overlapped(c.overlap, *terms.values())
     code = c.code_cycles * slots / asked.items / asked.hz
-    return Prediction(c.launch + code + together, memory, issue, blocks)
+    return Prediction(c.launch + code + together, terms, tuple(terms))
 
 
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:

@@ -2,7 +2,7 @@
 
 The time of a launch is a constant, and two terms that overlap, of which the larger decides: the least bytes over the
 bandwidth that reading reaches, and the work tiles of the busiest SM. A k-step takes as long as the slowest of four
-things that go on at the same time (:class:`Pace`): tensor cores multiply, shared memory delivers operands and takes the
+things that go on at the same time (``pace``): tensor cores multiply, shared memory delivers operands and takes the
 next ones, L2 delivers these, and their latency passes. Filling the pipeline once, and each tile's epilogue come on top;
 two consumers that alternate hide most of all but the last epilogue. So do the launch that repacks matrices and the one
 that adds split-K partial sums.
@@ -21,6 +21,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
 from matmill.kernels.shared.exchange import as_launched
+from matmill.kernels.shared.model import Prediction, overlapped
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, runs, work_tiles
 from matmill.problem import Gemm
 
@@ -112,55 +113,6 @@ class Demand:
     sms: float
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Cycles of an SM for one k-step, by what takes them."""
-
-    multiply: float
-    shared: float
-    l2: float
-    latency: float
-
-    @property
-    def bound(self) -> str:
-        """The slowest."""
-        names = ("multiply", "shared", "l2", "latency")
-        return max(names, key=lambda name: float(getattr(self, name)))
-
-    def cycles(self, overlap: float) -> float:
-        """Cycles of all terms together: their p-norm."""
-        parts = (self.multiply, self.shared, self.l2, self.latency)
-        total: float = sum(part**overlap for part in parts) ** (1 / overlap)
-        return total
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Where the time of a product goes, in seconds.
-
-    ``main_loop`` is part of ``compute``, ``epilogue`` the rest of it but for filling the pipeline. ``repack`` is the
-    launch that repacks matrices, ``second`` the one that adds split-K partial sums.
-    """
-
-    seconds: float
-    compute: float
-    main_loop: float
-    epilogue: float
-    memory: float
-    repack: float
-    second: float
-    pace: Pace
-
-    @property
-    def bound(self) -> str:
-        """``memory``, ``repack``, ``second``, ``epilogue``, or what sets the pace of a k-step."""
-        times = {
-            self.pace.bound: self.main_loop, "memory": self.memory, "epilogue": self.epilogue, "repack": self.repack,
-            "second": self.second,
-        }  # fmt: skip
-        return max(times, key=times.__getitem__)
-
-
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:
     """Seconds that ``problem`` takes with ``config`` on ``arch``."""
     return explain(problem, config, arch).seconds
@@ -174,14 +126,14 @@ def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DE
 def times(asked: Demand, constants: Constants) -> Prediction:
     """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
-    pace = Pace(
-        multiply=asked.multiply / c.mma_share,
-        shared=asked.shared / c.shared_bytes,
-        l2=(asked.l2_bytes + c.straddle * asked.straddling) / c.l2_bytes,
-        latency=c.latency / asked.ahead,
-    )
+    pace = {
+        "multiply": asked.multiply / c.mma_share,
+        "shared": asked.shared / c.shared_bytes,
+        "l2": (asked.l2_bytes + c.straddle * asked.straddling) / c.l2_bytes,
+        "latency": c.latency / asked.ahead,
+    }
     waits = 1 + asked.clusters * (c.cluster - 1)
-    main_loop = asked.steps * pace.cycles(c.pace_overlap) * waits / asked.hz
+    main_loop = asked.steps * overlapped(c.pace_overlap, *pace.values()) * waits / asked.hz
     own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
     own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
     # Of consumers that alternate all but the last epilogue overlap the other's main loop.
@@ -189,14 +141,18 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     epilogue = own * shown / asked.hz
     compute = main_loop + epilogue + c.latency / asked.hz
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
-    together = (compute**p + memory**p) ** (1 / p)
+    together = overlapped(p, compute, memory)
     moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
     looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
-    repack = asked.repacked * c.second + (moved**p + looked**p) ** (1 / p)
+    repack = asked.repacked * c.second + overlapped(p, moved, looked)
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     second = asked.split * (c.second + c.second_step * asked.split_steps + traffic)
     seconds = c.launch + together + repack + second
-    return Prediction(seconds, compute, main_loop, epilogue, memory, repack, second, pace)
+    # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
+    terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}
+    terms |= {"memory": memory, "repack": repack, "second": second}
+    bounding = ("main_loop", "memory", "epilogue", "repack", "second")
+    return Prediction(seconds, terms, bounding, pace, paced="main_loop")
 
 
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
