@@ -4,7 +4,7 @@
 
 Constants are fitted to the problems of the fit grid alone: all, or some (``--only``), or not far from what they are
 (``--within``). What is printed: how well they meet both grids, by element type and by what limits, the worst problems,
-and the constants as they stand in ``src/matmill/kernels/*/cost.py``.
+and the constants as they stand in ``src/matmill/kernels/*/constants.json``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
             _report(part, judged, entry.layout)
     print("\nconstants")
     for name in model.names:
-        print(f"    {name}: float = {getattr(constants, name)!r}")
+        print(f"    {name}: {getattr(constants, name)!r}")
     if args.write:
         write(model.path, constants)
         print(f"written to {model.path.name}")

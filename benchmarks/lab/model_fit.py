@@ -9,9 +9,9 @@ those of configurations near the best count most; and how much slower the predic
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Generic
@@ -218,19 +218,8 @@ def grouped(judged: Sequence[Judged[P]], key: Callable[[Judged[P]], str]) -> dic
     return found
 
 
-def written(source: str, constants: Any) -> str:
-    """``source``, the text of a cost model, with the defaults of its class ``Constants`` replaced.
-
-    Raises ``ValueError`` where one of them is not found in it exactly once.
-    """
-    for field in fields(constants):
-        line = re.compile(rf"^(    {field.name}: float = ).*$", re.MULTILINE)
-        source, count = line.subn(rf"\g<1>{getattr(constants, field.name)!r}", source)
-        if count != 1:
-            raise ValueError(f"{count} lines for {field.name}")
-    return source
-
-
-def write(path: Path, constants: Any) -> None:
-    """Writes ``constants`` into the file of the model."""
-    path.write_text(written(path.read_text(encoding="utf-8"), constants), encoding="utf-8")
+def write(path: Path, constants: Any, arch: str = "h200") -> None:
+    """Write ``constants`` into the file of the model, as those that were fitted on ``arch``."""
+    known = json.loads(path.read_text(encoding="utf-8"))
+    known[arch]["values"] = asdict(constants)
+    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")

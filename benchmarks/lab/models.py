@@ -40,7 +40,7 @@ MODELS: dict[str, Fitted] = {
             hgemm.DEFAULT,
             hgemm.demand,
             hgemm.times,
-            Path(hgemm.__file__),
+            Path(hgemm.__file__).with_name("constants.json"),
             {
                 "read_share": (0.5, 1.0),
                 "copy_share": (0.5, 1.0),
@@ -58,7 +58,7 @@ MODELS: dict[str, Fitted] = {
             inner.DEFAULT,
             inner.demand,
             inner.times,
-            Path(inner.__file__),
+            Path(inner.__file__).with_name("constants.json"),
             {
                 "read_share": (0.5, 1.05),
                 "fma_share": (0.3, 1.0),
@@ -76,7 +76,7 @@ MODELS: dict[str, Fitted] = {
             short_k.DEFAULT,
             short_k.demand,
             short_k.times,
-            Path(short_k.__file__),
+            Path(short_k.__file__).with_name("constants.json"),
             {
                 "stream_share": (0.5, 1.0),
                 "narrow": (1.0, 8.0),
@@ -93,7 +93,7 @@ MODELS: dict[str, Fitted] = {
             transpose_add.DEFAULT,
             transpose_add.demand,
             transpose_add.times,
-            Path(transpose_add.__file__),
+            Path(transpose_add.__file__).with_name("constants.json"),
             {"copy_share": (0.5, 1.0), "issue_share": (0.3, 1.0), "overlap": (1.0, 16.0)},
         ),
         read_transpose_add,
@@ -104,7 +104,7 @@ MODELS: dict[str, Fitted] = {
             wgmma.DEFAULT,
             wgmma.demand,
             wgmma.times,
-            Path(wgmma.__file__),
+            Path(wgmma.__file__).with_name("constants.json"),
             {
                 "read_share": (0.5, 1.0),
                 "copy_share": (0.5, 1.0),

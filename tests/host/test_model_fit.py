@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from lab.fitting import least
 from lab.inner.grids import fit_grid, judge_grid
 from lab.inner.search import SEARCH, Task, candidates, numbers
-from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, written
+from lab.model_fit import Found, Samples, Verdict, fit, grouped, judge, write
 from lab.models import MODELS
 from lab.records import append
 from matmill.arch import get
@@ -32,7 +32,7 @@ NAMES = INNER.names
 SCRIPT = "fit_model.py"
 #: A GPU unlike the one that the estimates are for.
 TRUTH = replace(
-    Constants(),
+    cost.DEFAULT,
     read_share=0.96,
     latency=1.1e-6,
     launch=5.5e-6,
@@ -198,17 +198,13 @@ def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() 
     assert list(grouped([judged, *part], lambda one: one.bound)) == [judged.bound]
 
 
-def test_constants_are_written_where_they_stand() -> None:
-    path = Path(cost.__file__)
-    source = path.read_text(encoding="utf-8")
-    made = written(source, TRUTH)
-    scope: dict[str, object] = {"__name__": "matmill.kernels.inner.cost"}
-    exec(compile(made, str(path), "exec"), scope)  # noqa: S102 — our own model with other numbers
-    default = scope["DEFAULT"]
-    assert {f.name: getattr(default, f.name) for f in fields(Constants)} == {n: getattr(TRUTH, n) for n in NAMES}
-    assert len(made.splitlines()) == len(source.splitlines())
-    with pytest.raises(ValueError, match="0 lines for read_share"):
-        written("nothing", TRUTH)
+def test_constants_are_written_beside_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "constants.json"
+    path.write_bytes(MODELS["inner"].model.path.read_bytes())
+    write(path, TRUTH)
+    known = json.loads(path.read_text(encoding="utf-8"))["h200"]
+    assert Constants(**known["values"]) == TRUTH
+    assert known["from"] == json.loads(MODELS["inner"].model.path.read_text(encoding="utf-8"))["h200"]["from"]
 
 
 def test_the_script_fits_prints_and_writes(
@@ -227,8 +223,8 @@ def test_the_script_fits_prints_and_writes(
                 "configs": rows,
             },
         )
-    model = tmp_path / "inner.py"
-    model.write_text(Path(cost.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    model = tmp_path / "constants.json"
+    model.write_bytes(INNER.path.read_bytes())
     entry = replace(MODELS["inner"], model=replace(INNER, path=model))
     monkeypatch.setitem(MODELS, "inner", entry)
     unlike = [name for name in NAMES if getattr(TRUTH, name) != getattr(cost.DEFAULT, name)]
@@ -238,14 +234,13 @@ def test_the_script_fits_prints_and_writes(
     assert any(line.startswith("fit grid") for line in lines)
     assert any(line.startswith("judge grid") for line in lines)
     assert any(line.startswith("bound by memory") for line in lines)
-    shown = [line for line in lines if line.startswith("    read_share: float = ")]
-    assert len(shown) == 1
-    assert shown[0] in model.read_text(encoding="utf-8").splitlines()
+    (shown,) = [line for line in lines if line.startswith("    read_share: ")]
+    assert float(shown.split()[1]) == json.loads(model.read_text(encoding="utf-8"))["h200"]["values"]["read_share"]
     before, after = (float(word) for word in (lines[0].split()[1], lines[0].split()[3]))
     assert after < 0.3 * before
     json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
     run_script(monkeypatch, SCRIPT, "inner", path, "--judge-only")
-    assert f"read_share: float = {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
+    assert f"read_share: {cost.DEFAULT.read_share!r}" in capsys.readouterr().out
     for options, said in (
         (["--only", "lunch"], "has no lunch; it has read_share, "),
         (["--within", "1"], "no constant any room"),

@@ -27,6 +27,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
@@ -51,48 +52,48 @@ class Constants:
     """
 
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 4.28e-06
+    launch: float
     #: What a launch right before or after adds, without its own work.
-    second: float = 4.72e-06
+    second: float
     #: Each step of the last launch, in which its threads add 64 split-K slices.
-    second_step: float = 1.29e-06
+    second_step: float
     #: Share of the data sheet's bandwidth that a product's reading reaches.
-    read_share: float = 0.604
+    read_share: float
     #: The same for repacking, bytes read and written added up.
-    copy_share: float = 0.775
+    copy_share: float
     #: Share of Hopper's FMAs at the boost clock that mma.sync reaches, at the clock that power allows. Luo et al.
     #: measured 62%; only wgmma reaches the rest ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
     #: Microbenchmarking", 2024).
-    mma_share: float = 0.539
+    mma_share: float
     #: Bytes that L2 delivers to each SM per clock.
-    l2_bytes: float = 47.9
+    l2_bytes: float
     #: Cycles per cache line that a load looks up: the least that the fit allows, so lookups hardly show.
-    line_cycles: float = 0.25
+    line_cycles: float
     #: Cycles of the load units per copy of a warp whose threads move 4 or 8 bytes of 16-bit elements; with 16 bytes, L2
     #: takes about as long. Fitted by itself to ``benchmarks/results/shapes_h200.json``.
-    narrow_cycles: float = 11.0
+    narrow_cycles: float
     #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
-    latency_cycles: float = 2060.0
+    latency_cycles: float
     #: Cycles per k-tile and block that the block itself does not hide: the barrier and the loop.
-    barrier_cycles: float = 8.76
+    barrier_cycles: float
     #: Cycles of a block outside its mainloop besides storing D: the latency of the first copies, and its launch.
-    fill_cycles: float = 1060.0
+    fill_cycles: float
     #: Slots per copy with its bounds check and pointer; per element that goes through registers, with the wait for it;
     #: and per warp and k-tile for addresses and the loop.
-    copy_slots: float = 4.07
-    element_slots: float = 67.0
-    tile_slots: float = 35.4
+    copy_slots: float
+    element_slots: float
+    tile_slots: float
     #: Slots per output that is stored by itself, per 8 that are stored at once, and per split-K partial sum.
-    store_slots: float = 58.6
-    piece_slots: float = 256.0
-    keep_slots: float = 60.0
+    store_slots: float
+    piece_slots: float
+    keep_slots: float
     #: The terms of a k-tile overlap partly: the p-norm of their cycles with this p.
-    pace_overlap: float = 4.85
+    pace_overlap: float
     #: So do memory and SMs.
-    overlap: float = 10.9
+    overlap: float
 
 
-DEFAULT = Constants()
+DEFAULT = load_constants(__name__, Constants)
 
 
 @dataclass(frozen=True)

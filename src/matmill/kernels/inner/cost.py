@@ -43,6 +43,7 @@ from matmill.kernels.inner.passes import (
     triangle,
 )
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
 
@@ -64,72 +65,72 @@ class Constants:
     """What the model does not derive. Times in seconds; slots are instructions of one thread."""
 
     #: Share of the data sheet's bandwidth that reads would reach with any number of bytes in flight.
-    read_share: float = 1.01
+    read_share: float
     #: From a request under load to its data. Bandwidth times latency is 19 KB in flight on each of an H200's SMs, with
     #: which 71% of the bandwidth is reached; 95% take three times as much.
-    latency: float = 5.14e-07
+    latency: float
     #: Bytes in flight on each SM with which memory takes twice as long: on an H200 up to 80 KB do no harm, with 130 KB
     #: it takes 8% to 20% longer.
-    crowded: float = 249000.0
+    crowded: float
     #: Share of bytes moved in vain where rows are read in runs of one cache line; less where runs are longer.
-    scatter: float = 0.0217
+    scatter: float
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.49e-06
+    launch: float
     #: What a second launch right after the first adds, without its own work.
-    second: float = 2.42e-06
+    second: float
     #: The last stage of unaligned rows or columns, whose incomplete vectors are copied word by word.
-    last_shifted: float = 1.04e-06
+    last_shifted: float
     #: Cycles per instruction of the loops, which are fetched from memory once.
-    code_cycles: float = 2.57
+    code_cycles: float
     #: Each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float = 5.78e-07
+    second_step: float
     #: Of the last block, which adds all partial sums: until it knows that it is the last, with its own sum; of each
     #: step, in which a thread has as many loads in flight as it can; and bytes of partial sums, written and read, per
     #: cycle.
-    last: float = 1.21e-06
-    last_step: float = 6e-07
-    last_bytes: float = 144.0
+    last: float
+    last_step: float
+    last_bytes: float
     #: Share of the data sheet's FMA rate that is reached.
-    fma_share: float = 0.68
+    fma_share: float
     #: Slots per copy, per load straight from memory, per load from a stage and per 16-bit element that is widened. In
     #: machine code (``benchmarks/inner_sass.py``) they are 2.5, 3, 1.1, 1.1 instructions.
-    copy_slots: float = 11.5
-    read_slots: float = 11.2
-    load_slots: float = 1.68
-    widen_slots: float = 0.878
+    copy_slots: float
+    read_slots: float
+    load_slots: float
+    widen_slots: float
     #: Slots of a thread per stage: whether there is another, and its address.
-    stage_slots: float = 24.0
+    stage_slots: float
     #: Cycles per stage in which a block's warps wait for each other; other blocks fill them.
-    barrier_cycles: float = 91.9
+    barrier_cycles: float
     #: Cycles per cache line of L1 that a load straight from memory touches.
-    line_cycles: float = 1.26
+    line_cycles: float
     #: Cycles per pass through shared memory; above 1 because of bank conflicts that the count misses.
-    shared_cycles: float = 1.06
+    shared_cycles: float
     #: Cycles per output and thread of the block's reduction.
-    sum_cycles: float = 0.0602
+    sum_cycles: float
     #: Warps per SM that would fill half of its issue slots.
-    warps_half: float = 0.877
+    warps_half: float
     #: The four times overlap partly: their p-norm with this p.
-    overlap: float = 3.78
+    overlap: float
     #: Share of memory's and issue's times that does not overlap where threads load straight into registers, for equal
     #: times and eight warps on an SM. It falls with more warps, and with the square of the shorter time.
-    direct_wait: float = 0.25
+    direct_wait: float
     #: Bytes per cycle of each SM to and from L2 for partial sums.
-    l2_bytes: float = 11.0
+    l2_bytes: float
     #: On tensor cores, in place of the above: the share of the data sheet's rate (mma.sync reaches two thirds at best),
     #: that for float64, slots of a copy and of a load from a stage, and a barrier's cycles.
-    mma_share: float = 0.65
-    mma_float64_share: float = 0.904
-    mma_copy_slots: float = 7.93
-    mma_load_slots: float = 3.04
-    mma_barrier_cycles: float = 151.0
+    mma_share: float
+    mma_float64_share: float
+    mma_copy_slots: float
+    mma_load_slots: float
+    mma_barrier_cycles: float
     #: The p of the overlap with tensor cores: copies do not wait for products.
-    mma_overlap: float = 5.7
+    mma_overlap: float
     #: Share of the products of a block's last stage that nothing else overlaps.
-    mma_last: float = 0.839
+    mma_last: float
 
 
-DEFAULT = Constants()
+DEFAULT = load_constants(__name__, Constants)
 
 
 @dataclass(frozen=True)

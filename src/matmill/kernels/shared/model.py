@@ -6,8 +6,24 @@ that costs. The numbers may be arrays of one shape, for as many configurations a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TypeVar
+
+C = TypeVar("C")
+
+
+def constants(model: str, kind: type[C], arch: str = "h200") -> C:
+    """Read the constants of a cost model that were fitted on a GPU, from ``constants.json`` beside it.
+
+    ``model`` is the name of its module, ``kind`` the dataclass that says what each constant means. The file says what
+    they were fitted to; ``benchmarks/fit_model.py`` writes it.
+    """
+    top, *folders, _ = model.split(".")
+    text = files(top).joinpath(*folders, "constants.json").read_text(encoding="utf-8")
+    return kind(**json.loads(text)[arch]["values"])
 
 
 def overlapped(power: float, *terms: float) -> float:

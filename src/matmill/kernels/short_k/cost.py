@@ -17,6 +17,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.short_k.tiles import Staging, staging
 from matmill.problem import Gemm
 
@@ -31,33 +32,33 @@ class Constants:
 
     #: From launch to the first instruction and from the last to the end of the kernel. Fitted 6.16: the host of that
     #: run took 1.5 us more for every launch than that of the other kernels' records.
-    launch: float = 4.7e-06
+    launch: float
     #: Share of the data sheet's bandwidth that long streams reach, and how often more a store of less than 16 bytes
     #: straight from registers costs.
-    stream_share: float = 0.911
-    narrow: float = 3.68
+    stream_share: float
+    narrow: float
     #: Bytes that an SM copies at a time with which half of the bandwidth would be reached, and the share of the time
     #: that the copies of a block with one stage are in flight.
-    bytes_half: float = 127.0
-    one_stage: float = 1.0
+    bytes_half: float
+    one_stage: float
     #: Issue slots: per copy of a thread, per vector stored from shared memory, per store of a thread's outputs, per
     #: unit of outputs and per work tile besides; and of FMAs and reads, beside their own number.
-    copy: float = 58.7
-    store: float = 31.6
-    output: float = 20.0
-    unit: float = 136.0
-    tile: float = 155.0
-    term: float = 1.0
+    copy: float
+    store: float
+    output: float
+    unit: float
+    tile: float
+    term: float
     #: Warps of an SM that would fill half of its issue slots.
-    warps_half: float = 4.26
+    warps_half: float
     #: Cycles of a work tile besides its sums, and of a step along k of a lone warp.
-    barrier: float = 101.0
-    step: float = 18.4
+    barrier: float
+    step: float
     #: The terms overlap partly: the p-norm of their times with this p.
-    overlap: float = 2.7
+    overlap: float
 
 
-DEFAULT = Constants()
+DEFAULT = load_constants(__name__, Constants)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.transpose import chunks
 from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.kernels.transpose.tiles import blocks as tiles
@@ -41,34 +42,34 @@ class Constants:
     """
 
     #: Share of the data sheet's bandwidth that a transpose-add reaches at best.
-    copy_share: float = 0.939
+    copy_share: float
     #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float = 3.89e-06
+    launch: float
     #: Bytes that each contiguous run of a tile costs besides its own.
-    run_bytes: float = 2.43
+    run_bytes: float
     #: Bytes that it costs more where a run starts inside a cache line, which two blocks then share.
-    split_bytes: float = 13.3
+    split_bytes: float
     #: Vectors in flight on an SM with which waiting takes as long as moving the bytes; with more it takes less.
-    alone: float = 1230.0
+    alone: float
     #: Share of the bytes' time that is lost where one block that processes chunk after chunk has an SM to itself: its
     #: threads wait for each other. With more blocks, the others continue.
-    barrier: float = 0.687
+    barrier: float
     #: Slots of a thread before it loads, per vector loaded or stored, per vector copied to shared memory, per element
     #: of the result, and per element gathered from shared memory.
-    thread_slots: float = 32.2
-    vector_slots: float = 6.62
-    copied_slots: float = 18.2
-    element_slots: float = 6.52
-    gathered_slots: float = 1.04
+    thread_slots: float
+    vector_slots: float
+    copied_slots: float
+    element_slots: float
+    gathered_slots: float
     #: Cycles per slot of one thread's work on one item, which is the whole code: it is fetched from memory once.
-    code_cycles: float = 6.72
+    code_cycles: float
     #: Share of the slots that are filled.
-    issue_share: float = 0.464
+    issue_share: float
     #: The times overlap partly: their p-norm with this p.
-    overlap: float = 5.06
+    overlap: float
 
 
-DEFAULT = Constants()
+DEFAULT = load_constants(__name__, Constants)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
 from matmill.kernels.shared.exchange import as_launched
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, runs, work_tiles
 from matmill.problem import Gemm
 
@@ -35,43 +36,43 @@ class Constants:
 
     #: From launch to the first instruction and from the last to the end of the kernel. Fitted 7.01: the host of that
     #: run took 1.5 us more for every launch than that of the other kernels' records, and 1.6 us are taken off.
-    launch: float = 5.4e-06
+    launch: float
     #: What a launch right before or after adds, without its own work, and each step of the last one.
-    second: float = 1.13e-06
-    second_step: float = 1.05e-06
+    second: float
+    second_step: float
     #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
-    read_share: float = 0.66
-    copy_share: float = 0.913
+    read_share: float
+    copy_share: float
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
-    mma_share: float = 0.862
+    mma_share: float
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
-    shared_bytes: float = 120.0
-    l2_bytes: float = 56.9
+    shared_bytes: float
+    l2_bytes: float
     #: What is added to the bytes of rows that straddle cache lines, as a share of them.
-    straddle: float = 0.838
+    straddle: float
     #: Cycles from the request of a stage to its arrival.
-    latency: float = 5.47e-08
+    latency: float
     #: Cycles of a tile's epilogue: alone, per 1024 outputs through staging and TMA, through staging and ordinary
     #: stores, and stored directly.
-    tile: float = 1080.0
-    staged: float = 48.3
-    ordinary: float = 448.0
-    direct: float = 477.0
+    tile: float
+    staged: float
+    ordinary: float
+    direct: float
     #: Share of epilogues that consumers which alternate do not hide.
-    exposed: float = 0.537
+    exposed: float
     #: Cycles per cache line that repacking looks up.
-    line_cycles: float = 8.0
+    line_cycles: float
     #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
-    cluster_sum: float = 3500.0
-    remote_bytes: float = 21.4
+    cluster_sum: float
+    remote_bytes: float
     #: How much slower blocks of a cluster go, which wait for each other.
-    cluster: float = 1.07
+    cluster: float
     #: The terms of a k-step overlap partly: the p-norm of their cycles with this p. So do memory and SMs.
-    pace_overlap: float = 22.2
-    overlap: float = 2.39
+    pace_overlap: float
+    overlap: float
 
 
-DEFAULT = Constants()
+DEFAULT = load_constants(__name__, Constants)
 
 
 @dataclass(frozen=True)
