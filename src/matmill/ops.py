@@ -278,7 +278,7 @@ def transpose_add(
         alpha = factor(alpha, "alpha", a.dtype)
     if type(beta) is not float or beta != 1:
         beta = factor(beta, "beta", a.dtype)
-    like, home = _home(x, a, y, b)
+    like, home = _result_owner(x, a, y, b)
     request = _new(Request, (TRANSPOSE_ADD, a, b, None, target, alpha, beta, like, home, out, None, NO_OPTIONS))
     call = resolve(request, executor)
     if beta == 0:
@@ -362,7 +362,7 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
         bias, activation, out_dtype, precision = asked
         vector = None if bias is None else inspect(bias, "bias", named, ALL)
         options = checked_options(activation, out_dtype, precision, a.dtype)
-    like, home = _home(first, a, second, b)
+    like, home = _result_owner(first, a, second, b)
     request = _new(Request, (operation, a, b, z, target, alpha, beta, like, home, out, vector, options))
     call = resolve(request, executor)
     if z is not None and beta == 0:
@@ -372,8 +372,8 @@ def _product(  # noqa: PLR0917 — one call per product, and keywords would cost
     return _delivered(request, call, named, progress)
 
 
-def _home(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
-    """The array in whose library the result is made, and its operand: the first one, if its library makes arrays."""
+def _result_owner(first: Any, a: Operand, second: Any, b: Operand) -> tuple[Any, Operand]:
+    """Pick the operand whose library allocates the result: the first one, if its library makes arrays."""
     return (first, a) if makes_results(first, a) or not makes_results(second, b) else (second, b)
 
 
@@ -386,7 +386,7 @@ def _delivered(
     if call.signature or request.home.device[0] == "cuda":
         result = on_gpu(request, call, stream)
         if not fast_path.torch.classes and request.home.library == "torch":
-            fast_path.torch.meet()
+            fast_path.torch.enable()
         return result
     try:
         if call.backend == "gpu":

@@ -19,7 +19,7 @@ from matmill.kernels.splitk import MOST_ADDED_BY_ONE
 from matmill.launch import Launch, Pointer
 from matmill.lowering import Offsets, SubProblem
 from matmill.runtime.gpu import GPU, Prepared
-from matmill.runtime.stream_scratch import Own, scratch
+from matmill.runtime.stream_scratch import StreamBuffers, scratch
 
 #: What a kernel's launches point to, in the order of a plan's addresses.
 NAMES = ("A", "B", "C", "D", "workspace", "counter", "bias")
@@ -195,11 +195,11 @@ def _launching(tidy: Callable[[], None], make: Callable[[], _Bound]) -> Enqueue:
     return enqueue
 
 
-def _nothing(_stream: int) -> Own:
+def _nothing(_stream: int) -> StreamBuffers:
     return 0, 0
 
 
-def _own(gpu: GPU, workspace: int) -> Callable[[int], Own]:
+def _own(gpu: GPU, workspace: int) -> Callable[[int], StreamBuffers]:
     """Room for ``workspace`` bytes and a counter, by a stream's handle."""
     find = scratch(gpu).find
     return find if workspace <= MOST_ADDED_BY_ONE else lambda stream: (0, find(stream)[1])

@@ -165,14 +165,14 @@ class View:
     """The layout of one operand of a :class:`Geam`: (row, column) strides in elements, as the result counts them.
 
     ``batch`` is the distance between two matrices of the batch. ``align`` is the largest power of two in bytes (at most
-    16) that divides the address of every contiguous run's start (row or column). ``beside`` is that of the distance
-    from the result's element to this operand's element of the same row and column, for all elements.
+    16) that divides the address of every contiguous run's start (row or column). ``relative_align`` is that of the
+    distance from the result's element to this operand's element of the same row and column, for all elements.
     """
 
     strides: Strides
     batch: int = 0
     align: int = 16
-    beside: int = 16
+    relative_align: int = 16
 
     @property
     def transposed(self) -> bool:
@@ -211,7 +211,7 @@ class Geam:
         """The same problem with X and Y exchanged where Y is transposed: kernels transpose the first operand.
 
         >>> Geam(4, 6, F32, View((6, 1)), View((1, 4)), View((6, 1))).transposed_first.x
-        View(strides=(1, 4), batch=0, align=16, beside=16)
+        View(strides=(1, 4), batch=0, align=16, relative_align=16)
         """
         return replace(self, x=self.y, y=self.x) if self.y is not None and self.y_transposed else self
 

@@ -146,7 +146,7 @@ WIDE = Geam(17, 5000, F32, View((1, 17), align=4), View((5000, 1)), View((6000, 
         (TALL, {"d": View((18, 1))}, "D with strides (18, 1) is not packed"),
         (TALL, {"y": None}, "HAS_Y = 1 where the operands need 0"),
         (TALL, {"x": View((1, 5001), align=4)}, "APART = 0 where the operands need 1"),
-        (TALL, {"y": View((17, 1), beside=4)}, "Y_WIDTH = 4 where the operands need 1"),
+        (TALL, {"y": View((17, 1), relative_align=4)}, "Y_WIDTH = 4 where the operands need 1"),
         (WIDE, {"x": View((1, 18))}, "X with strides (1, 18) is not packed"),
         (WIDE, {"y": View((1, 17))}, "Y with strides (1, 17) is not contiguous in its rows"),
         (WIDE, {"d": View((6001, 1), align=4)}, "APART = 0 where the operands need 1"),
@@ -228,7 +228,7 @@ def test_a_block_processes_several_chunks_where_offsets_of_small_elements_are_no
         found = space(transpose_add_problem(m, n, I8), H200)
         assert all(config["STEADY"] for config in found)
         assert {config["AHEAD"] for config in found} == ahead
-    narrow = replace(transpose_add_problem(17, 10_000, I8), y=View((17, 1), beside=4))
+    narrow = replace(transpose_add_problem(17, 10_000, I8), y=View((17, 1), relative_align=4))
     assert {config["AHEAD"] for config in space(narrow, H200)} == {0, 1}
     config = space(narrow, H200)[0]
     reason = TRANSPOSE_SLIM.with_config(config.replace(AHEAD=2)).why_not(narrow, H200)

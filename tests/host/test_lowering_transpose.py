@@ -115,8 +115,8 @@ def test_views_say_what_divides_every_line_and_every_distance(case: Case, with_y
                 if view is not None:
                     at = _addresses(operand, offset, view, places)
                     assert not ((at[:, 0, :] if view.transposed else at[:, :, 0]) % view.align).any()
-                    assert not ((at - to) % view.beside).any()
-                    assert view.align <= ALIGN >= view.beside
+                    assert not ((at - to) % view.relative_align).any()
+                    assert view.align <= ALIGN >= view.relative_align
 
 
 def _addresses(operand: Operand, offset: int, view: View, places: tuple[Array, ...]) -> Array:
@@ -144,10 +144,10 @@ def _stages(
 def test_alignment_is_not_less_than_it_is() -> None:
     (stage,) = _stages(_aligned(8, 12), _aligned(12, 8))
     p = stage.problem
-    assert p == Geam(12, 8, F32, View((1, 12), beside=4), View((8, 1)), View((8, 1)))
+    assert p == Geam(12, 8, F32, View((1, 12), relative_align=4), View((8, 1)), View((8, 1)))
     (stage,) = _stages(_aligned(9, 12), _aligned(12, 9, skip=1))
     p = stage.problem
-    assert (p.x.align, p.d.align, p.y and p.y.align, p.y and p.y.beside) == (16, 4, 4, 4)
+    assert (p.x.align, p.d.align, p.y and p.y.align, p.y and p.y.relative_align) == (16, 4, 4, 4)
     (stage,) = _stages(_aligned(9, 12), _aligned(12, 9))
     assert stage.problem.y == View((9, 1), 0, 4, 16)  # rows start anywhere, but as far from those of D as ever
 

@@ -17,7 +17,7 @@ from matmill.dtypes import ELEMENTWISE, DType
 
 
 class _Torch:
-    """What the fast path asks of torch, which matmill does not import; before :meth:`meet` no class is known."""
+    """What the fast path asks of torch, which matmill does not import; before :meth:`enable` no class is known."""
 
     __slots__ = (
         "byte",
@@ -46,8 +46,8 @@ class _Torch:
     def __init__(self) -> None:
         self.classes = frozenset()
 
-    def meet(self) -> None:
-        """Takes what it needs of torch, which is loaded; the classes come last, because they switch the path on."""
+    def enable(self) -> None:
+        """Bind torch's functions. Sets ``classes`` last: that enables the path."""
         torch = sys.modules["torch"]
         self.byte = torch.uint8
         self.current_stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001 — see matmill.arrays.streams

@@ -22,7 +22,7 @@ from matmill.dispatch.validate import NO_OPTIONS, Request, choose_backend, valid
 from matmill.lowering import Shape
 from matmill.plan import Enqueue, Plan, prepare
 from matmill.runtime.gpu import GPU
-from matmill.runtime.stream_scratch import Own
+from matmill.runtime.stream_scratch import StreamBuffers
 
 Signature: TypeAlias = tuple[object, ...]
 
@@ -56,7 +56,7 @@ class PreparedCall(Call):
     plan: Plan
     enqueue: Enqueue
     workspace: int
-    own: Callable[[int], Own]
+    own: Callable[[int], StreamBuffers]
     x_low: int
     x_high: int
     y_low: int

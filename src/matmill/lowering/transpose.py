@@ -185,5 +185,5 @@ def _view(operand: Operand | None, which: int, d: Operand, axes: Sequence[Axis])
     return replace(
         view,
         align=lowest_bit(operand.address | _ALIGN, (axis.strides[which] for axis in across if axis.extent > 1), size),
-        beside=lowest_bit(abs(operand.address - d.address) | _ALIGN, apart, size),
+        relative_align=lowest_bit(abs(operand.address - d.address) | _ALIGN, apart, size),
     )

@@ -18,7 +18,7 @@ from matmill.runtime.gpu import GPU
 from matmill.runtime.memory import Allocation
 
 #: Addresses of a workspace, 0 where the caller has to bring it, and of a counter, which is 0 between launches.
-Own: TypeAlias = tuple[int, int]
+StreamBuffers: TypeAlias = tuple[int, int]
 
 #: Bytes from counter to counter, so that what follows one is aligned; and those allocated at a time.
 _WORD, _SLAB = 16, 64 * 1024
@@ -37,19 +37,19 @@ class _Answer(threading.local):
 
 
 class Scratch:
-    """What the streams of one GPU have of their own."""
+    """Workspace and counter for each stream of a GPU."""
 
     def __init__(self, gpu: GPU) -> None:
         library = load()
         self._gpu = gpu
         self._is_capturing, self._stream_id = is_capturing(library), stream_id(library)
         self._answer = _Answer()
-        self._of_stream: dict[int, Own] = {}
+        self._of_stream: dict[int, StreamBuffers] = {}
         self._making = threading.Lock()
         self._memory: list[Allocation] = []
         self._free = range(0)  # addresses of counters
 
-    def find(self, stream: int) -> Own:
+    def find(self, stream: int) -> StreamBuffers:
         """For the next launch on the stream with that handle.
 
         Raises :class:`~matmill.errors.LaunchError` where the driver knows no such stream, or has no memory.
@@ -71,7 +71,7 @@ class Scratch:
             if entered:
                 gpu.leave()
 
-    def _make(self, number: int) -> Own:
+    def _make(self, number: int) -> StreamBuffers:
         """For a stream that was not met before, by two threads at a time perhaps."""
         counter = self._counter()
         with self._making:

@@ -100,8 +100,8 @@ DEFAULT = load_constants(__name__, Constants)
 class Demand:
     """What a product demands of a GPU with a configuration; costs are in :class:`Constants`.
 
-    Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``beside_wgmma`` where only
-    other instructions reach that rate) and of shared memory (``shared``), bytes read from L2, cache lines looked up
+    Per k-tile of a block: cycles of the tensor cores at their full rate (``multiply``, or ``mma_sync_on_hopper``, where
+    only wgmma reaches that rate) and of shared memory (``shared``), bytes read from L2, cache lines looked up
     (``lines``), and what is issued: ``matrix`` instructions, ``copies`` (``narrow`` ones are of 4 and 8 bytes),
     ``elements`` that go through registers, all by ``warps``. An SM has ``ahead`` copies in flight.
 
@@ -113,7 +113,7 @@ class Demand:
     """
 
     multiply: float
-    beside_wgmma: float
+    mma_sync_on_hopper: float
     shared: float
     l2_bytes: float
     lines: float
@@ -168,7 +168,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     slots = asked.matrix + c.tile_slots * asked.warps
     slots += (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
     pace = {
-        "multiply": asked.multiply + asked.beside_wgmma / c.mma_share,
+        "multiply": asked.multiply + asked.mma_sync_on_hopper / c.mma_share,
         "shared": asked.shared,
         "l2": asked.l2_bytes / c.l2_bytes,
         "lines": c.line_cycles * asked.lines + c.narrow_cycles * asked.narrow / _LANES,
@@ -210,7 +210,7 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
     shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
     cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
-    beside_wgmma = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
+    mma_sync_on_hopper = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
 
     wide = {name: bm if name == "A" else bn for name in "AB"}
     vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
@@ -224,8 +224,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
     outputs, whole, pieces = per_sm * bm * bn, not leaves_partials(problem, config), config["D_VEC"] > 1 or double
     copies = [repacked_matrix(problem, config, name) for name in _repacked(problem, config)]
     return Demand(
-        multiply=0.0 if beside_wgmma else cycles / share,
-        beside_wgmma=cycles if beside_wgmma else 0.0,
+        multiply=0.0 if mma_sync_on_hopper else cycles / share,
+        mma_sync_on_hopper=cycles if mma_sync_on_hopper else 0.0,
         shared=(fragments + (bm + bn) * bk * size) / shared_bytes,
         l2_bytes=_asked(problem, config),
         lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),

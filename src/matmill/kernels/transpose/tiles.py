@@ -156,7 +156,7 @@ def _read_as(view: View, v: int, size: int) -> tuple[int, int]:
         if row != 1:
             return STRIDED, 1
         return COL if view.align // size >= v else COL_UNALIGNED, v
-    width = min(v, max(1, view.beside // size)) if column == 1 else 1
+    width = min(v, max(1, view.relative_align // size)) if column == 1 else 1
     if column == 1 and width * size <= WORD_BYTES and v * size == VECTOR_BYTES and width < v:
         return ROW_UNALIGNED, v  # one element at a time would take more loads than memory has time for
     return ROW, width

@@ -137,7 +137,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     main_loop = asked.steps * overlapped(c.pace_overlap, *pace.values()) * waits / asked.hz
     own = c.tile * asked.rounds + c.staged * asked.staged + c.ordinary * asked.ordinary + c.direct * asked.direct
     own = own + c.cluster_sum * asked.cluster_sums + asked.remote / c.remote_bytes
-    # Of consumers that alternate all but the last epilogue overlap the other's main loop.
+    # Ping-pong hides each epilogue but the last behind the other consumer's main loop.
     shown = 1 - asked.turns * (1 - c.exposed) * (1 - 1 / asked.rounds)
     epilogue = own * shown / asked.hz
     compute = main_loop + epilogue + c.latency / asked.hz

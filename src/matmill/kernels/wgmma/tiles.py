@@ -374,7 +374,7 @@ def _why_not_tile(config: Config) -> str | None:
     sums = _shape_of(config).sums * (2 if config["PROMOTED"] else 1)
     if sums > _MOST_SUMS[config["CONSUMERS"]]:
         return f"{sums} accumulators per thread > {_MOST_SUMS[config['CONSUMERS']]}"
-    if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _too_much(config)):
+    if sums == _MOST_SUMS[config["CONSUMERS"]] and (what := _epilogue_spills(config)):
         return f"{sums} accumulators per thread leave no registers for {what}"
     if config["CLUSTER_K"] > 1 and (config["PINGPONG"] or config["CLUSTER_M"] * config["CLUSTER_N"] > 1):
         return "a cluster shares operands or has the slices of one tile, which one group of consumers computes"
@@ -383,8 +383,8 @@ def _why_not_tile(config: Config) -> str | None:
     return None
 
 
-def _too_much(config: Config) -> str | None:
-    """What spills beside the most accumulators."""
+def _epilogue_spills(config: Config) -> str | None:
+    """Say why the epilogue would spill at the largest accumulator count, or None."""
     if config["STAGED"] and not config["D_TMA"] and (config["PINGPONG"] or config["ACTIVATION"]):
         return "ordinary stores of D" + (" and an activation" if config["ACTIVATION"] else "")
     if config["PINGPONG"] and not config["STAGED"] and not (config["A_K_INNER"] and config["B_K_INNER"]):

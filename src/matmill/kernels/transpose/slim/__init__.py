@@ -142,7 +142,7 @@ def _layout(problem: Geam) -> dict[str, int]:
     problem = problem.transposed_first
     wide = problem.m < problem.n
     long = problem.d if wide else problem.x
-    beside = VECTOR_BYTES if problem.y is None else problem.y.beside
+    beside = VECTOR_BYTES if problem.y is None else problem.y.relative_align
     return {
         "WIDE": int(wide),
         "APART": int(long.align < VECTOR_BYTES),
