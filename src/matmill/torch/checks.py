@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from matmill.arrays import Operand, inspect
 from matmill.arrays.operand import CPU
-from matmill.dispatch.gemm import INNER, MATMUL, checked_options
-from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD, factor
+from matmill.dispatch.gemm import MATMUL, checked_options
+from matmill.dispatch.transpose import factor
 from matmill.dispatch.validate import NO_OPTIONS, Operation, Request, check_apart, validate
-from matmill.dtypes import ALL, BY_TO, ELEMENTWISE, DType, named
+from matmill.dtypes import BY_TO, DType, named
+from matmill.torch.schemas import OPERATORS
 
-#: What each operator asks of the core, and its element types.
-_OPERATIONS: dict[str, tuple[Operation, dict[str, DType]]] = {
-    "transpose_add": (TRANSPOSE_ADD, ELEMENTWISE),
-    "transpose": (TRANSPOSE, ELEMENTWISE),
-    "inner": (INNER, ALL),
-    "matmul": (MATMUL, ALL),
-}
-
-#: Numbers that a compiler does not know yet: they are checked when they are computed with.
+#: Symbolic scalars; they are checked at run time.
 SYMBOLS = frozenset({torch.SymInt, torch.SymFloat})
 
 
 def check_host(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out: Any = None) -> tuple[int, ...]:
     """The shape of an operator's result, for tensors on the CPU. Raises what :mod:`matmill.ops` raises."""
-    operation, dtypes = _OPERATIONS[name]
-    request = _request(operation, tensors, factors, out, lambda x, called: inspect(x, called, None, dtypes))
+    operator = OPERATORS[name]
+    read = partial(inspect, stream=None, dtypes=operator.dtypes)
+    request = _request(operator.operation, tensors, factors, out, read)
     shape = validate(request)
     if out is not None:
         # As in the core, y is not read where it is scaled by 0, and may then be anywhere.
@@ -48,8 +43,9 @@ def check_fake(name: str, tensors: tuple[Any, ...], factors: dict[str, Any], out
     symbols = [size for x in known for size in (*x.shape, *x.stride()) if type(size) is torch.SymInt]
     if not all(size.node.has_hint() for size in symbols):
         return _symbolic(name, tensors)
-    operation, dtypes = _OPERATIONS[name]
-    request = _request(operation, tensors, factors, out, lambda x, called: _outline(x, called, dtypes))
+    operator = OPERATORS[name]
+    read = partial(_outline, dtypes=operator.dtypes)
+    request = _request(operator.operation, tensors, factors, out, read)
     shape = validate(request)
     return _symbolic(name, tensors) if symbols else shape
 

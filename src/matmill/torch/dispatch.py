@@ -6,6 +6,7 @@ Above these stand autograd and vmap (:mod:`matmill.torch.gradients`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,31 +19,32 @@ from matmill.torch.checks import check_fake, check_host
 from matmill.torch.schemas import FUNCTIONAL, LIBRARY, NAMES, OUT
 from matmill.torch.states import differentiated
 
-#: For each operator: what computes it on a GPU, on the CPU, and what differentiates it.
-_ON_GPU: dict[str, Callable[..., Any]] = {
-    "transpose_add": ops.transpose_add,
-    "transpose": ops.transpose,
-    "inner": ops.inner,
-    "matmul": lambda a, b, bias=None, **others: ops.matmul(a, b, bias=bias, **others),
-}
-_ON_HOST: dict[str, Callable[..., None]] = {
-    "transpose_add": host.transpose_add,
-    "transpose": host.transpose,
-    "inner": host.matmul,
-    "matmul": host.matmul,
-}
-_FUNCTIONS: dict[str, Any] = {
-    "transpose_add": gradients.TransposeAdd,
-    "transpose": gradients.Transpose,
-    "inner": gradients.Inner,
-    "matmul": gradients.MatMul,
+
+@dataclass(frozen=True)
+class _Row:
+    """What computes an operator on a GPU and on the CPU, and what differentiates it."""
+
+    on_gpu: Callable[..., Any]
+    on_host: Callable[..., None]
+    gradient: Any
+
+
+def _matmul_on_gpu(a: Any, b: Any, bias: Any = None, **others: Any) -> Any:
+    return ops.matmul(a, b, bias=bias, **others)
+
+
+_ROWS = {
+    "transpose_add": _Row(ops.transpose_add, host.transpose_add, gradients.TransposeAdd),
+    "transpose": _Row(ops.transpose, host.transpose, gradients.Transpose),
+    "inner": _Row(ops.inner, host.matmul, gradients.Inner),
+    "matmul": _Row(_matmul_on_gpu, host.matmul, gradients.MatMul),
 }
 #: Kinds of tensors that torch dispatches apart. None is taken: the checks of strided ones say why.
 _LAYOUTS = ("Sparse", "SparseCsr", "NestedTensor", "Quantized")
 
 
 def _host(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    fill = _ON_HOST[name]
+    fill = _ROWS[name].on_host
 
     def functional(*tensors: Any, **factors: Any) -> Any:
         out = tensors[0].new_empty(check_host(name, tensors, factors), dtype=factors.get("out_dtype"))
@@ -69,7 +71,7 @@ def _fake(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    function, operator, writing = _FUNCTIONS[name], FUNCTIONAL[name], OUT[name]
+    function, operator, writing = _ROWS[name].gradient, FUNCTIONAL[name], OUT[name]
 
     def functional(*tensors: Any, **factors: Any) -> Any:
         if differentiated(*tensors):
@@ -92,7 +94,7 @@ def _autograd(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def _on_gpu(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    compute = _ON_GPU[name]
+    compute = _ROWS[name].on_gpu
 
     def into(*tensors: Any, out: Any, **factors: Any) -> None:
         compute(*tensors, out=out, **factors)
@@ -113,7 +115,7 @@ def _negated(name: str) -> Callable[..., None]:
 
 
 def _batched(name: str) -> Callable[..., Any]:
-    function = _FUNCTIONS[name]
+    function = _ROWS[name].gradient
     operator = FUNCTIONAL["matmul" if name == "inner" else name]
 
     def batched(_info: Any, dims: tuple[Any, ...], *tensors: Any, **factors: Any) -> Any:

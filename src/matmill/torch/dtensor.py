@@ -37,7 +37,7 @@ from matmill.errors import ArgumentError
 from matmill.torch import gradients
 from matmill.torch.checks import check_fake
 from matmill.torch.host import along, finished
-from matmill.torch.schemas import FUNCTIONAL
+from matmill.torch.schemas import FUNCTIONAL, OPERATORS
 
 #: The result's placement and the operands', on one dimension of a mesh.
 Rule: TypeAlias = tuple[Any, tuple[Any, ...]]
@@ -45,9 +45,6 @@ Rule: TypeAlias = tuple[Any, tuple[Any, ...]]
 Rules: TypeAlias = Callable[[tuple[Sequence[int], ...], bool], Iterator[Rule]]
 
 _R, _P = Replicate(), Partial()
-_NAMES = {"inner": ("e", "f"), "matmul": ("a", "b", "bias"), "transpose": ("x",), "transpose_add": ("x", "y")}
-#: Keywords that decide a result's placement or type, which torch must know to keep its answers apart.
-_DECISIVE = {"matmul": ["activation", "out_dtype", "precision"]}
 
 
 def inner(e: Any, f: Any) -> Any:
@@ -147,7 +144,7 @@ def _rules(name: str, shapes: tuple[Sequence[int], ...], *, epilogue: bool) -> l
 def _result(call: tuple[Any, ...], *, epilogue: bool = False) -> list[Any]:
     """The placements of a call's result: its operator's name, then operands. Raises for what no rule takes."""
     name, *operands = call
-    for argument, x in zip(_NAMES[name], operands, strict=False):
+    for argument, x in zip(OPERATORS[name].tensors, operands, strict=False):
         if not isinstance(x, DTensor) or x.device_mesh != operands[0].device_mesh:
             raise ArgumentError(
                 argument=argument,
@@ -179,7 +176,7 @@ _known = lru_cache(maxsize=1024)(_placed)
 
 def _refused(name: str, given: tuple[Any, ...], rules: list[tuple[Any, ...]]) -> ArgumentError:
     """The error, with the placements of the other operands that go with the first one's, or else with those of any."""
-    names = _NAMES[name][: len(given)]
+    names = OPERATORS[name].tensors[: len(given)]
     fitting = [wanted for wanted in rules if wanted[0] == given[0]] or rules
     options = list(dict.fromkeys(_shown(names, wanted) for wanted in fitting))
     # torch makes no partial sums of a tensor that is none.
@@ -227,8 +224,8 @@ def _register(name: str) -> None:
     register_sharding(operator)(sharding)
     # register_sharding has torch keep answers apart by integer keywords alone.
     schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info  # noqa: SLF001 — torch has no public way
-    schemas[operator].static_kwargkey = _DECISIVE.get(name)
+    schemas[operator].static_kwargkey = list(OPERATORS[name].decisive) or None
 
 
-for _name in _NAMES:
+for _name in OPERATORS:
     _register(_name)

@@ -6,30 +6,55 @@ and with that tag Inductor of torch 2.13 lowers the functional form to it and fa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from matmill.dispatch.gemm import INNER, MATMUL
+from matmill.dispatch.transpose import TRANSPOSE, TRANSPOSE_ADD
+from matmill.dispatch.validate import Operation
+from matmill.dtypes import ALL, ELEMENTWISE, DType
+
 LIBRARY: Any = torch.library.Library("matmill", "DEF")
 
-#: Arguments of each operator, without ``out``.
-_ARGUMENTS = {
-    "transpose_add": "Tensor x, Tensor y, *, Scalar alpha=1, Scalar beta=1",
-    "transpose": "Tensor x",
-    "inner": "Tensor e, Tensor f",
-    # vmap wants tensors by position.
-    "matmul": (
-        "Tensor a, Tensor b, Tensor? bias=None, *, "
-        "str? activation=None, ScalarType? out_dtype=None, str? precision=None"
-    ),
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator as all who speak of it know it: what it asks of the core, of which element types.
+
+    ``tensors`` are the names of its operands, ``factors`` those of its other arguments as torch's schemas spell them.
+    ``decisive`` are keywords that decide the type of a result, or where DTensors place it.
+    """
+
+    operation: Operation
+    dtypes: dict[str, DType]
+    tensors: tuple[str, ...]
+    factors: str = ""
+    decisive: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> str:
+        """The arguments without ``out``, in the words of a schema. vmap wants tensors by position."""
+        tensors = ", ".join(f"Tensor? {name}=None" if name == "bias" else f"Tensor {name}" for name in self.tensors)
+        return f"{tensors}, *, {self.factors}" if self.factors else tensors
+
+
+_SCALARS = "Scalar alpha=1, Scalar beta=1"
+_OPTIONS = "str? activation=None, ScalarType? out_dtype=None, str? precision=None"
+OPERATORS: dict[str, Operator] = {
+    "transpose_add": Operator(TRANSPOSE_ADD, ELEMENTWISE, ("x", "y"), _SCALARS),
+    "transpose": Operator(TRANSPOSE, ELEMENTWISE, ("x",)),
+    "inner": Operator(INNER, ALL, ("e", "f")),
+    "matmul": Operator(MATMUL, ALL, ("a", "b", "bias"), _OPTIONS, ("activation", "out_dtype", "precision")),
 }
 
-for _name, _arguments in _ARGUMENTS.items():
-    _comma = "," if "*" in _arguments else ", *,"
+for _name, _operator in OPERATORS.items():
+    _arguments, _comma = _operator.arguments, "," if _operator.factors else ", *,"
     LIBRARY.define(f"{_name}({_arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
     LIBRARY.define(f"{_name}.out({_arguments}{_comma} Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
 
-NAMES = tuple(_ARGUMENTS)
+NAMES = tuple(OPERATORS)
 #: The two forms of each operator, past the look-up by arguments.
 FUNCTIONAL: dict[str, Any] = {name: getattr(torch.ops.matmill, name).default for name in NAMES}
 OUT: dict[str, Any] = {name: getattr(torch.ops.matmill, name).out for name in NAMES}
