@@ -24,7 +24,7 @@ class Operator:
     """An operator as all who speak of it know it: what it asks of the core, of which element types.
 
     ``tensors`` are the names of its operands, ``factors`` those of its other arguments as torch's schemas spell them.
-    ``decisive`` are keywords that decide the type of a result, or where DTensors place it.
+    ``decisive`` are keywords that decide the type of a result, or its placement among DTensors.
     """
 
     operation: Operation
