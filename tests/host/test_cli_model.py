@@ -256,7 +256,7 @@ def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.Captur
     assert len(marked) == 1
     assert marked[0].startswith("64x128x16")
     assert "0.0%" in marked[0]
-    assert f"{gemm_cost.LAUNCH * 1e6:.2f} us" in said
+    assert f"{gemm_cost.DEFAULT.launch * 1e6:.2f} us" in said
     assert "Ruled out" not in said
 
 

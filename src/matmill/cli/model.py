@@ -248,7 +248,7 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
             made = gemm_cost.explain(problem, config, arch)
             row |= {
                 "seconds": made.seconds,
-                "launch": gemm_cost.LAUNCH,
+                "launch": gemm_cost.DEFAULT.launch,
                 "compute": made["compute"],
                 "memory": made["memory"],
                 "second": made["second"],
@@ -297,8 +297,8 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield table(f"gemm: {problem}, {arch.title}", columns, cells)
     yield Text()
     yield Text(
-        f"time = launch {units.seconds(gemm_cost.LAUNCH)} + the larger of compute and memory + second, the launch that "
-        "adds the split-K slices; excess: over the least.\n"
+        f"time = launch {units.seconds(gemm_cost.DEFAULT.launch)} + the larger of compute and memory + second, the "
+        "launch that adds the split-K slices; excess: over the least.\n"
         f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )
     for row in rows:

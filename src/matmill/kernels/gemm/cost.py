@@ -13,36 +13,48 @@ and where the model is wrong.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
 from matmill.kernels.shared.model import Prediction
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
 from matmill.kernels.splitk.cost import second
 from matmill.problem import Gemm
 
-#: Seconds from launch to the first instruction and from the last to the end of the kernel.
-LAUNCH = 3.57e-6
-#: Cycles of a block outside its mainloop: the latency of the first copies, and storing the tile of D.
-FILL_CYCLES = 3190.0
-#: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
-LATENCY_CYCLES = 1460.0
-#: Issue slots per warp and k-tile besides FMAs, reads and copies: addresses, loop, barrier, and waiting.
-TILE_SLOTS = 72.0
-#: Issue slots per copy: the instruction, its bounds check and its pointer.
-COPY_SLOTS = 4.0
-#: Warps per SM that would fill half of its issue slots.
-WARPS_HALF = 0.90
-#: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
-NARROW_CYCLES = 0.8
-#: Cycles per output and slice beyond the first to merge the slices' sums.
-MERGE_CYCLES = 0.133
-#: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does not
-#: overlap with it, so the share is far below that of a copy.
-STORE_SHARE = 0.239
-#: The same for A and B, which arrive while earlier tiles are multiplied. An estimate: it decides where k is very long.
-LOAD_SHARE = 0.9
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+
+    #: Seconds from launch to the first instruction and from the last to the end of the kernel.
+    launch: float
+    #: Cycles of a block outside its mainloop: the latency of the first copies, and storing the tile of D.
+    fill_cycles: float
+    #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
+    latency_cycles: float
+    #: Issue slots per warp and k-tile besides FMAs, reads and copies: addresses, loop, barrier, and waiting.
+    tile_slots: float
+    #: Issue slots per copy: the instruction, its bounds check and its pointer.
+    copy_slots: float
+    #: Warps per SM that would fill half of its issue slots.
+    warps_half: float
+    #: Cycles per output of a tile that are stored element by element: D's rows do not start on vectors.
+    narrow_cycles: float
+    #: Cycles per output and slice beyond the first to merge the slices' sums.
+    merge_cycles: float
+    #: Share of the data sheet's memory bandwidth at which C is read and D stored: that follows the arithmetic and does
+    #: not overlap with it, so the share is far below that of a copy.
+    store_share: float
+    #: The same for A and B, which arrive while earlier tiles are multiplied. An estimate: it decides where k is very
+    #: long.
+    load_share: float
+
+
+DEFAULT = load_constants(__name__, Constants)
 
 
 def predict(problem: Gemm, config: Config, arch: Arch) -> float:
@@ -52,6 +64,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms behind :func:`predict`."""
+    c = DEFAULT
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
@@ -61,10 +74,10 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     compute = cycles / arch.boost_hz
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
     loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
-    memory = (outside / STORE_SHARE + loaded / LOAD_SHARE) / arch.dram_bytes_per_s
+    memory = (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
     added = second(problem, slices, arch)
     terms = {"compute": compute, "memory": memory, "second": added}
-    return Prediction(LAUNCH + max(compute, memory) + added, terms, ("compute", "memory"))
+    return Prediction(c.launch + max(compute, memory) + added, terms, ("compute", "memory"))
 
 
 def rounds(problem: Gemm, config: Config, arch: Arch) -> int:
@@ -82,6 +95,7 @@ def _blocks(problem: Gemm, config: Config, arch: Arch) -> tuple[int, int]:
 
 def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
     """Cycles per k-tile and block of an SM that holds ``resident`` blocks."""
+    c = DEFAULT
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     schedulers = 4
     slots_per_fma = schedulers * 32 / lanes
@@ -90,14 +104,15 @@ def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
     fmas = config["TM"] * config["TN"] * steps
     reads = (config["TM"] + config["TN"]) / vector * steps
     copied = config["BK"] * (config["BM"] / config["A_VEC"] + config["BN"] / config["B_VEC"])
-    slots = fmas * slots_per_fma + reads + COPY_SLOTS * copied / threads(config) + TILE_SLOTS
+    slots = fmas * slots_per_fma + reads + c.copy_slots * copied / threads(config) + c.tile_slots
     warps = threads(config) / 32
-    filled = resident * warps / (resident * warps + WARPS_HALF)
-    return max(slots * warps / schedulers / filled, LATENCY_CYCLES / (config["STAGES"] - 1) / resident)
+    filled = resident * warps / (resident * warps + c.warps_half)
+    return max(slots * warps / schedulers / filled, c.latency_cycles / (config["STAGES"] - 1) / resident)
 
 
 def _outside(config: Config) -> float:
     """Cycles of a block outside its mainloop."""
+    c = DEFAULT
     outputs = config["BM"] * config["BN"]
-    narrow = NARROW_CYCLES if config["D_VEC"] == 1 else 0.0
-    return FILL_CYCLES + (MERGE_CYCLES * (config["SLICES"] - 1) + narrow) * outputs
+    narrow = c.narrow_cycles if config["D_VEC"] == 1 else 0.0
+    return c.fill_cycles + (c.merge_cycles * (config["SLICES"] - 1) + narrow) * outputs

@@ -12,36 +12,51 @@ rows or columns that ``benchmarks/shapes.py --every thin`` timed on one H200
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.exchange import as_launched
 from matmill.kernels.shared.model import Prediction, overlapped
+from matmill.kernels.shared.model import constants as load_constants
 from matmill.kernels.splitk.cost import second
 from matmill.kernels.thin.tiles import WARPS, batch, rows_of_block
 from matmill.problem import Gemm
 
-#: Seconds of a launch besides its loop, with the sums over lanes and warps.
-LAUNCH = 5.33e-6
-#: Share of the data sheet's memory bandwidth that is reached.
-LOAD_SHARE = 0.804
-#: Cycles from a batch's loads to its FMAs on a busy GPU, and of a block outside its loop: the first batch, the first
-#: chunk of B, and the sums.
-LATENCY_CYCLES, OUTSIDE_CYCLES = 791.0, 4230.0
-#: Issue slots per load of A (address, bounds, load), per element of B copied, and per batch besides.
-LOAD_SLOTS, COPY_SLOTS, BATCH_SLOTS = 8.52, 13.0, 28.5
-#: Cycles in which shared memory delivers 16 bytes to each lane of a warp, where all of them differ.
-READ_CYCLES = 1.3
-#: How much longer the FMAs take where warps divide k: those of 16 columns did on an H200.
-DIVIDED = 1.3
-#: The power of the norm: 1 would be the sum of the terms, infinity the largest.
-NORM = 3.38
-#: Share of the issue slots that are used: warps wait for each other at every chunk of B.
-SLOTS_SHARE = 0.665
+
+@dataclass(frozen=True)
+class Constants:
+    """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
+
+    #: Seconds of a launch besides its loop, with the sums over lanes and warps.
+    launch: float
+    #: Share of the data sheet's memory bandwidth that is reached.
+    load_share: float
+    #: Cycles from a batch's loads to its FMAs on a busy GPU, and of a block outside its loop: the first batch, the
+    #: first chunk of B, and the sums.
+    latency_cycles: float
+    outside_cycles: float
+    #: Issue slots per load of A (address, bounds, load), per element of B copied, and per batch besides.
+    load_slots: float
+    copy_slots: float
+    batch_slots: float
+    #: Cycles in which shared memory delivers 16 bytes to each lane of a warp, where all of them differ.
+    read_cycles: float
+    #: How much longer the FMAs take where warps divide k: those of 16 columns did on an H200.
+    divided: float
+    #: The power of the norm: 1 would be the sum of the terms, infinity the largest.
+    norm: float
+    #: Share of the issue slots that are used: warps wait for each other at every chunk of B.
+    slots_share: float
+
+
+DEFAULT = load_constants(__name__, Constants)
 
 
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     """The terms of ``problem`` with ``config`` on ``arch``."""
+    c = DEFAULT
     launched = as_launched(problem, config)
     slices = config["SPLIT_K"]
     blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch * slices
@@ -49,13 +64,13 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     rounds = ceil_div(per_sm, config["BLOCKS_PER_SM"])
     chunks = ceil_div(ceil_div(launched.k, config["BK"]), slices)
     batches = min(chunks * (config["BK"] // batch(config)), ceil_div(launched.k, batch(config)))
-    latency = rounds * (batches * LATENCY_CYCLES + OUTSIDE_CYCLES) / arch.boost_hz
-    compute = per_sm * batches * _batch_cycles(launched, config, arch) / SLOTS_SHARE / arch.boost_hz
-    compute *= DIVIDED if config["WARPS_K"] > 1 else 1.0
-    memory = problem.least_bytes / (LOAD_SHARE * arch.dram_bytes_per_s)
+    latency = rounds * (batches * c.latency_cycles + c.outside_cycles) / arch.boost_hz
+    compute = per_sm * batches * _batch_cycles(launched, config, arch) / c.slots_share / arch.boost_hz
+    compute *= c.divided if config["WARPS_K"] > 1 else 1.0
+    memory = problem.least_bytes / (c.load_share * arch.dram_bytes_per_s)
     added = second(problem, slices, arch)
     terms = {"compute": compute, "memory": memory, "latency": latency, "second": added}
-    seconds = LAUNCH + overlapped(NORM, compute, memory, latency) + added
+    seconds = c.launch + overlapped(c.norm, compute, memory, latency) + added
     return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
@@ -66,6 +81,7 @@ def predict(problem: Gemm, config: Config, arch: Arch) -> float:
 
 def _batch_cycles(launched: Gemm, config: Config, arch: Arch) -> float:
     """Cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
+    c = DEFAULT
     number = launched.dtype
     schedulers = 4
     lanes = arch.peak(number.accumulator.name) / (2 * arch.sms * arch.boost_hz)
@@ -75,6 +91,8 @@ def _batch_cycles(launched: Gemm, config: Config, arch: Arch) -> float:
     reads = runs * config["FEW"] * max(1.0, run * number.accumulator.itemsize / 16)
     widened = rows * run * runs if number.wider is not None else 0
     copies = config["FEW"] * batch(config) / config["B_VEC"] / (WARPS * 32)
-    slots = fmas * schedulers * 32 / lanes + loads * LOAD_SLOTS + reads + widened + copies * COPY_SLOTS + BATCH_SLOTS
-    shared = reads * (READ_CYCLES if config["A_ALONG_K"] else 1.0) + loads * READ_CYCLES
+    slots = (
+        fmas * schedulers * 32 / lanes + loads * c.load_slots + reads + widened + copies * c.copy_slots + c.batch_slots
+    )
+    shared = reads * (c.read_cycles if config["A_ALONG_K"] else 1.0) + loads * c.read_cycles
     return WARPS * max(slots / schedulers, shared)
