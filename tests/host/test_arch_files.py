@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from matmill import arch as arches
-from matmill import arch_sheet, cli
+from matmill import cli
 from matmill.arch import ARCHES, Measured, get, load, measured, save, user_file
+from matmill.arch import sheet as arch_sheet
 from matmill.errors import ArgumentError
 
 FOUND = Measured(
@@ -34,9 +35,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package that ships arch files."""
-    (tmp_path / "package" / "arches").mkdir(parents=True)
+    (tmp_path / "package" / "measured").mkdir(parents=True)
     monkeypatch.setattr(arches, "files", lambda _package: tmp_path / "package")
-    return tmp_path / "package" / "arches"
+    return tmp_path / "package" / "measured"
 
 
 def test_without_a_file_nothing_was_measured(shipped: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_file_is_read_once(shipped: Path) -> None:
 
 def test_shipped_files_can_all_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MATMILL_CACHE", "off")
-    there = Path(arches.__file__).parent / "arches"
+    there = Path(arches.__file__).parent / "measured"
     names = {path.stem for path in there.glob("*.json")}
     assert {name for name, arch in ARCHES.items() if measured(arch) is not None} == names
 
@@ -183,7 +184,7 @@ def test_matrix_rates_are_each_model_s_own() -> None:
 
 
 def sheet(folder: Path, **changes: Any) -> Path:
-    """A file like the one that :mod:`matmill.arch_sheet` shows."""
+    """A file like the one that :mod:`matmill.arch.sheet` shows."""
     shown = "{" + str(arch_sheet.__doc__).partition("{")[2].rpartition("}")[0] + "}"
     path = folder / "mine.json"
     values = {**json.loads(shown), **changes}

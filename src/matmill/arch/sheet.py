@@ -1,6 +1,6 @@
 """A GPU of one's own, described in a JSON file in place of a name: ``--arch mine.json``.
 
-The file is one object with the fields of :class:`~matmill.arch_facts.Arch`: rates in FLOP/s and bytes/s, sizes in
+The file is one object with the fields of :class:`~matmill.arch.facts.Arch`: rates in FLOP/s and bytes/s, sizes in
 bytes, ``capability`` as two numbers, ``matrix_flops`` by type. ``title`` and those with defaults may be left out.
 
     {"name": "mine", "capability": [8, 9], "sms": 46, "boost_hz": 2.475e9, "fp32_flops": 29.1e12,
@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from matmill.arch_facts import Arch
+from matmill.arch.facts import Arch
 from matmill.errors import ArgumentError
 
 #: No figure of a GPU comes near this, and what is computed from smaller ones stays finite.

@@ -20,8 +20,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from matmill.arch_facts import Arch, Measured
-from matmill.arch_sheet import read_sheet
+from matmill.arch.facts import Arch, Measured
+from matmill.arch.sheet import read_sheet
 from matmill.errors import ArgumentError, unknown_name
 from matmill.settings import cache_dir
 
@@ -258,7 +258,7 @@ DEFAULT = "h200"
 
 
 def get(name: str, argument: str = "arch") -> Arch:
-    """The arch of that name, or the one that a file ending in ``.json`` describes, see :mod:`matmill.arch_sheet`.
+    """The arch of that name, or the one that a file ending in ``.json`` describes, see :mod:`matmill.arch.sheet`.
 
     Raises :class:`~matmill.errors.UnknownNameError` with the nearest name.
 
@@ -323,7 +323,7 @@ def load(path: Traversable) -> Measured:
     return Measured(**document["measured"])
 
 
-#: The folder of arch files, in the package and in the cache folder, and their format.
+#: The folder of arch files inside of the cache folder, and their format.
 _FOLDER, _FORMAT = "arches", 1
 _WORDS = {"date", "driver"}
 #: No figure of a GPU comes near this, and what is computed from smaller ones stays finite.
@@ -332,8 +332,10 @@ _MOST_FIGURE = 1e30
 
 @cache
 def _stored(name: str, folder: Path | None) -> Measured | None:
-    roots: list[Traversable] = [files("matmill")] if folder is None else [folder, files("matmill")]
-    candidates = (root / _FOLDER / f"{name}.json" for root in roots)
+    folders: list[Traversable] = [files("matmill.arch") / "measured"]
+    if folder is not None:
+        folders.insert(0, folder / _FOLDER)
+    candidates = (each / f"{name}.json" for each in folders)
     return next((load(path) for path in candidates if path.is_file()), None)
 
 
