@@ -31,7 +31,7 @@ from matmill.jit.source import Source, generate
 from matmill.jit.steps import binaries
 from matmill.kernel import GemmOperands
 from matmill.kernels.wgmma import WGMMA, space
-from matmill.kernels.wgmma.cost import predict
+from matmill.kernels.wgmma.cost import explain
 from matmill.kernels.wgmma.tiles import Shape, configured, runs, unaligned
 from matmill.launch import Pointer
 from matmill.problem import Gemm
@@ -110,7 +110,7 @@ def _fast(problem: Gemm, configs: list[Config]) -> list[Config]:
     """Those within WITHIN of the least predicted time; of squares on the page all."""
     if problem.dtype is BF16 and problem.m == problem.n == problem.k and problem.k in PAGE:
         return configs
-    seconds = [predict(problem, config, get("h200")) for config in configs]
+    seconds = [explain(problem, config, get("h200")).seconds for config in configs]
     most = max(WITHIN * min(seconds), sorted(seconds)[:LEAST][-1])
     return [config for config, predicted in zip(configs, seconds, strict=True) if predicted <= most]
 

@@ -30,7 +30,7 @@ def _row(name: str, records: list[dict[str, Any]]) -> str:
         dtype = DTYPES[record["dtype"]]
         align = 16 if record["n"] * dtype.itemsize % 16 == 0 else dtype.itemsize
         problem = Gemm(record["m"], record["n"], record["k"], dtype, b_align=align, d_align=align)
-        predicted = {str(config): cost.predict(problem, config, arch) for config in space(problem, arch)}
+        predicted = {str(config): cost.explain(problem, config, arch).seconds for config in space(problem, arch)}
         measured = {tile: time for tile, time in record["seconds"].items() if tile in predicted}
         assert len(measured) == len(record["seconds"]) - 1  # all but the library
         errors += [abs(predicted[tile] / time - 1) for tile, time in measured.items()]

@@ -73,13 +73,13 @@ def test_the_clock_of_a_data_sheet_does_not_matter() -> None:
     for arch in ARCHES.values():
         if F16.name in arch.matrix_flops:
             slower = replace(arch, matrix_flops={F16.name: 0.9 * arch.matrix_flops[F16.name]})
-            assert cost.predict(LARGE, config, slower) == cost.predict(LARGE, config, arch)
+            assert cost.explain(LARGE, config, slower).seconds == cost.explain(LARGE, config, arch).seconds
 
 
 def test_an_unknown_gpu_gets_a_cautious_rate() -> None:
     unknown = replace(H200, name="unknown", matrix_flops={})
     config = space(LARGE, unknown)[0]
-    assert cost.predict(LARGE, config, unknown) > 2 * cost.predict(LARGE, config, H200)
+    assert cost.explain(LARGE, config, unknown).seconds > 2 * cost.explain(LARGE, config, H200).seconds
 
 
 def test_what_bounds_products() -> None:
@@ -165,7 +165,7 @@ def test_parts_of_k_cost_a_second_launch() -> None:
     for config in others:
         found = cost.explain(problem, config, H200)
         assert found["second"] >= cost.DEFAULT.second
-        assert found.seconds < cost.predict(problem, whole, H200) / 4
+        assert found.seconds < cost.explain(problem, whole, H200).seconds / 4
 
 
 #: Products of every kind: large and small, repacked, with elements that go through registers, split-K.

@@ -89,10 +89,10 @@ def test_candidates_begin_with_the_choice_and_leave_out_what_is_hopeless() -> No
     problem = inner_product(3, 3, 10**7)
     found = candidates(Task(problem, "fit", exhaustive=True), H200, 1)
     everything = configs(found)
-    predicted = [cost.predict(problem, config, H200) for config in everything]
+    predicted = [cost.explain(problem, config, H200).seconds for config in everything]
     assert [one.predicted for one in found] == predicted
     assert predicted == sorted(predicted)
-    assert predicted[0] == min(cost.predict(problem, config, H200) for config in space(problem, H200))
+    assert predicted[0] == min(cost.explain(problem, config, H200).seconds for config in space(problem, H200))
     assert predicted[-1] <= 5 * predicted[0]
     assert not any(config["SPLIT_K"] == 1 for config in everything)
     some = configs(candidates(Task(problem, "fit", exhaustive=False, share=0.25), H200, 1))

@@ -56,7 +56,7 @@ def _measured(problems: list[Gemm], part: str, every: int) -> list[Found[Gemm]]:
         configs = [one.kernel.config for one in candidates(task, H200, 1)]
         factors = np.exp(noise.normal(0, _NOISE, len(configs)))[::every].tolist()
         configs = configs[::every]
-        seconds = [cost.predict(problem, c, H200, TRUTH) * x for c, x in zip(configs, factors, strict=True)]
+        seconds = [cost.explain(problem, c, H200, TRUTH).seconds * x for c, x in zip(configs, factors, strict=True)]
         found.append(Found(problem, part, task.exhaustive, tuple(configs), tuple(seconds), None))
     return found
 
@@ -186,7 +186,7 @@ def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> N
 def test_the_verdict_is_of_the_choice_and_regret_of_exhaustive_searches_alone() -> None:
     problem = inner_product(3, 3, 10**6)
     configs = tuple(one.kernel.config for one in candidates(Task(problem, "judge", exhaustive=True), H200, 1)[:3])
-    predicted = [cost.predict(problem, config, H200) for config in configs]
+    predicted = [cost.explain(problem, config, H200).seconds for config in configs]
     seconds = (predicted[0] * 2, predicted[0] * 1.6, predicted[2] / 3)
     whole = Found(problem, "judge", exhaustive=True, configs=configs, seconds=seconds, library=None)
     (judged,) = judge(INNER, [whole], H200, cost.DEFAULT)

@@ -93,7 +93,7 @@ def test_a_precision_of_tensor_cores_is_refused_once() -> None:
 
 def test_a_short_long_side_is_split_over_blocks_where_that_pays() -> None:
     problem = Gemm(16, 200, 6000)
-    kernel = THIN.with_config(min(space(problem, H200), key=lambda one: cost.predict(problem, one, H200)))
+    kernel = THIN.with_config(min(space(problem, H200), key=lambda one: cost.explain(problem, one, H200).seconds))
     assert kernel.config["SPLIT_K"] > 1
     assert kernel.count_launches(problem) == 2
     assert kernel.workspace(problem) == kernel.config["SPLIT_K"] * 16 * 200 * F32.itemsize

@@ -113,7 +113,7 @@ def candidates(task: Task, arch: Arch, seed: int) -> list[Candidate]:
     """The legal configurations to time, best first by the model; hopeless ones are left out."""
     problem = task.problem
     legal = [
-        Candidate(kernel, cost.predict(problem, kernel.config, arch))
+        Candidate(kernel, cost.explain(problem, kernel.config, arch).seconds)
         for kernel in map(INNER.with_config, space(problem, arch))
         if kernel.why_not(problem, arch) is None
     ]

@@ -111,7 +111,7 @@ def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     for config in tiles(problem, arch, layout(problem, shifted=False)):
         kernel = TRANSPOSE_ADD.with_config(config)
         if config not in known and kernel.why_not(problem, arch) is None:
-            found.append(Candidate(kernel, cost.predict(problem, config, arch)))
+            found.append(Candidate(kernel, cost.explain(problem, config, arch).seconds))
     return found
 
 

@@ -57,13 +57,8 @@ class Constants:
 DEFAULT = load_constants(__name__, Constants)
 
 
-def predict(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return explain(problem, config, arch).seconds
-
-
 def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
-    """The terms behind :func:`predict`."""
+    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     c = DEFAULT
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm, resident = _blocks(problem, config, arch)

@@ -142,22 +142,18 @@ class Demand:
     sms: float
 
 
-def predict(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config`` on ``arch``.
+def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``.
 
     >>> from matmill.arch import get
     >>> from matmill.dtypes import F16
     >>> from matmill.kernels.hgemm.tiles import space
     >>> problem, h200 = Gemm(8192, 8192, 8192, F16), get("h200")
-    >>> found = {(c["BM"], c["BN"]): predict(problem, c.launched(SPLIT_K=1), h200) for c in space(problem, h200)}
-    >>> min(found, key=found.get)
+    >>> configs = [config.launched(SPLIT_K=1) for config in space(problem, h200)]
+    >>> best = min(configs, key=lambda config: explain(problem, config, h200).seconds)
+    >>> best["BM"], best["BN"]
     (128, 256)
     """
-    return explain(problem, config, arch).seconds
-
-
-def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
-    """The terms behind :func:`predict`."""
     return times(demand(problem, config, arch), constants)
 
 

@@ -180,13 +180,8 @@ class Demand:
     sms: float
 
 
-def predict(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> float:
-    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return times(demand(problem, config, arch), constants).seconds
-
-
 def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
-    """The terms behind :func:`predict`."""
+    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 

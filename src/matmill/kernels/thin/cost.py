@@ -74,11 +74,6 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
-def predict(problem: Gemm, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return explain(problem, config, arch).seconds
-
-
 def _batch_cycles(launched: Gemm, config: Config, arch: Arch) -> float:
     """Cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
     c = DEFAULT

@@ -101,13 +101,8 @@ class Demand:
     hz: float
 
 
-def predict(problem: Geam, config: Config, arch: Arch) -> float:
-    """Seconds that ``problem`` takes with ``config``, of any of the kernels, on ``arch``."""
-    return explain(problem, config, arch).seconds
-
-
 def explain(problem: Geam, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
-    """The terms behind :func:`predict`."""
+    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 

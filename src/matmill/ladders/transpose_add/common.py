@@ -73,6 +73,6 @@ def tuned(*, shifted: bool) -> Callable[[Geam, Arch], Config]:
 
     def tune(problem: Geam, arch: Arch) -> Config:
         candidates = tiles(problem, arch, layout(problem, shifted=shifted))
-        return min(candidates, key=lambda config: cost.predict(problem, config, arch))
+        return min(candidates, key=lambda config: cost.explain(problem, config, arch).seconds)
 
     return tune
