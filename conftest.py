@@ -21,7 +21,8 @@ collect_ignore = [] if find_spec("torch") else ["src/matmill/torch"]
 collect_ignore += [] if find_spec("dask") else ["src/matmill/dask.py"]
 # Files that import torch.distributed.tensor, which takes seconds, and have no doctests: ranks of tests import them.
 collect_ignore += ["src/matmill/torch/dtensor.py", "benchmarks/lab/ranks.py"]
-collect_ignore += [f"tests/support/{name}.py" for name in ("ranks", "run_ranks", "group_cases", "dtensor_cases")]
+_OF_RANKS = ("ranks", "run_ranks", "group_cases", "dtensor_cases", "fsdp_cases")
+collect_ignore += [f"tests/support/{name}.py" for name in _OF_RANKS]
 
 _GOLDEN = pytest.StashKey[compiled.Golden]()
 _FOLDER = pytest.StashKey[Path]()
