@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from matmill.cxx.tokens import Token, tokens
 
@@ -17,8 +17,8 @@ _ESCAPES = frozenset({"break", "continue"})
 _CONTROL = frozenset({"if", "for", "while", "switch"})
 _LOOPS = frozenset({"for", "while", "do"})
 _HALVES = frozenset({"&", "|"})  # && and || are two tokens each
-_ENDS = frozenset({";", ","})
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
+_ENDS = frozenset({";", ",", *_PAIRS.values()})  # of an operand
 
 
 @dataclass
@@ -88,8 +88,8 @@ class Statements:
             found = [each for each in self._statements(name) if each.first <= line <= each.last]
             lines = [int(each.rpartition(":")[2]) for each in barrier if each.rpartition(":")[0] == name]
             if found and lines:
-                passed = (at for at in lines if any(each.passes_by(line, at) for each in found))
-                return any(not any(each.leaves(at) for each in found) for at in islice(passed, 1))
+                passed = next((at for at in lines if any(each.passes_by(line, at) for each in found)), None)
+                return passed is not None and not any(each.leaves(passed) for each in found)
         return None
 
     def _statements(self, name: str) -> list[Statement]:
@@ -174,10 +174,9 @@ class _Reader:
 
     def _short_circuit(self, at: int) -> None:
         """Read what follows ``&&``, ``||`` or ``?`` in an expression: a branch of its own where it calls something."""
-        end, depth = at + 1, 0
-        while end < len(self.tokens) and depth >= 0 and (depth or self._text(end) not in _ENDS):
-            depth += (self._text(end) in _PAIRS) - (self._text(end) in _PAIRS.values())
-            end += 1
+        end = at + 1
+        while end < len(self.tokens) and self._text(end) not in _ENDS:
+            end = self._skip(end) if self._text(end) in _PAIRS else end + 1
         statement = Statement(self._text(at), self._line(at), self._line(at))
         self._add_side(statement, at + 1, end)
         if statement.sides[0].calls:

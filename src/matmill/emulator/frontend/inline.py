@@ -43,11 +43,15 @@ _MAX_STATEMENTS = 500_000
 
 @dataclass
 class _Renaming:
-    """What the names of one copy of a callee refer to; ``end`` is the label to which it returns, "" if it is called."""
+    """What the names of one copy of a callee refer to; ``end`` is the label to which it returns, "" if it is called.
+
+    ``callers`` are the lines of the calls that the copy is inlined at, innermost first.
+    """
 
     prefix: str
     end: str
     variables: dict[Variable, Variable]
+    callers: tuple[str, ...] = ()
     registers: dict[Register, Register] = field(default_factory=dict)
 
     def register(self, r: Register) -> Register:
@@ -152,18 +156,10 @@ class _Inliner:
         own = {v: replace(v, name=prefix + v.name) if v.space in {"local", "param"} else v for v in callee.variables}
         flat.variables += own.values()
         passed = {v: o.variable for v, o in zip((*callee.returns, *callee.params), given, strict=True)}
-        renaming = _Renaming(prefix, prefix + "end", own | passed)
+        renaming = _Renaming(prefix, prefix + "end", own | passed, (i.location, *i.callers))
         flat.targets.update({prefix + name: _labels(prefix, of) for name, of in callee.targets.items()})
-        body = [_called_at(_renamed(s, renaming, callee), i) for s in callee.body]
-        self.expand(body, flat, (*stack, callee.name))
+        self.expand([_renamed(s, renaming, callee) for s in callee.body], flat, (*stack, callee.name))
         flat.body.append(Label(renaming.end))
-
-
-def _called_at(statement: Statement, call: Instruction) -> Statement:
-    """A statement of a function that is inlined at a call."""
-    if isinstance(statement, Instruction):
-        return replace(statement, callers=(*statement.callers, call.location, *call.callers))
-    return statement
 
 
 def _labels(prefix: str, labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -198,11 +194,13 @@ def _renamed(s: Statement, renaming: _Renaming, function: Function) -> Statement
     if isinstance(s, Label):
         return Label(renaming.prefix + s.name)
     guard = renaming.register(s.guard) if s.guard is not None else None
-    if s.name == "ret":
-        if renaming.end:
-            return replace(s, name="bra", modifiers=(), operands=(Name(renaming.end),), guard=guard)
-        return replace(s, name="return", modifiers=(), operands=(Name(function.name),), guard=guard)
-    operands = tuple(renaming.operand(o) for o in s.operands)
+    name, modifiers, callers = s.name, s.modifiers, (*s.callers, *renaming.callers)
+    operands: tuple[Operand, ...]
+    if name == "ret":
+        name, modifiers = ("bra" if renaming.end else "return"), ()
+        operands = (Name(renaming.end or function.name),)
+    else:
+        operands = tuple(renaming.operand(o) for o in s.operands)
     if s.name in {"bra", "brx"}:
         operands = tuple(Name(renaming.prefix + o.text) if isinstance(o, Name) else o for o in operands)
-    return replace(s, operands=operands, guard=guard)
+    return replace(s, name=name, modifiers=modifiers, operands=operands, guard=guard, callers=callers)

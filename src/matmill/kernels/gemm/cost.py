@@ -19,8 +19,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
-from matmill.kernels.shared.model import Prediction
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
 from matmill.kernels.splitk.cost import second
 from matmill.problem import Gemm
@@ -63,9 +62,7 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
-    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + rounds(problem, config, arch) * _outside(
-        config
-    )
+    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + ceil_div(per_sm, resident) * _outside(config)
     compute = cycles / arch.boost_hz
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
     loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C

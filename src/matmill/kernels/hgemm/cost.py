@@ -26,8 +26,7 @@ from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm

@@ -42,8 +42,7 @@ from matmill.kernels.inner.passes import (
     packed,
     triangle,
 )
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 C = TypeVar("C")
 
 
-def constants(model: str, kind: type[C], arch: str = "h200") -> C:
+def load_constants(model: str, kind: type[C], arch: str = "h200") -> C:
     """Read the constants of a cost model that were fitted on a GPU, from ``constants.json`` beside it.
 
     ``model`` is the name of its module, ``kind`` the dataclass that says what each constant means. The file says what

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.short_k.tiles import Staging, staging
 from matmill.problem import Gemm
 

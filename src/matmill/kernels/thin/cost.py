@@ -18,8 +18,7 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.splitk.cost import second
 from matmill.kernels.thin.tiles import WARPS, batch, rows_of_block
 from matmill.problem import Gemm

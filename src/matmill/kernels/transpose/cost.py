@@ -17,8 +17,7 @@ from math import inf
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.transpose import chunks
 from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.kernels.transpose.tiles import blocks as tiles

@@ -21,8 +21,7 @@ from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
 from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, overlapped
-from matmill.kernels.shared.model import constants as load_constants
+from matmill.kernels.shared.model import Prediction, load_constants, overlapped
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, runs, work_tiles
 from matmill.problem import Gemm
 
