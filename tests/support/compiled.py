@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from matmill.jit import compile as compiling
 from matmill.jit import nvrtc
+from matmill.jit.cache import DiskCache
 from matmill.jit.compile import OPTIONS, Binary, Resources, compile_ptx
 from matmill.jit.source import Source
 
@@ -83,9 +84,9 @@ _started: list[Golden] = []
 
 
 def prune(kernels: Path, most: int) -> None:
-    """Delete the files of a folder that were not read for longest, until it has at most ``most`` bytes."""
+    """Delete the entries of a cache that were not read for longest, until it has at most ``most`` bytes."""
     files = []
-    for path in kernels.glob("*"):
+    for path in DiskCache(kernels)._own():
         with suppress(OSError):  # another run deletes it at this moment
             found = path.stat()
             files.append((max(found.st_atime, found.st_mtime), found.st_size, path))

@@ -12,7 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -27,7 +27,7 @@ Wrap = Callable[[Any], None]
 _FEATURES, _HIDDEN, _ROWS, _STEPS = 6, 10, 5, 2
 
 
-class _Layer(torch.nn.Linear):  # type: ignore[misc]
+class _Layer(torch.nn.Linear):  # type: ignore[misc] # torch may be absent, and is Any then
     """A linear layer of matmill's, or of torch's to compare with."""
 
     ours = True
@@ -49,7 +49,7 @@ class _Adapted(_Layer):
         return super().forward(x) + self.up(self.down(x))
 
 
-class _Block(torch.nn.Module):  # type: ignore[misc]
+class _Block(torch.nn.Module):  # type: ignore[misc] # torch may be absent, and is Any then
     """Two layers beside their input, kept for the gradients or computed anew."""
 
     def __init__(self, layer: type[_Layer], *, anew: bool) -> None:
@@ -102,11 +102,6 @@ def _same_as_torch(
         assert torch.allclose(_whole(mine), other, rtol=near, atol=near), name
 
 
-def _mesh(ranks: Ranks) -> Any:
-    """Two ranks of any number: more of them would shard the same."""
-    return torch.distributed.device_mesh.DeviceMesh(ranks.device.type, torch.arange(2))
-
-
 def _sharded(mesh: Any, **keywords: Any) -> Wrap:
     def wrap(model: Any) -> None:
         for block in model:
@@ -116,47 +111,49 @@ def _sharded(mesh: Any, **keywords: Any) -> Wrap:
     return wrap
 
 
+def _on_two(ranks: Ranks, compiled: Wrap | None = None, policy: Any = None, **options: Any) -> None:
+    """Shard over two ranks of any number: more of them would shard the same. All ranks make the mesh."""
+    mesh = DeviceMesh(ranks.device.type, torch.arange(2))
+    sharded = _sharded(mesh) if policy is None else _sharded(mesh, mp_policy=policy)
+
+    def wrap(model: Any) -> None:
+        if compiled is not None:
+            compiled(model)
+        sharded(model)
+
+    if ranks.rank < 2:
+        _same_as_torch(ranks, wrap, **options)
+
+
 def fsdp_plain(ranks: Ranks) -> None:
     """Weights and biases in shards, gathered for each block."""
-    mesh = _mesh(ranks)
-    if ranks.rank < 2:
-        _same_as_torch(ranks, _sharded(mesh))
+    _on_two(ranks)
 
 
 def fsdp_in_mixed_precision(ranks: Ranks) -> None:
     """Parameters gathered in bfloat16, gradients summed in float32: near what float32 gives."""
-    mesh = _mesh(ranks)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
-    if ranks.rank < 2:
-        _same_as_torch(ranks, _sharded(mesh, mp_policy=policy), near=0.004)
+    _on_two(ranks, policy=policy, near=0.004)
 
 
 def fsdp_with_adapters(ranks: Ranks) -> None:
     """LoRA: frozen parameters and trained ones in one group."""
-    mesh = _mesh(ranks)
-    if ranks.rank < 2:
-        _same_as_torch(ranks, _sharded(mesh), layer=_Adapted)
+    _on_two(ranks, layer=_Adapted)
 
 
 def fsdp_with_checkpointing(ranks: Ranks) -> None:
     """Activations computed anew while the gradients are."""
-    mesh = _mesh(ranks)
-    if ranks.rank < 2:
-        _same_as_torch(ranks, _sharded(mesh), anew=True)
+    _on_two(ranks, anew=True)
 
 
 def fsdp_compiled(ranks: Ranks) -> None:
     """Blocks compiled before they are sharded, as torch's documentation has it."""
-    mesh = _mesh(ranks)
-    sharded = _sharded(mesh)
 
-    def wrap(model: Any) -> None:
+    def compiled(model: Any) -> None:
         for block in model:
             block.compile(backend="aot_eager", fullgraph=True)
-        sharded(model)
 
-    if ranks.rank < 2:
-        _same_as_torch(ranks, wrap)
+    _on_two(ranks, compiled)
 
 
 def fsdp_with_tensor_parallelism(ranks: Ranks) -> None:

@@ -22,12 +22,7 @@ from matmill.kernel import Kernel
 from matmill.kernels.hgemm import HGEMM as HGEMM_KERNEL
 from matmill.ladders.hgemm.rungs import HGEMM as HGEMM_RUNGS
 from matmill.ladders.runner.ladder import PRODUCT_SIZES, SMALLER, Ladder, by, production
-from matmill.ladders.runner.subject import (
-    ARITHMETIC,
-    TENSOR_CORE_PEAK,
-    Subject,
-    counted_columns,
-)
+from matmill.ladders.runner.subject import ARITHMETIC, TENSOR_CORE_PEAK, Subject, counted_columns
 from matmill.problem import Gemm
 from matmill.reference import Check, answer, excess
 

@@ -23,12 +23,12 @@ from matmill.ladders.inner.rungs import INNER as INNER_RUNGS
 from matmill.ladders.runner.ladder import Ladder, Option, production
 from matmill.ladders.runner.subject import (
     ARITHMETIC,
-    FLOPS,
+    FLOPS_FIELDS,
+    TRAFFIC_FIELDS,
     Subject,
     bytes_per_second,
     sizes_and_type,
 )
-from matmill.ladders.runner.subject import TRAFFIC as TRAFFIC_FIELDS
 from matmill.lowering import NARROW
 from matmill.problem import Gemm
 
@@ -165,7 +165,7 @@ TRAFFIC: Subject[Gemm] = replace(
     limit_name="bandwidth",
     rate="tbytes_per_second",
     fraction="bandwidth_fraction",
-    own=(*FLOPS, *TRAFFIC_FIELDS),
+    own=(*FLOPS_FIELDS, *TRAFFIC_FIELDS),
     amount=lambda problem: problem.least_bytes,
     peak=lambda _problem, arch: arch.dram_bytes_per_s,
     say=bytes_per_second,

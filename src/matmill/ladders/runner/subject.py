@@ -25,8 +25,8 @@ TENSOR_CORE_PEAK = "tensor-core peak"
 #: What a copy's bandwidth, timed in the same run, is called there.
 COPYING = "copy bandwidth"
 
-TRAFFIC = ("bytes", "tbytes_per_second", "bandwidth_fraction")
-FLOPS = ("tflops", "peak_fraction")
+TRAFFIC_FIELDS = ("bytes", "tbytes_per_second", "bandwidth_fraction")
+FLOPS_FIELDS = ("tflops", "peak_fraction")
 
 
 def _whoever_made_it(inputs: Matrices, _maker: object, actual: Array) -> Check:
@@ -101,7 +101,7 @@ class Subject(Generic[S]):
 
     def only(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row's record without the fields that belong to other subjects."""
-        others = {*FLOPS, *TRAFFIC} - set(self.own)
+        others = {*FLOPS_FIELDS, *TRAFFIC_FIELDS} - set(self.own)
         return {name: value for name, value in row.items() if name not in others}
 
 
@@ -135,7 +135,7 @@ ARITHMETIC: Subject[Gemm] = Subject(
     rate="tflops",
     fraction="peak_fraction",
     compared="tflops",
-    own=FLOPS,
+    own=FLOPS_FIELDS,
     amount=lambda problem: problem.flops,
     peak=lambda problem, arch: arch.peak(problem.dtype.name),
     say=units.rate,

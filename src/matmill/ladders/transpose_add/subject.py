@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
 from matmill.bench.libraries.transpose_add import transpose_add_peers
 from matmill.bench.problems.asked import Asked, EmulatorLimit, named_case
 from matmill.bench.problems.inputs import alignment
@@ -20,15 +18,9 @@ from matmill.dtypes import BF16, ELEMENTWISE, DType
 from matmill.errors import ArgumentError
 from matmill.kernels.transpose.add import TRANSPOSE_ADD as TRANSPOSE_ADD_KERNEL
 from matmill.ladders.runner.ladder import Ladder, by, production
-from matmill.ladders.runner.subject import TRAFFIC as TRAFFIC_FIELDS
-from matmill.ladders.runner.subject import (
-    Subject,
-    bytes_per_second,
-)
+from matmill.ladders.runner.subject import TRAFFIC_FIELDS, Subject, bytes_per_second
 from matmill.ladders.transpose_add.rungs import TRANSPOSE_ADD as TRANSPOSE_ADD_RUNGS
 from matmill.problem import Geam, View
-
-Array = NDArray[Any]
 
 #: (m, n) of x, by name: the article's rows of 24300 bfloat16 start on 8 bytes, not on 16.
 CASES: dict[str, tuple[int, int]] = {"article": (24300, 11520)}
