@@ -119,7 +119,7 @@ def _candidates(problem: Gemm, gpu: GPU) -> list[_Candidate]:
             for config, extra in tried:
                 kernel = production.kernel.with_config(config)
                 if kernel.why_not(problem, gpu.arch) is None and kernel.workspace(problem) <= MOST_SCRATCH:
-                    predicted = production.predict(problem, config, gpu.arch)
+                    predicted = production.explain(problem, config, gpu.arch).seconds
                     found.setdefault(str(config), _Candidate(kernel, predicted, extra))
     return sorted(found.values(), key=lambda one: (one.extra, one.predicted))
 

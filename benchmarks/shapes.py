@@ -139,7 +139,9 @@ def kernels(problem: Gemm, each: int, every: str) -> list[Kernel[Gemm]]:
     chosen = choose(problem, arch).kernel
     found = {(chosen.entry, chosen.config): chosen}
     for production in PRODUCTION:
-        legal = sorted(production.legal(problem, arch), key=lambda one: production.predict(problem, one.config, arch))
+        legal = sorted(
+            production.legal(problem, arch), key=lambda one: production.explain(problem, one.config, arch).seconds
+        )
         some = legal if production.kernel.entry == every else legal[:each]
         found |= {(kernel.entry, kernel.config): kernel for kernel in some}
     return list(found.values())

@@ -23,6 +23,7 @@ from lab.fitting import least
 from matmill.arch import Arch
 from matmill.config import Config
 from matmill.kernel import P
+from matmill.kernels.shared.model import stack
 
 Vector = NDArray[np.float64]
 
@@ -88,8 +89,7 @@ class Samples(Generic[P]):
     def __init__(self, model: Model[P], found: Sequence[Found[P]], arch: Arch) -> None:
         self.model = model
         rows = [model.demand(one.problem, config, arch) for one in found for config in one.configs]
-        columns = {f.name: np.array([getattr(row, f.name) for row in rows], np.float64) for f in fields(rows[0])}
-        self._demand = type(rows[0])(**columns)
+        self._demand = stack(rows)
         self._seconds = np.concatenate([np.array(one.seconds) for one in found])
         counts = np.array([len(one.seconds) for one in found])
         self._starts = np.concatenate([[0], np.cumsum(counts)[:-1]])

@@ -95,13 +95,16 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     reasons: list[str] = []
     legal: list[Choice[P]] = []
     for candidate in candidates:
+        kernels = []
         for config in candidate.space(problem, arch):
             kernel = candidate.kernel.with_config(config)
             reason = kernel.why_not(problem, arch)
             if reason is None:
-                legal.append(Choice(kernel, (), candidate.predict(problem, config, arch)))
+                kernels.append(kernel)
             else:
                 reasons.append(f"{kernel.entry} ({config}): {reason}")
+        predicted = candidate.predict(problem, [kernel.config for kernel in kernels], arch)
+        legal += [Choice(kernel, (), seconds) for kernel, seconds in zip(kernels, predicted, strict=True)]
     if not legal:
         raise IllegalConfigError(
             argument="problem",
@@ -116,8 +119,8 @@ def choose_from(candidates: Sequence[Production[P]], problem: P, arch: Arch) -> 
     best = legal[index]
     less = min(seconds)  # of a configuration that takes the host longer
     each, other = ("", "") if less == least else (f", {_us(call)} a call", f"; {_us(less)} with one launch more")
-    predicted = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
-    return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {predicted}"))
+    words = f"{_us(least)} predicted{each}, the least of {len(legal)} legal configurations{other}"
+    return replace(best, reasons=(*reasons, f"{best.kernel.entry} ({best.kernel.config}): {words}"))
 
 
 def _us(seconds: float) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,38 @@ class Config:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in (*self.constants, *self.launch))
+
+
+class Columns:
+    """Many configurations of one kernel: each constant is an array, with one element for each configuration.
+
+    Constants are float64, so that no product of them overflows.
+
+    >>> tiles = Columns([Config.of(BM=128, BN=64), Config.of(BM=64, BN=64)])
+    >>> tiles["BM"] * tiles["BN"]
+    array([8192., 4096.])
+    """
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.configs = tuple(configs)
+        self._columns: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = np.array([config[name] for config in self.configs], np.float64)
+        return column
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.configs[0]
+
+    def get(self, name: str, default: int = 0) -> Any:
+        """Give a constant that not every kernel has."""
+        return np.array([config.get(name, default) for config in self.configs], np.float64)
+
+
+#: What a cost model takes: one configuration or many.
+Configs = Config | Columns

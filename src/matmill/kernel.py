@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Columns, Config, Configs
 from matmill.errors import ArgumentError
 from matmill.launch import HOPPER, Argument, Dim3, Launch, Pointer, why_not_shape
 from matmill.parameters import Parameters
@@ -256,16 +258,21 @@ class Prediction(Protocol):
 class Production(Generic[P]):
     """A production kernel, the configurations worth considering for a problem on an arch, and its cost model.
 
-    ``explain`` gives the model's prediction for a problem with one of these configurations on an arch.
+    ``explain`` gives the model's prediction for a problem on an arch, with one of these configurations or with each of
+    many.
     """
 
     kernel: Kernel[P]
     space: Callable[[P, Arch], tuple[Config, ...]]
-    explain: Callable[[P, Config, Arch], Prediction]
+    explain: Callable[[P, Configs, Arch], Prediction]
 
-    def predict(self, problem: P, config: Config, arch: Arch) -> float:
-        """The seconds that the model predicts."""
-        return self.explain(problem, config, arch).seconds
+    def predict(self, problem: P, configs: Sequence[Config], arch: Arch) -> list[float]:
+        """Predict the seconds that ``problem`` takes on ``arch`` with each of ``configs``."""
+        if not configs:
+            return []
+        seconds = self.explain(problem, Columns(configs), arch).seconds
+        predicted: list[float] = np.broadcast_to(seconds, len(configs)).tolist()
+        return predicted
 
     def legal(self, problem: P, arch: Arch) -> Iterator[Kernel[P]]:
         """The kernel with each configuration that is legal for ``problem``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,13 @@ from matmill import choose as choosing
 from matmill import reference
 from matmill.arch import ARCHES, Arch
 from matmill.choose import choose
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.dtypes import ALL
 from matmill.kernel import GemmOperands, Production
 from matmill.kernels.hgemm import HGEMM, space
 from matmill.kernels.hgemm.tiles import space as shapes
 from matmill.kernels.hgemm.tiles import with_vector_widths
+from matmill.kernels.shared.model import Prediction
 from matmill.launch import Pointer
 from matmill.problem import Gemm
 from support.examples import examples
@@ -269,9 +269,9 @@ def repacked_alone(problem: Gemm, arch: Arch) -> tuple[Config, ...]:
     return tuple(config for config in configs if config["REPACK_A"] or config["REPACK_B"]) or configs
 
 
-def smallest(_problem: Gemm, config: Config, _arch: Arch) -> SimpleNamespace:
-    """Stands for a cost model: small tiles are quickest to emulate."""
-    return SimpleNamespace(seconds=float(config["BM"] * config["BN"]), bound="memory")
+def smallest(_problem: Gemm, config: Configs, _arch: Arch) -> Prediction:
+    """Stand for a cost model: small tiles are quickest to emulate."""
+    return Prediction(1.0 * config["BM"] * config["BN"], {}, ())
 
 
 @contextmanager

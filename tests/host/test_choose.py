@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -12,10 +11,11 @@ from hypothesis import strategies as st
 
 from matmill import arch
 from matmill.choose import choose, choose_from
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.dtypes import ALL, DTYPES, F32, F64, DType
 from matmill.errors import IllegalConfigError, UnknownNameError
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production
+from matmill.kernels.shared.model import Prediction, for_each
 from matmill.parameters import Parameters
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
@@ -34,8 +34,8 @@ def _why_not(problem: Gemm, config: Config, _arch: arch.Arch) -> str | None:
     return f"m = {problem.m} is odd" if config["EVEN"] and problem.m % 2 else None
 
 
-def _explain(problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
-    return SimpleNamespace(seconds=1.0 + abs(problem.m / 10 - config["BM"]), bound="memory")
+def _explain(problem: Gemm, config: Configs, _arch: arch.Arch) -> Prediction:
+    return Prediction(1.0 + abs(problem.m / 10 - config["BM"]), {}, ())
 
 
 def _production(*configs: Config) -> Production[Gemm]:
@@ -75,8 +75,8 @@ def test_a_launch_that_the_host_waits_for_is_spared(seconds: dict[str, float], c
         last_block_reduces=lambda _problem, config: config["LAST_BLOCK"] == 1,
     )
 
-    def explain(_problem: Gemm, config: Config, _arch: arch.Arch) -> SimpleNamespace:
-        return SimpleNamespace(seconds=seconds["alone" if config["LAST_BLOCK"] else "two"], bound="memory")
+    def explain(_problem: Gemm, config: Configs, _arch: arch.Arch) -> Prediction:
+        return Prediction(for_each(config, lambda one: seconds["alone" if one["LAST_BLOCK"] else "two"]), {}, ())
 
     problem = Gemm(m=1, n=1, k=1)
     choice = choose_from([Production(kernel, lambda _problem, _arch: (alone, two), explain)], problem, arch.get("h200"))

@@ -102,7 +102,7 @@ def _operand(shape: Shape, rows: int, columns: int, pad: int) -> Operand:
 def candidates(problem: Geam, arch: Arch) -> list[Candidate]:
     """Every legal configuration that is chosen from, the chosen one first, and the tiles whose vectors never shift."""
     found = [
-        Candidate(kernel, one.predict(problem, kernel.config, arch))
+        Candidate(kernel, one.explain(problem, kernel.config, arch).seconds)
         for one in TRANSPOSE_ADD_KERNELS
         for kernel in one.legal(problem, arch)
     ]

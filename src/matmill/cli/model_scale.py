@@ -123,7 +123,7 @@ def _local(m: int, n: int, dtype: DType, arch: Arch, *, gram: bool) -> Callable[
         if near.why_not(problem, arch) is not None:
             return launches * choose(problem, arch).predicted_seconds
         (row,) = (row for row in PRODUCTION if row.kernel.entry == near.entry)
-        return launches * row.predict(problem, near.config, arch)
+        return launches * row.explain(problem, near.config, arch).seconds
 
     return seconds
 

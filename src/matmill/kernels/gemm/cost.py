@@ -14,14 +14,15 @@ and where the model is wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
-from matmill.kernels.shared.model import Prediction, load_constants
+from matmill.kernels.shared.model import Prediction, larger, load_constants, smaller
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
-from matmill.kernels.splitk.cost import second
+from matmill.kernels.splitk.cost import FMA_PRICE, Reduction
 from matmill.problem import Gemm
 
 
@@ -56,7 +57,7 @@ class Constants:
 DEFAULT = load_constants(__name__, Constants)
 
 
-def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
+def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     c = DEFAULT
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
@@ -67,25 +68,25 @@ def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
     loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
     memory = (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
-    added = second(problem, slices, arch)
+    added = Reduction.of(problem, config).seconds(FMA_PRICE, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "second": added}
-    return Prediction(c.launch + max(compute, memory) + added, terms, ("compute", "memory"))
+    return Prediction(c.launch + larger(compute, memory) + added, terms, ("compute", "memory"))
 
 
-def rounds(problem: Gemm, config: Config, arch: Arch) -> int:
+def rounds(problem: Gemm, config: Configs, arch: Arch) -> Any:
     """Count the rounds of blocks that the busiest SM computes one after the other."""
     per_sm, resident = _blocks(problem, config, arch)
     return ceil_div(per_sm, resident)
 
 
-def _blocks(problem: Gemm, config: Config, arch: Arch) -> tuple[int, int]:
+def _blocks(problem: Gemm, config: Configs, arch: Arch) -> tuple[Any, Any]:
     """Count the blocks of the busiest SM, and those that it holds at a time."""
     slices = config.get("SPLIT_K", 1)
     per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
-    return per_sm, max(1, min(per_sm, config["BLOCKS_PER_SM"]))
+    return per_sm, larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
 
 
-def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
+def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any) -> Any:
     """Cycles per k-tile and block of an SM that holds ``resident`` blocks."""
     c = DEFAULT
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
@@ -99,12 +100,12 @@ def _pace(problem: Gemm, config: Config, arch: Arch, resident: int) -> float:
     slots = fmas * slots_per_fma + reads + c.copy_slots * copied / threads(config) + c.tile_slots
     warps = threads(config) / 32
     filled = resident * warps / (resident * warps + c.warps_half)
-    return max(slots * warps / schedulers / filled, c.latency_cycles / (config["STAGES"] - 1) / resident)
+    return larger(slots * warps / schedulers / filled, c.latency_cycles / (config["STAGES"] - 1) / resident)
 
 
-def _outside(config: Config) -> float:
+def _outside(config: Configs) -> Any:
     """Cycles of a block outside its mainloop."""
     c = DEFAULT
     outputs = config["BM"] * config["BN"]
-    narrow = c.narrow_cycles if config["D_VEC"] == 1 else 0.0
+    narrow = c.narrow_cycles * (config["D_VEC"] == 1)
     return c.fill_cycles + (c.merge_cycles * (config["SLICES"] - 1) + narrow) * outputs

@@ -5,8 +5,10 @@ The production kernel and the last rung of the SGEMM ladder take their constants
 
 from __future__ import annotations
 
+from typing import Any
+
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.dtypes import DType
 from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents, why_not_vector_widths
 from matmill.problem import Gemm
@@ -105,7 +107,7 @@ def space(problem: Gemm, _arch: Arch) -> tuple[Config, ...]:
     return tuple(with_vector_widths(config, problem) for config in tiles)
 
 
-def threads(config: Config) -> int:
+def threads(config: Configs) -> Any:
     """Threads per block."""
     return config["WARPS_M"] * config["WARPS_N"] * config["SLICES"] * 32
 

@@ -19,16 +19,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Configs
 from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
-from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
+from matmill.kernels.repack.cost import Repacking, RepackPrice
+from matmill.kernels.shared.model import Prediction, larger, load_constants, overlapped, smaller
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
+from matmill.kernels.splitk.cost import Reduction, ReductionPrice
 from matmill.problem import Gemm
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
@@ -107,8 +109,7 @@ class Demand:
     Of the busiest SM: k-tiles (``tiles``), ``rounds`` of ``resident`` blocks, outputs ``stored`` one by one, in
     ``pieces`` of 8 and as ``partial_sums`` of split-K, ``stored_bytes``.
 
-    Of the whole GPU: the least ``bytes``; bytes and cache lines of repacking; bytes of the partial sums. ``repacked``
-    and ``split`` are 1 where there is a launch before or after the product, else 0; the last one has ``steps``.
+    Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
     """
 
     multiply: float
@@ -130,18 +131,14 @@ class Demand:
     partial_sums: float
     stored_bytes: float
     bytes: float
-    repacked: float
-    repacked_bytes: float
-    repacked_lines: float
-    split: float
-    partial_bytes: float
-    steps: float
+    repacking: Repacking
+    reduction: Reduction
     bytes_per_s: float
     hz: float
     sms: float
 
 
-def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``.
 
     >>> from matmill.arch import get
@@ -157,11 +154,11 @@ def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DE
 
 
 def times(asked: Demand, constants: Constants) -> Prediction:
-    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
     slots = asked.matrix + c.tile_slots * asked.warps
-    slots += (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
+    slots = slots + (c.copy_slots * asked.copies + c.element_slots * asked.elements) / _LANES
     pace = {
         "multiply": asked.multiply + asked.mma_sync_on_hopper / c.mma_share,
         "shared": asked.shared,
@@ -178,82 +175,78 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     stores = overlapped(p, issued, written)
     compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
-
-    moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
-    looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
-    repack = asked.repacked * c.second + overlapped(p, moved, looked)
-    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
-    second = asked.split * (c.second + c.second_step * asked.steps + traffic)
+    sm_hz = asked.sms * asked.hz
+    repack = asked.repacking.seconds(RepackPrice(c.second, c.copy_share, c.line_cycles, p), asked.bytes_per_s, sm_hz)
+    second = asked.reduction.seconds(ReductionPrice(c.second, c.second_step, _STEP_SLICES, c.l2_bytes), sm_hz)
     seconds = c.launch + overlapped(p, compute, memory) + repack + second
     terms = {"compute": compute, "memory": memory, "repack": repack, "second": second}
     return Prediction(seconds, terms, tuple(terms), pace, paced="compute")
 
 
-def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """What ``problem`` demands of ``arch`` with ``config``."""
+def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
+    """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
     bm, bn, bk, slices = config["BM"], config["BN"], config["BK"], config["SPLIT_K"]
     per_sm = ceil_div(tile_count(problem, config) * problem.batch * slices, arch.sms)
-    resident = max(1, min(per_sm, config["BLOCKS_PER_SM"]))
+    resident = larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
 
     size, double = problem.dtype.itemsize, problem.dtype is F64
-    warps = config["WARPS_M"] * config["WARPS_N"]
-    read = {"A": config["WARPS_N"] * bm * bk * size, "B": config["WARPS_M"] * bn * bk * size}
-    fragments = sum(read.values())
+    warps_m, warps_n = config["WARPS_M"], config["WARPS_N"]
+    read = {"A": warps_n * bm * bk * size, "B": warps_m * bn * bk * size}
     # float64 is read 8 bytes at a time where rows of the tile do not run along k.
-    reads = sum(nbytes / _READ * (1 if config[f"{name}_K_INNER"] or not double else 2) for name, nbytes in read.items())
+    reads = sum(read[name] / _READ * (2 - config[f"{name}_K_INNER"] if double else 1) for name in "AB")
     # An mma computes 16 x 8 of D.
     multiplies = bk * bm * bn / (_STEP * _VECTOR * (config["MMA_K"] if double else _STEP))
     shared_bytes = arch.shared_bytes_per_s / (arch.sms * arch.boost_hz)
     cycles, share = bm * bn * bk / _fmas(problem, arch), TURING_SHARE if arch.capability[0] == 7 else 1.0
     mma_sync_on_hopper = arch.capability[0] == 9 and problem.dtype.name in arch.matrix_flops and not double
 
-    wide = {name: bm if name == "A" else bn for name in "AB"}
-    vectors = {name: wide[name] * bk / config[f"{name}_VEC"] for name in "AB"}
-    held = [name for name in "AB" if config[f"{name}_VEC"] == 1 and not double]
-    copied = {name: count for name, count in vectors.items() if name not in held}
-    narrow = [name for name in copied if config[f"{name}_VEC"] < _VECTOR and not double]
+    elements = {"A": bm * bk, "B": bn * bk}
+    vec = {name: config[f"{name}_VEC"] for name in "AB"}
+    vectors = {name: elements[name] / vec[name] for name in "AB"}
+    # Of 16-bit elements that cannot be copied by 4 bytes, each goes through a register.
+    held = {name: (vec[name] == 1) & (not double) for name in "AB"}
+    narrow = {name: (vec[name] < _VECTOR) & (not double) & (vec[name] > 1) for name in "AB"}
     # Tiles that go through registers are loaded one at a time, however many stages there are.
-    ahead = 1 if held or arch.capability < (8, 0) else config["STAGES"] - 1
+    one_ahead = held["A"] | held["B"] | (arch.capability < (8, 0))
+    ahead = 1 + (1 - one_ahead) * (config["STAGES"] - 2)
 
     # float64 is stored without staging, by pairs or in twice as many stores; neither has been timed.
-    outputs, whole, pieces = per_sm * bm * bn, not leaves_partials(problem, config), config["D_VEC"] > 1 or double
-    copies = [repacked_matrix(problem, config, name) for name in _repacked(problem, config)]
+    outputs, partial, pieces = per_sm * bm * bn, leaves_partials(problem, config), (config["D_VEC"] > 1) | double
+    sums = problem.dtype.accumulator.itemsize
     return Demand(
-        multiply=0.0 if mma_sync_on_hopper else cycles / share,
-        mma_sync_on_hopper=cycles if mma_sync_on_hopper else 0.0,
-        shared=(fragments + (bm + bn) * bk * size) / shared_bytes,
-        l2_bytes=_asked(problem, config),
-        lines=sum(_lines(problem, config, name, wide[name] * bk) for name in "AB"),
+        multiply=0.0 * cycles if mma_sync_on_hopper else cycles / share,
+        mma_sync_on_hopper=cycles if mma_sync_on_hopper else 0.0 * cycles,
+        shared=(read["A"] + read["B"] + (bm + bn) * bk * size) / shared_bytes,
+        l2_bytes=_l2_bytes(problem, config),
+        lines=sum(_lines(problem, config, name, elements[name]) for name in "AB"),
         matrix=reads + multiplies,
-        copies=float(sum(copied.values())),
-        narrow=float(sum(copied[name] for name in narrow)),
-        elements=float(sum(vectors[name] for name in held)),
-        warps=float(warps),
-        ahead=float(ahead * resident),
-        tiles=float(per_sm * ceil_div(ceil_div(problem.k, bk), slices)),
-        rounds=float(ceil_div(per_sm, resident)),
-        resident=float(resident),
-        stored=float(outputs * (whole and not pieces)),
-        pieces=outputs / _VECTOR * (whole and pieces) * (2 if double and config["D_VEC"] == 1 else 1),
-        partial_sums=float(outputs * (not whole)),
-        stored_bytes=float(outputs * (size if whole else problem.dtype.accumulator.itemsize)),
+        copies=1.0 * sum(vectors[name] * (1 - held[name]) for name in "AB"),
+        narrow=1.0 * sum(vectors[name] * narrow[name] for name in "AB"),
+        elements=1.0 * sum(vectors[name] * held[name] for name in "AB"),
+        warps=1.0 * warps_m * warps_n,
+        ahead=1.0 * ahead * resident,
+        tiles=1.0 * per_sm * ceil_div(ceil_div(problem.k, bk), slices),
+        rounds=1.0 * ceil_div(per_sm, resident),
+        resident=1.0 * resident,
+        stored=1.0 * outputs * (1 - partial) * (1 - pieces),
+        pieces=outputs / _VECTOR * (1 - partial) * pieces * (1 + (config["D_VEC"] == 1) * double),
+        partial_sums=1.0 * outputs * partial,
+        stored_bytes=1.0 * outputs * (size + partial * (sums - size)),
         bytes=float(problem.least_bytes),
-        repacked=float(bool(copies)),
-        repacked_bytes=float(sum(repacked_bytes(one) for one in copies)),
-        repacked_lines=float(sum(repacked_lines(one) for one in copies)),
-        split=float(not whole),
-        partial_bytes=float(
-            0 if whole else slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+        repacking=Repacking.of(
+            config,
+            lambda one: [repacked_matrix(problem, one, name) for name in _repacked(problem, one)],
+            *("REPACK_A", "REPACK_B", "A_K_INNER", "B_K_INNER"),
         ),
-        steps=float(ceil_div(slices, _STEP_SLICES)),
+        reduction=Reduction.of(problem, config),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
 
 
-def _asked(problem: Gemm, config: Config) -> float:
-    """Bytes of a k-tile read from L2, on average: zeros fill what is outside the matrices."""
+def _l2_bytes(problem: Gemm, config: Configs) -> Any:
+    """Count the bytes of a k-tile read from L2, on average: zeros fill what is outside the matrices."""
     rows = problem.m / ceil_div(problem.m, config["BM"])
     columns = problem.n / ceil_div(problem.n, config["BN"])
     return (rows + columns) * config["BK"] * problem.dtype.itemsize
@@ -272,21 +265,21 @@ def _fmas(problem: Gemm, arch: Arch) -> float:
     return float(2 ** round(log2(flops / (2 * arch.sms * arch.boost_hz))))
 
 
-def _lines(problem: Gemm, config: Config, name: str, elements: int) -> float:
-    """Cache lines that the copies of one matrix's tile look up.
+def _lines(problem: Gemm, config: Configs, name: str, elements: Any) -> Any:
+    """Count the cache lines that the copies of one matrix's tile look up.
 
     A thread copies 16 bytes of 16-bit elements, VEC at a time. Each of a warp's copies looks up the four cache lines of
     its 512 bytes again. Of float64, neighbouring threads copy neighbouring elements. Elements that are not neighbours
     have a cache line each.
     """
     strides = problem.a_row_col if name == "A" else problem.b_row_col
-    if name not in repacked(config) and min(map(abs, strides)) > 1:
-        return float(elements)
     again = 1.0 if problem.dtype is F64 else _VECTOR / config[f"{name}_VEC"]
-    return elements * problem.dtype.itemsize / _LINE * again
+    near = problem.dtype.itemsize / _LINE * again
+    apart = min(map(abs, strides)) > 1
+    return elements * (near + apart * (1 - config.get(f"REPACK_{name}")) * (1 - near))
 
 
-def _repacked(problem: Gemm, config: Config) -> tuple[str, ...]:
-    """The matrices that are copied: both of a Gram matrix share one copy."""
+def _repacked(problem: Gemm, config: Any) -> tuple[str, ...]:
+    """Name the matrices that are copied: both of a Gram matrix share one copy."""
     names = repacked(config)
     return names[:1] if problem.gram and len(names) == 2 else names

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.inner.passes import (
     ALONG_K,
@@ -42,7 +42,7 @@ from matmill.kernels.inner.passes import (
     packed,
     triangle,
 )
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
+from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
 from matmill.kernels.splitk import leaves_partials
 from matmill.problem import Gemm
 
@@ -179,13 +179,13 @@ class Demand:
     sms: float
 
 
-def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 
 def times(asked: Demand, constants: Constants) -> Prediction:
-    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
 
     def either(plain: float, mma: float) -> float:
@@ -223,7 +223,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
     together += asked.mma * c.mma_last * asked.last * (arithmetic + issue)
     overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
-    overhead += c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
+    overhead = overhead + c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
     traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
     overhead += asked.second_launch * (c.second + c.second_step * asked.steps + traffic)
     reduction = c.last + c.last_step * asked.last_block_steps + asked.partial_bytes / (c.last_bytes * asked.hz)
@@ -232,8 +232,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     return Prediction(together + overhead, terms, tuple(terms))
 
 
+@columnwise
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """What ``problem`` demands of ``arch`` with ``config``."""
+    """Count what ``problem`` demands of ``arch`` with ``config``."""
     staged, bs, s, v, slices = config["BK"] > 0, config["BS"], config["S"], config["V"], config["SPLIT_K"]
     chunk = config["BK"] * k_groups(config) if staged else v * (bs // s)
     blocks = slices * problem.batch

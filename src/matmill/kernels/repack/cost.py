@@ -1,22 +1,66 @@
-"""What repacking moves and looks up, for the models of the kernels that repack."""
+"""What repacking demands and costs, for the models of the kernels that repack."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from matmill.config import Configs
 from matmill.kernels.repack.copies import RepackedMatrix
+from matmill.kernels.shared.model import for_each, overlapped
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 
 _LINE, _SECTOR = 128, 32  # bytes
 
 
-def repacked_bytes(made: RepackedMatrix) -> float:
-    """Bytes that repacking reads (whole sectors where elements are apart) and writes."""
+@dataclass(frozen=True)
+class RepackPrice:
+    """Seconds of a launch right before another, without its own work, and what that work costs.
+
+    ``copy_share`` is the share of the data sheet's bandwidth that it reaches, bytes read and written added up,
+    ``line_cycles`` the cycles of an SM per cache line looked up. The two overlap partly: ``overlap`` is their p-norm.
+    """
+
+    launch: float
+    copy_share: float
+    line_cycles: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class Repacking:
+    """Launches that repack (0 or 1), bytes that they move, and cache lines that they look up."""
+
+    launches: float
+    bytes: float
+    lines: float
+
+    @classmethod
+    def of(cls, config: Configs, copies: Callable[[Any], Collection[RepackedMatrix]], *names: str) -> Repacking:
+        """Count what ``copies`` of one configuration demand; they depend on the constants ``names`` alone."""
+
+        def total(count: Callable[[RepackedMatrix], float]) -> Any:
+            return for_each(config, lambda one: sum(map(count, copies(one)), 0.0), *names)
+
+        return cls(for_each(config, lambda one: float(bool(copies(one))), *names), total(_bytes), total(_lines))
+
+    def seconds(self, price: RepackPrice, bytes_per_s: float, sm_hz: float) -> float:
+        """Price them on a GPU of that bandwidth, whose SMs have ``sm_hz`` cycles per second together."""
+        moved = self.bytes / (price.copy_share * bytes_per_s)
+        looked = price.line_cycles * self.lines / sm_hz
+        return self.launches * price.launch + overlapped(price.overlap, moved, looked)
+
+
+def _bytes(made: RepackedMatrix) -> float:
+    """Count the bytes that repacking reads (whole sectors where elements are apart) and writes."""
     across = made.stride != 1 and made.run_stride == 1  # neighbouring threads then read neighbouring runs
     read = made.itemsize if across else min(_SECTOR, made.itemsize * max(1, abs(made.stride)))
     return float(made.count * made.runs * (made.length * (read + made.itemsize)))
 
 
-def repacked_lines(made: RepackedMatrix) -> float:
-    """Cache lines that repacking looks up: of contiguous runs two vectors for each that it writes, else elements."""
+def _lines(made: RepackedMatrix) -> float:
+    """Count the cache lines that repacking looks up: two for each vector of contiguous runs, else one an element."""
     if made.stride == 1:
         return 2.0 * made.vectors * VECTOR_BYTES / _LINE
     return made.count * made.runs * made.length * min(1.0, abs(made.stride) * VECTOR_BYTES / _LINE)

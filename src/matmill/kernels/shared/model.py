@@ -1,18 +1,83 @@
 """The form of all cost models: terms with names, how they overlap, and which of them bounds the time.
 
 A model is two pure functions: ``demand`` counts what a problem asks of a GPU with a configuration, ``times`` says what
-that costs. The numbers may be arrays of one shape, for as many configurations at once.
+that costs. Both take one configuration or many at once (``Config`` and ``Columns`` of ``matmill.config``): of many,
+every number is an array with one element for each of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import wraps
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+
+from matmill.arch import Arch
+from matmill.config import Config, Configs
 
 C = TypeVar("C")
+D = TypeVar("D")
+P = TypeVar("P")
+
+
+def for_each(config: Configs, count: Callable[[Config], float], *names: str) -> Any:
+    """Apply ``count`` to one configuration or to each of many: for what is no arithmetic.
+
+    ``count`` depends on the constants ``names`` alone and runs once for each combination of their values; without
+    names, once for each configuration.
+
+    >>> from matmill.config import Columns
+    >>> tiles = Columns([Config.of(BM=128, K_INNER=1), Config.of(BM=64, K_INNER=1)])
+    >>> for_each(tiles, lambda tile: 4.0 if tile["K_INNER"] else 1.0, "K_INNER")
+    array([4., 4.])
+    """
+    if isinstance(config, Config):
+        return count(config)
+    if not names:
+        return np.array([count(one) for one in config.configs], np.float64)
+    counts: dict[tuple[int, ...], float] = {}
+    values = []
+    for one in config.configs:
+        key = tuple(one[name] for name in names)
+        if key not in counts:
+            counts[key] = count(one)
+        values.append(counts[key])
+    return np.array(values, np.float64)
+
+
+def stack(rows: Sequence[D]) -> D:
+    """Join dataclasses of numbers into one of arrays, nested ones too."""
+    columns = {}
+    for each in fields(rows[0]):  # type: ignore[arg-type]
+        values = [getattr(row, each.name) for row in rows]
+        columns[each.name] = stack(values) if is_dataclass(values[0]) else np.array(values, np.float64)
+    return type(rows[0])(**columns)
+
+
+def columnwise(demand: Callable[[P, Config, Arch], D]) -> Callable[[P, Configs, Arch], D]:
+    """Let a ``demand`` that counts for one configuration count for many, one after the other."""
+
+    @wraps(demand)
+    def counted(problem: P, config: Configs, arch: Arch) -> D:
+        if isinstance(config, Config):
+            return demand(problem, config, arch)
+        return stack([demand(problem, one, arch) for one in config.configs])
+
+    return counted
+
+
+def larger(a: Any, b: Any) -> Any:
+    """Give the larger of two numbers, or of each pair of elements."""
+    return np.maximum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else max(a, b)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """Give the smaller of two numbers, or of each pair of elements."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else min(a, b)
 
 
 def load_constants(model: str, kind: type[C], arch: str = "h200") -> C:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from matmill.config import Config
+from typing import Any
+
+from matmill.config import Config, Configs
 from matmill.kernel import GemmOperands, ceil_div
 from matmill.kernels.splitk import OUTPUT_FIELDS, output_values, workspace
 from matmill.launch import Value
@@ -14,8 +16,8 @@ VECTOR_BYTES = 16
 LONGEST = 2**31 - 1024
 
 
-def tile_count(problem: Gemm, config: Config) -> int:
-    """Tiles of D in one product of the batch."""
+def tile_count(problem: Gemm, config: Configs) -> Any:
+    """Count the tiles of D in one product of the batch."""
     return ceil_div(problem.m, config["BM"]) * ceil_div(problem.n, config["BN"])
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
+from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
 from matmill.kernels.short_k.tiles import Staging, staging
 from matmill.problem import Gemm
 
@@ -89,13 +89,13 @@ class Demand:
     hz: float
 
 
-def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
-    """The terms of the seconds that ``problem`` takes with ``config`` on ``arch``."""
+def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+    """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 
 def times(asked: Demand, constants: Constants) -> Prediction:
-    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     moved = asked.bytes + (c.narrow - 1) * asked.narrow_bytes
     in_flight = asked.in_flight * (1 - asked.one_stage * (1 - c.one_stage))
@@ -109,8 +109,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     return Prediction(c.launch + overlapped(p, *terms.values()), terms, tuple(terms))
 
 
+@columnwise
 def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """What ``problem`` demands of ``arch`` with ``config``."""
+    """Count what ``problem`` demands of ``arch`` with ``config``."""
     own = staging(problem, config)
     mma = problem.dtype.itemsize == 2
     group, warps = config["PRODUCTS"], config["THREADS"] // _LANES

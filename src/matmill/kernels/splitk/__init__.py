@@ -11,9 +11,10 @@ its sums to the reduction also where k is whole (:func:`leaves_partials`). Where
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.launch import Argument, Pointer, Value
 from matmill.parameters import Parameters
@@ -47,7 +48,7 @@ def padded_bytes(problem: Gemm, config: Config) -> int:
     return config["SPLIT_K"] * problem.batch * (own if own % _CACHE_LINE else own + _PADDING)
 
 
-def sums_bytes(problem: Gemm, _config: Config) -> int:
+def sums_bytes(problem: Gemm, _config: Configs) -> int:
     """Bytes of one sum per output of the batch."""
     return problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
 
@@ -75,12 +76,13 @@ def needs_epilogue(problem: Gemm) -> bool:
     return problem.epilogue != NO_EPILOGUE or problem.d_dtype is not problem.dtype
 
 
-def leaves_partials(problem: Gemm, config: Config) -> bool:
+def leaves_partials(problem: Gemm, config: Configs) -> Any:
     """Whether the kernel leaves its sums to the reduction: k is split, or the reduction has the epilogue.
 
-    A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``).
+    A kernel with an epilogue of its own has the constants of one (``Epilogue.constants``); rungs do not split k. The
+    result is a truth value, or an array of them.
     """
-    return config["SPLIT_K"] > 1 or ("ACTIVATION" not in config and needs_epilogue(problem))
+    return (config.get("SPLIT_K", 1) > 1) | ("ACTIVATION" not in config and needs_epilogue(problem))
 
 
 def why_not_precision(problem: Gemm, *, promotes: bool) -> str | None:

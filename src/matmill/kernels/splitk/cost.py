@@ -1,28 +1,50 @@
-"""The cost of split-K: the launch that adds the partial sums."""
+"""What split-K demands and costs: the launch that adds the partial sums, and what they move."""
 
 from __future__ import annotations
 
-from matmill.arch import Arch
+from dataclasses import dataclass
+
+from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.splitk import needs_epilogue
+from matmill.kernels.splitk import leaves_partials, sums_bytes
 from matmill.problem import Gemm
 
-#: Seconds that a second launch right after the first adds, and of each step in which its threads add STEP_SLICES
-#: slices.
-SECOND, SECOND_STEP, STEP_SLICES = 3.0e-6, 0.3e-6, 64
-#: Bytes of partial sums that an SM stores or loads per clock. This and SECOND were fitted by hand to the 107 split
-#: configurations of the kernels gemm and thin in ``benchmarks/results/shapes_h200.json`` and ``thin_h200.json``: L2
-#: alone would be four times as fast, but all blocks store at once, after their last FMA.
-BYTES_PER_CYCLE = 10.0
 
+@dataclass(frozen=True)
+class ReductionPrice:
+    """Seconds of a launch right after another, without its own work, and what that work costs.
 
-def second(problem: Gemm, slices: int, arch: Arch) -> float:
-    """Seconds of storing ``slices`` partial sums per output, and of the launch that adds them and makes D.
-
-    They go through L2 twice: blocks store them after their last FMA, and the launch reads them. There are none for one
-    slice of a problem without an epilogue.
+    ``step`` are the seconds of each step in which its threads add ``step_slices`` slices, ``l2_bytes`` the bytes of
+    partial sums per cycle of each SM.
     """
-    if slices == 1 and not needs_epilogue(problem):
-        return 0.0
-    moved = 2 * slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
-    return SECOND + SECOND_STEP * ceil_div(slices, STEP_SLICES) + moved / (BYTES_PER_CYCLE * arch.sms * arch.boost_hz)
+
+    launch: float
+    step: float
+    step_slices: int
+    l2_bytes: float
+
+
+#: Fitted by hand to the 107 split configurations of the kernels gemm and thin in
+#: ``benchmarks/results/shapes_h200.json`` and ``thin_h200.json``: L2 alone would be four times as fast, but all blocks
+#: store at once, after their last FMA.
+FMA_PRICE = ReductionPrice(3.0e-6, 0.3e-6, 64, 5.0)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Launches that add partial sums (0 or 1), the slices of k that they add, and all bytes of the sums."""
+
+    launches: float
+    slices: int
+    bytes: float
+
+    @classmethod
+    def of(cls, problem: Gemm, config: Configs) -> Reduction:
+        """Count them."""
+        launches, slices = 1.0 * leaves_partials(problem, config), config.get("SPLIT_K", 1)
+        return cls(launches, slices, launches * slices * sums_bytes(problem, config))
+
+    def seconds(self, price: ReductionPrice, sm_hz: float) -> float:
+        """Price them on a GPU whose SMs have ``sm_hz`` cycles per second together."""
+        steps = ceil_div(self.slices, price.step_slices)
+        return self.launches * (price.launch + price.step * steps + self.bytes / (price.l2_bytes * sm_hz))

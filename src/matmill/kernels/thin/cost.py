@@ -13,13 +13,14 @@ rows or columns that ``benchmarks/shapes.py --every thin`` timed on one H200
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
-from matmill.kernels.splitk.cost import second
+from matmill.kernels.shared.model import Prediction, for_each, larger, load_constants, overlapped, smaller
+from matmill.kernels.splitk.cost import FMA_PRICE, Reduction
 from matmill.kernels.thin.tiles import WARPS, batch, rows_of_block
 from matmill.problem import Gemm
 
@@ -53,40 +54,41 @@ class Constants:
 DEFAULT = load_constants(__name__, Constants)
 
 
-def explain(problem: Gemm, config: Config, arch: Arch) -> Prediction:
-    """The terms of ``problem`` with ``config`` on ``arch``."""
+def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
+    """Explain the seconds of ``problem`` with ``config`` on ``arch``."""
     c = DEFAULT
-    launched = as_launched(problem, config)
+    m = for_each(config, lambda one: as_launched(problem, one).m, "EXCHANGED")
     slices = config["SPLIT_K"]
-    blocks = ceil_div(launched.m, rows_of_block(config)) * launched.batch * slices
+    blocks = ceil_div(m, rows_of_block(config)) * problem.batch * slices
     per_sm = ceil_div(blocks, arch.sms)
     rounds = ceil_div(per_sm, config["BLOCKS_PER_SM"])
-    chunks = ceil_div(ceil_div(launched.k, config["BK"]), slices)
-    batches = min(chunks * (config["BK"] // batch(config)), ceil_div(launched.k, batch(config)))
+    chunks = ceil_div(ceil_div(problem.k, config["BK"]), slices)
+    batches = smaller(chunks * (config["BK"] // batch(config)), ceil_div(problem.k, batch(config)))
     latency = rounds * (batches * c.latency_cycles + c.outside_cycles) / arch.boost_hz
-    compute = per_sm * batches * _batch_cycles(launched, config, arch) / c.slots_share / arch.boost_hz
-    compute *= c.divided if config["WARPS_K"] > 1 else 1.0
+    compute = per_sm * batches * _batch_cycles(problem, config, arch) / c.slots_share / arch.boost_hz
+    compute *= 1 + (c.divided - 1) * (config["WARPS_K"] > 1)
     memory = problem.least_bytes / (c.load_share * arch.dram_bytes_per_s)
-    added = second(problem, slices, arch)
+    added = Reduction.of(problem, config).seconds(FMA_PRICE, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "latency": latency, "second": added}
     seconds = c.launch + overlapped(c.norm, compute, memory, latency) + added
     return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
-def _batch_cycles(launched: Gemm, config: Config, arch: Arch) -> float:
+def _batch_cycles(problem: Gemm, config: Configs, arch: Arch) -> Any:
     """Cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
     c = DEFAULT
-    number = launched.dtype
+    number = problem.dtype
     schedulers = 4
     lanes = arch.peak(number.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     rows, run, runs = config["ROWS"], config["RUN"], config["RUNS"]
     fmas = rows * run * runs * config["FEW"]
-    loads = rows * run * runs / (run if config["A_ALONG_K"] else rows)
-    reads = runs * config["FEW"] * max(1.0, run * number.accumulator.itemsize / 16)
+    along_k = config["A_ALONG_K"]  # 0 or 1
+    loads = rows * run * runs / (along_k * run + (1 - along_k) * rows)
+    reads = runs * config["FEW"] * larger(1.0, run * number.accumulator.itemsize / 16)
     widened = rows * run * runs if number.wider is not None else 0
     copies = config["FEW"] * batch(config) / config["B_VEC"] / (WARPS * 32)
     slots = (
         fmas * schedulers * 32 / lanes + loads * c.load_slots + reads + widened + copies * c.copy_slots + c.batch_slots
     )
-    shared = reads * (c.read_cycles if config["A_ALONG_K"] else 1.0) + loads * c.read_cycles
-    return WARPS * max(slots / schedulers, shared)
+    shared = reads * (1 + along_k * (c.read_cycles - 1)) + loads * c.read_cycles
+    return WARPS * larger(slots / schedulers, shared)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import gcd
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.tiled import LONGEST, VECTOR_BYTES
 from matmill.problem import Gemm
@@ -109,8 +110,8 @@ def _rows(number: int) -> tuple[int, ...]:
     return (1, 2, 4) if number < MOST_FEW // 2 else (2, 4)
 
 
-def batch(config: Config) -> int:
-    """The k's that a block's warps take at a time."""
+def batch(config: Configs) -> Any:
+    """Count the k's that a block's warps take at a time."""
     return config["WARPS_K"] * config["LANES_K"] * config["RUN"] * config["RUNS"]
 
 
@@ -148,8 +149,8 @@ def registers(config: Config, size: int, sums: int) -> int:
     return rows * config["FEW"] * words + loaded + widened + copied + ahead + _OTHERS
 
 
-def rows_of_block(config: Config) -> int:
-    """Rows of D that a block makes."""
+def rows_of_block(config: Configs) -> Any:
+    """Count the rows of D that a block makes."""
     return WARPS // config["WARPS_K"] * (_WARP // config["LANES_K"]) * config["ROWS"]
 
 

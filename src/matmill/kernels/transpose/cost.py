@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from math import inf
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
+from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
 from matmill.kernels.transpose import chunks
 from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.kernels.transpose.tiles import blocks as tiles
@@ -100,13 +100,13 @@ class Demand:
     hz: float
 
 
-def explain(problem: Geam, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(problem: Geam, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 
 def times(asked: Demand, constants: Constants) -> Prediction:
-    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
     most = c.copy_share * asked.bytes_per_s
     memory = (asked.bytes + c.run_bytes * asked.runs + c.split_bytes * asked.split) / most
@@ -120,8 +120,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     return Prediction(c.launch + code + together, terms, tuple(terms))
 
 
+@columnwise
 def demand(problem: Geam, config: Config, arch: Arch) -> Demand:
-    """What ``problem`` demands of ``arch`` with ``config``."""
+    """Count what ``problem`` demands of ``arch`` with ``config``."""
     work = _chunk(problem, config) if "G" in config else _tile(problem, config, arch)
     busiest = ceil_div(work.count, arch.sms)
     resident = min(work.in_flight, busiest)

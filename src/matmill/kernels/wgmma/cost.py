@@ -14,15 +14,17 @@ that adds split-K partial sums.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.repack.copies import repacked, repacked_matrix
-from matmill.kernels.repack.cost import repacked_bytes, repacked_lines
+from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
+from matmill.kernels.repack.cost import Repacking, RepackPrice
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, load_constants, overlapped
-from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, runs, work_tiles
+from matmill.kernels.shared.model import Prediction, for_each, load_constants, overlapped
+from matmill.kernels.splitk.cost import Reduction, ReductionPrice
+from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, cluster_tiles, runs
 from matmill.problem import Gemm
 
 #: Split-K slices that the threads of the last launch add in one step.
@@ -83,8 +85,7 @@ class Demand:
     are in flight, ``clusters`` is 1 where blocks share operands. Of the busiest SM: k-steps, work tiles (``rounds``),
     whether consumers alternate, units of 1024 outputs that are staged, leave by ordinary stores, or are stored
     directly, and tiles whose sums are added in a cluster (``cluster_sums``), with the bytes of these sums (``remote``).
-    Of the whole GPU: the least ``bytes``; launches, bytes and cache lines of repacking; launches, steps and bytes of
-    the partial sums.
+    Of the whole GPU: the least ``bytes``; what repacking and the reduction of partial sums demand.
     """
 
     multiply: float
@@ -102,24 +103,20 @@ class Demand:
     cluster_sums: float
     remote: float
     bytes: float
-    repacked: float
-    repacked_bytes: float
-    repacked_lines: float
-    split: float
-    partial_bytes: float
-    split_steps: float
+    repacking: Repacking
+    reduction: Reduction
     bytes_per_s: float
     hz: float
     sms: float
 
 
-def explain(problem: Gemm, config: Config, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
     return times(demand(problem, config, arch), constants)
 
 
 def times(asked: Demand, constants: Constants) -> Prediction:
-    """What ``asked`` costs. Its fields may be arrays of one shape; the result's fields then are, too."""
+    """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     pace = {
         "multiply": asked.multiply / c.mma_share,
@@ -137,11 +134,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     compute = main_loop + epilogue + c.latency / asked.hz
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
     together = overlapped(p, compute, memory)
-    moved = asked.repacked_bytes / (c.copy_share * asked.bytes_per_s)
-    looked = c.line_cycles * asked.repacked_lines / (asked.sms * asked.hz)
-    repack = asked.repacked * c.second + overlapped(p, moved, looked)
-    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
-    second = asked.split * (c.second + c.second_step * asked.split_steps + traffic)
+    sm_hz = asked.sms * asked.hz
+    repack = asked.repacking.seconds(RepackPrice(c.second, c.copy_share, c.line_cycles, p), asked.bytes_per_s, sm_hz)
+    second = asked.reduction.seconds(ReductionPrice(c.second, c.second_step, _STEP_SLICES, c.l2_bytes), sm_hz)
     seconds = c.launch + together + repack + second
     # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
     terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}
@@ -150,51 +145,64 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     return Prediction(seconds, terms, bounding, pace, paced="main_loop")
 
 
-def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
-    """What ``problem`` demands of ``arch`` with ``config``."""
-    launched = as_launched(problem, config)
+def demand(problem: Gemm, config: Configs, arch: Arch) -> Demand:
+    """Count what ``problem`` demands of ``arch`` with one configuration or with each of many."""
     bm, bn, slices = config["BM"], config["BN"], config["SPLIT_K"]
     cluster_m, cluster_n, cluster_k = config["CLUSTER_M"], config["CLUSTER_N"], config["CLUSTER_K"]
-    rounds = ceil_div(work_tiles(launched, config), arch.sms // cluster_blocks(config))
+    swapped = config["EXCHANGED"]  # 0 or 1
+    m, n = problem.m + swapped * (problem.n - problem.m), problem.n + swapped * (problem.m - problem.n)
+    tiles = cluster_tiles(m, n, config) * problem.batch * slices
+    rounds = ceil_div(tiles, arch.sms // cluster_blocks(config))
     row_tiles = bm // ROWS
     outputs = rounds * bm * bn / 1024
-    copies = {name: repacked_matrix(launched, config, name) for name in repacked(config)}
     loaded = {"A": bm / cluster_n * SPAN, "B": bn / cluster_m * SPAN}
-    direct = config["STAGED"] == 0
+    direct, tma = config["STAGED"] == 0, config["D_TMA"]
     return Demand(
         multiply=bm * bn * config["BK"] / _fmas(problem, arch),
         # Every wgmma reads both of its operands; TMA writes each once.
-        shared=float((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
-        l2_bytes=sum(loaded.values()),
-        straddling=sum(
-            nbytes
-            for name, nbytes in loaded.items()
-            if (copies[name] if name in copies else runs(launched, name)).pitch * problem.dtype.itemsize % SPAN
-        ),
-        ahead=float(config["STAGES"] - 1),
-        clusters=float(cluster_m * cluster_n > 1),
-        steps=float(rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k)),
-        rounds=float(rounds),
-        turns=float(config["PINGPONG"]),
-        staged=outputs * bool(config["D_TMA"]),
-        ordinary=outputs * (not direct and not config["D_TMA"]),
+        shared=1.0 * ((row_tiles * (ROWS + bn) + bm + bn) * SPAN),
+        l2_bytes=loaded["A"] + loaded["B"],
+        straddling=sum(loaded[name] * _straddles(problem, config, name) for name in "AB"),
+        ahead=config["STAGES"] - 1.0,
+        clusters=1.0 * (cluster_m * cluster_n > 1),
+        steps=1.0 * rounds * ceil_div(ceil_div(problem.k, config["BK"]), slices * cluster_k),
+        rounds=1.0 * rounds,
+        turns=1.0 * config["PINGPONG"],
+        staged=outputs * tma,
+        ordinary=outputs * (1 - direct) * (1 - tma),
         direct=outputs * direct,
-        cluster_sums=float(rounds * (cluster_k > 1)),
-        remote=float(rounds * (cluster_k - 1) * bm * bn * 4),
+        cluster_sums=1.0 * rounds * (cluster_k > 1),
+        remote=1.0 * rounds * (cluster_k - 1) * bm * bn * 4,
         bytes=float(problem.least_bytes),
-        repacked=float(bool(copies)),
-        repacked_bytes=float(sum(repacked_bytes(one) for one in copies.values())),
-        repacked_lines=float(sum(repacked_lines(one) for one in copies.values())),
-        split=float(slices > 1),
-        partial_bytes=float((slices > 1) * slices * problem.batch * problem.m * problem.n * 4),
-        split_steps=float(ceil_div(slices, _STEP_SLICES)),
+        repacking=Repacking.of(config, lambda one: _copies(problem, one).values(), *_OF_COPIES),
+        reduction=Reduction.of(problem, config),
         bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,
         sms=float(arch.sms),
     )
 
 
+#: The constants that copies of A and B depend on.
+_OF_COPIES = ("EXCHANGED", "REPACK_A", "REPACK_B", "A_K_INNER", "B_K_INNER")
+
+
+def _copies(problem: Gemm, config: Any) -> dict[str, RepackedMatrix]:
+    """Give the repacked matrices of one configuration, by name, of the problem as it is launched."""
+    launched = as_launched(problem, config)
+    return {name: repacked_matrix(launched, config, name) for name in repacked(config)}
+
+
+def _straddles(problem: Gemm, config: Configs, name: str) -> Any:
+    """Whether rows of an operand, or of its copy, straddle cache lines: 1 or 0."""
+
+    def of(one: Any) -> float:
+        copy = _copies(problem, one).get(name) or runs(as_launched(problem, one), name)
+        return float(copy.pitch * problem.dtype.itemsize % SPAN > 0)
+
+    return for_each(config, of, *_OF_COPIES)
+
+
 def _fmas(problem: Gemm, arch: Arch) -> float:
-    """FMAs of an SM's tensor cores per clock."""
+    """Count the FMAs of an SM's tensor cores per clock."""
     name = "tf32" if problem.precision == "tf32" else problem.dtype.name
     return arch.matrix_flops[name] / (2 * arch.sms * arch.boost_hz)

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import gcd
+from typing import Any
 
 from matmill.arch import Arch
-from matmill.config import Config
+from matmill.config import Config, Configs
 from matmill.dtypes import BF16, F16, F32
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import LONG_RUN
 from matmill.kernels.shared.exchange import as_launched, exchanged
-from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count, why_not_extents
+from matmill.kernels.shared.tiled import VECTOR_BYTES, why_not_extents
 from matmill.launch import HOPPER
 from matmill.problem import NO_EPILOGUE, Gemm
 
@@ -264,8 +265,8 @@ def _shared_bytes(shape: Shape, stages: int, staged_bytes: int) -> int:
     return stages * ((shape.bm + shape.bn) * SPAN + 16) + shape.consumers * ROWS * staged_bytes
 
 
-def cluster_blocks(config: Config) -> int:
-    """Blocks of a cluster: neighbours that share operands, or slices of one tile."""
+def cluster_blocks(config: Configs) -> Any:
+    """Count the blocks of a cluster: neighbours that share operands, or slices of one tile."""
     return config["CLUSTER_M"] * config["CLUSTER_N"] * config["CLUSTER_K"]
 
 
@@ -274,15 +275,14 @@ def threads(config: Config) -> int:
     return 128 * (1 + config["CONSUMERS"])
 
 
-def cluster_tiles(problem: Gemm, config: Config) -> int:
-    """Tiles of one product, counted in clusters, of the problem as it is launched."""
-    wide = config.replace(BM=config["BM"] * config["CLUSTER_M"], BN=config["BN"] * config["CLUSTER_N"])
-    return tile_count(problem, wide)
+def cluster_tiles(m: Any, n: Any, config: Configs) -> Any:
+    """Count the tiles of one product of m x n, as it is launched, in clusters."""
+    return ceil_div(m, config["BM"] * config["CLUSTER_M"]) * ceil_div(n, config["BN"] * config["CLUSTER_N"])
 
 
 def work_tiles(problem: Gemm, config: Config) -> int:
     """Work tiles of all products and slices, counted in clusters, of the problem as it is launched."""
-    return cluster_tiles(problem, config) * problem.batch * config["SPLIT_K"]
+    return int(cluster_tiles(problem.m, problem.n, config)) * problem.batch * config["SPLIT_K"]
 
 
 def shared_work_tiles(problem: Gemm, config: Config) -> tuple[int, int]:
