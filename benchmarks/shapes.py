@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lab.compiler import compile_sources
 from lab.enqueue import enqueuer
 from lab.gemm.shapes import FLOOR, LIBRARY, floor_of, packed
 from lab.tensors import random_operands
-from matmill.arch import get
+from matmill.arch import Arch
 from matmill.bench.environment import describe
 from matmill.bench.timing.clock import Clock, Competitor, StreamHandle, flush_bytes
 from matmill.choose import choose
@@ -44,6 +44,14 @@ from matmill.runtime.gpu import GPU
 
 #: Products that are drawn at random.
 _DRAWN, _SEED = 60, 24
+#: What :func:`drawn` draws: sizes of layers, the share of products of any size, of tf32 among float32, and the most
+#: elements of a product's matrices.
+_LAYERS = (
+    16, 63, 64, 128, 197, 256, 257, 319, 333, 479, 512, 768, 777, 1000, 1024, 1201, 2048, 3072, 4096, 8192, 50257,
+)  # fmt: skip
+_ANY, _TF32, _MOST_ELEMENTS = 0.35, 0.3, 2**28
+#: Largest error of a product of tf32 over |A||B|, and the most bytes of a workspace.
+_TF32_ROUNDOFF, _MOST_WORKSPACE = 2.0**-10, 2**30
 #: Rows of a result that are checked; a batch is checked in so many products.
 _CHECKED = 16
 
@@ -59,18 +67,20 @@ class Task:
     dtype: DType
     batch: int = 1
     layouts: str = "nn"
+    precision: str = "default"
 
     @property
     def problem(self) -> Gemm:
-        """With the alignment that packed rows or columns have."""
-        return packed(self.m, self.n, self.k, self.dtype, batch=self.batch, layouts=self.layouts)
+        """Give rows and columns the alignment that packed ones have."""
+        problem = packed(self.m, self.n, self.k, self.dtype, batch=self.batch, layouts=self.layouts)
+        return replace(problem, precision=self.precision)
 
     @property
     def key(self) -> dict[str, Any]:
         """How a record names it."""
         return {
             "kind": self.kind, "batch": self.batch, "m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype.name,
-            "layouts": self.layouts,
+            "layouts": self.layouts, "precision": self.precision,
         }  # fmt: skip
 
 
@@ -130,28 +140,53 @@ def _random() -> Iterator[Task]:
         yield Task("random", m, n, k, ALL[_EVERY[index % len(_EVERY)]], batch, layouts)
 
 
-def kernels(problem: Gemm, each: int, every: str) -> list[Kernel[Gemm]]:
+def drawn(count: int, seed: int) -> Iterator[Task]:
+    """Draw products as programs make them: any sizes, layers' sizes, weight gradients, few rows, small batches."""
+    draw = random.Random(seed)  # noqa: S311 — sizes, no secrets
+
+    def sizes(*ranges: tuple[float, float]) -> tuple[int, ...]:
+        return tuple(int(2 ** draw.uniform(*each)) for each in ranges)
+
+    while count > 0:
+        dtype, batch = ALL[draw.choice(("float16", "bfloat16", "bfloat16", "float32", "float64"))], 1
+        kind, share = "any", draw.random()
+        if share < _ANY:
+            m, n, k = sizes((2, 13), (2, 13), (2, 13))
+        elif share < _ANY + 0.25:
+            kind, (m, n, k) = "layer", (draw.choice(_LAYERS) for _ in range(3))
+        elif share < _ANY + 0.4:
+            kind, (m, n, k) = "gradient", sizes((3, 9), (3, 9), (11, 17))
+        elif share < _ANY + 0.5:
+            kind, (m, n, k) = "few rows", sizes((0, 7), (8, 14), (8, 13))
+        else:
+            kind, (batch, m, n, k) = "batched", sizes((3, 11), (2, 8), (2, 8), (2, 8))
+        precision: str = "tf32" if dtype is F32 and draw.random() < _TF32 else "default"
+        if batch * (m * k + k * n + m * n) <= _MOST_ELEMENTS:
+            yield Task(kind, m, n, k, dtype, batch, draw.choice(("nn", "nt", "tn", "nn")), precision)
+            count -= 1
+
+
+def kernels(problem: Gemm, arch: Arch, each: int, every: str) -> list[Kernel[Gemm]]:
     """The chosen kernel, and of every production kernel the ``each`` configurations that are predicted to be fastest.
 
     Of the kernel called ``every`` all configurations.
     """
-    arch = get("h200")
     chosen = choose(problem, arch).kernel
     found = {(chosen.entry, chosen.config): chosen}
     for production in PRODUCTION:
-        legal = sorted(
-            production.legal(problem, arch), key=lambda one: production.explain(problem, one.config, arch).seconds
-        )
-        some = legal if production.kernel.entry == every else legal[:each]
+        legal = [one for one in production.legal(problem, arch) if one.workspace(problem) <= _MOST_WORKSPACE]
+        predicted = production.predict(problem, [one.config for one in legal], arch)
+        ranked = [legal[index] for index in sorted(range(len(legal)), key=predicted.__getitem__)]
+        some = ranked if production.kernel.entry == every else ranked[:each]
         found |= {(kernel.entry, kernel.config): kernel for kernel in some}
     return list(found.values())
 
 
-def sources(task: Task, each: int, every: str) -> Iterator[Source]:
-    """The translation units of all launches."""
-    a, b, d, workspace = (Pointer(name, 256) for name in ("A", "B", "D", "workspace"))
-    operands = GemmOperands(a, b, d, d, workspace=workspace)
-    for kernel in kernels(task.problem, each, every):
+def sources(task: Task, arch: Arch, each: int, every: str) -> Iterator[Source]:
+    """Generate the translation units of all launches."""
+    a, b, d, workspace, counter = (Pointer(name, 256) for name in ("A", "B", "D", "workspace", "counter"))
+    operands = GemmOperands(a, b, d, d, workspace=workspace, counter=counter)
+    for kernel in kernels(task.problem, arch, each, every):
         for program, _ in kernel.steps(task.problem, operands):
             yield generate(program, task.dtype)
 
@@ -175,7 +210,8 @@ class Measurement:
         self.of = torch.randint(0, task.batch, (64,), device="cuda") if batch else None
         a, b = self._some(self.a), self.b if self.of is None else self.b[self.of]
         self.expected = a.double() @ b.double()
-        sums = a.double().abs() @ b.double().abs() * (max(task.k, 16) * self.summed.eps)
+        roundoff = _TF32_ROUNDOFF if task.precision == "tf32" else max(task.k, 16) * self.summed.eps
+        sums = a.double().abs() @ b.double().abs() * roundoff
         self.limit = sums + task.dtype.roundoff * (self.expected.abs() + sums) + task.dtype.tiny
 
     @property
@@ -200,10 +236,12 @@ class Measurement:
     def run(self, wanted: list[Kernel[Gemm]]) -> dict[str, Any]:
         """Seconds of each configuration, of the library and of moving the bytes, and the errors of the first and it."""
         problem, torch = self.task.problem, self.torch
-        room = max(kernel.workspace(problem) for kernel in wanted)
-        workspace = torch.empty(room + 16, device="cuda", dtype=torch.uint8)
+        most = max(kernel.workspace(problem) for kernel in wanted)
+        workspace = torch.empty(most + 16, device="cuda", dtype=torch.uint8)
         a, b, d = (Pointer(name, one.data_ptr()) for name, one in (("A", self.a), ("B", self.b), ("D", self.d)))
-        operands = GemmOperands(a, b, d, d, workspace=Pointer("workspace", workspace.data_ptr()))
+        counter = torch.zeros(1, device="cuda", dtype=torch.int32)
+        room, word = Pointer("workspace", workspace.data_ptr()), Pointer("counter", counter.data_ptr())
+        operands = GemmOperands(a, b, d, d, workspace=room, counter=word)
         competitors: list[Competitor] = []
         errors: dict[str, float] = {}
         for kernel in wanted:
@@ -246,15 +284,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=480, help="when to stop, default %(default)s")
     parser.add_argument("--each", type=int, default=1, help="configurations of every kernel, default %(default)s")
     parser.add_argument("--only", default="", help="classes to measure, with commas between them")
+    parser.add_argument("--drawn", type=int, default=0, metavar="COUNT", help="so many products as programs make them")
+    parser.add_argument("--seed", type=int, default=11, help="of these products, default %(default)s")
     parser.add_argument("--every", default="", metavar="ENTRY", help="the kernel whose configurations are all timed")
     arguments = parser.parse_args()
     begin = time.monotonic()
     only = arguments.only.split(",") if arguments.only else None
-    limits = arguments.each, arguments.every
-    todo = [task for task in tasks() if only is None or task.kind in only]
-    count = compile_sources((one for task in todo for one in sources(task, *limits)), get("h200").target)
-    print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     gpu = GPU.get(0)
+    limits = gpu.arch, arguments.each, arguments.every
+    offered = drawn(arguments.drawn, arguments.seed) if arguments.drawn else tasks()
+    todo = [task for task in offered if only is None or task.kind in only]
+    count = compile_sources((one for task in todo for one in sources(task, *limits)), gpu.arch.target)
+    print(f"{count} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     records: list[dict[str, Any]] = []
     environment = describe(gpu=True)
     with Clock(gpu, flush_bytes(gpu.arch, cold=True)) as clock:

@@ -20,6 +20,7 @@ from matmill.errors import ArgumentError
 from matmill.kernel import Production
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
+from matmill.kernels.shared.model import PRICES
 from matmill.problem import Gemm
 
 PHVM = ["model", "phvm", "--m", "5", "--k", "3e7"]
@@ -256,7 +257,7 @@ def test_gemm_table_marks_the_choice_alone_and_fits_a_page(capsys: pytest.Captur
     assert len(marked) == 1
     assert marked[0].startswith("64x128x16")
     assert "0.0%" in marked[0]
-    assert f"{gemm_cost.DEFAULT.launch * 1e6:.2f} us" in said
+    assert f"{PRICES.launch * 1e6:.2f} us" in said
     assert "Ruled out" not in said
 
 

@@ -16,7 +16,7 @@ from matmill.arch import ARCHES, Arch, get
 from matmill.choose import Choice, choose_from
 from matmill.dtypes import BF16, F16, F32, DType
 from matmill.kernels.hgemm import cost, space
-from matmill.kernels.shared.model import Prediction
+from matmill.kernels.shared.model import PRICES, Prediction
 from matmill.ladders.hgemm.subject import half_product
 from matmill.problem import Gemm
 from matmill.registry import PRODUCTION
@@ -24,9 +24,7 @@ from matmill.registry import PRODUCTION
 H200 = get("h200")
 LARGE = Gemm(8192, 8192, 8192, F16)
 MODEL = MODELS["hgemm"].model
-TRUTH = replace(
-    cost.DEFAULT, mma_share=0.7, read_share=0.8, launch=6e-6, second=3e-6, copy_slots=9.0, element_slots=20.0
-)
+TRUTH = replace(cost.DEFAULT, mma_share=0.7, read_share=0.8, fill_cycles=4000.0, copy_slots=9.0, element_slots=20.0)
 _NOISE = 0.02
 
 
@@ -107,8 +105,8 @@ def test_large_odd_products_are_repacked_and_come_near_aligned_ones(side: int, m
     assert (found.kernel.config["REPACK_A"], found.kernel.config["REPACK_B"]) == (1, 1)
     assert _best(aligned).seconds < found.predicted_seconds < most * _best(aligned).seconds
     assert found.predicted_seconds < 0.5 * _direct(odd).seconds
-    moved = 2 * side * (2 * side + 1) * F16.itemsize / (cost.DEFAULT.copy_share * H200.dram_bytes_per_s)
-    assert moved < _best(odd)["repack"] < 1.1 * moved + cost.DEFAULT.second
+    moved = 2 * side * (2 * side + 1) * F16.itemsize / (PRICES.copy_share * H200.dram_bytes_per_s)
+    assert moved < _best(odd)["repack"] < 1.1 * moved + PRICES.second
 
 
 def _packed(problem: Gemm) -> tuple[int, int]:
@@ -149,8 +147,8 @@ def test_repacking_costs_what_is_copied() -> None:
     gram = replace(odd, n=odd.m, b_strides=(1, odd.k), b_align=2, gram=True)
     assert pad(gram, (1, 1)) == pytest.approx(a)
     apart = replace(odd, a_strides=(4 * odd.k, 4))
-    assert pad(apart, (1, 0)) - cost.DEFAULT.second > 2 * (a - cost.DEFAULT.second)
-    launch = cost.DEFAULT.second
+    assert pad(apart, (1, 0)) - PRICES.second > 2 * (a - PRICES.second)
+    launch = PRICES.second
     assert pad(replace(odd, batch=3), (1, 1)) - launch == pytest.approx(3 * (both - launch))
     assert pad(replace(odd, batch=3, b_batch=0), (0, 1)) == pytest.approx(b)
 
@@ -164,7 +162,7 @@ def test_parts_of_k_cost_a_second_launch() -> None:
     assert others
     for config in others:
         found = cost.explain(problem, config, H200)
-        assert found["second"] >= cost.DEFAULT.second
+        assert found["second"] >= PRICES.second
         assert found.seconds < cost.explain(problem, whole, H200).seconds / 4
 
 

@@ -18,7 +18,7 @@ from matmill.arch import get
 from matmill.choose import choose_transpose_add
 from matmill.config import Config
 from matmill.dtypes import BF16, ELEMENTWISE, F32, I8, DType
-from matmill.kernels.shared.model import Prediction
+from matmill.kernels.shared.model import PRICES, Prediction
 from matmill.kernels.transpose import cost, tiles
 from matmill.kernels.transpose import slim as transpose_slim
 from matmill.kernels.transpose import small as transpose_small
@@ -33,7 +33,6 @@ ODD: list[dict[str, Any]] = json.loads(
 TRUTH = replace(
     cost.DEFAULT,
     copy_share=0.8,
-    launch=4e-6,
     run_bytes=6.0,
     split_bytes=12.0,
     alone=700.0,
@@ -55,7 +54,7 @@ def test_the_article_s_sum_is_bound_by_memory_and_a_small_one_by_what_its_thread
     assert 0.85 * cost.DEFAULT.copy_share < rate < cost.DEFAULT.copy_share
     small = min(_all(transpose_add_problem(64, 64)), key=lambda found: found.seconds)
     assert small.bound == "issue"
-    assert cost.DEFAULT.launch < small.seconds < 1.5 * cost.DEFAULT.launch  # its code comes from memory too
+    assert PRICES.launch < small.seconds < 1.5 * PRICES.launch  # its code comes from memory too
 
 
 def test_longer_rows_and_fewer_instructions_are_better_where_all_else_is_equal() -> None:

@@ -35,8 +35,7 @@ TRUTH = replace(
     cost.DEFAULT,
     read_share=0.96,
     latency=1.1e-6,
-    launch=5.5e-6,
-    second=2.6e-6,
+    sum_cycles=0.3,
     fma_share=0.9,
     copy_slots=9.0,
     load_slots=1.2,
@@ -110,7 +109,8 @@ def test_every_constant_matters_to_some_configuration_in_the_direction_it_should
     more = replace(cost.DEFAULT, **{name: getattr(cost.DEFAULT, name) * 1.5})
     changes = [cost.times(asked, more).seconds - cost.times(asked, cost.DEFAULT).seconds for asked in _demands()]
     assert any(changes)
-    assert all(change <= 0 if better else change >= 0 for change in changes)
+    # Where memory takes longer, less of the instructions' time shows (``direct_wait``): at most 0.1 us.
+    assert all(change <= 1e-7 if better else change >= -1e-7 for change in changes)
 
 
 def test_runs_that_begin_within_a_line_of_l1_leave_room_for_less() -> None:
@@ -155,7 +155,7 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
     samples = Samples(INNER, _measured(grid[:24], "fit", 8), H200)
     found = fit(samples, seed=1, starts=0)
     assert samples.loss(found) < 1.1 * samples.loss(TRUTH) < 0.2 * samples.loss(cost.DEFAULT)
-    for name in ("read_share", "launch", "latency", "fma_share"):
+    for name in ("read_share", "latency", "fma_share"):
         assert getattr(found, name) == pytest.approx(getattr(TRUTH, name), rel=0.15), name
     others = judge(INNER, _measured(judge_grid(1, grid)[:20], "judge", 2), H200, found)
     verdict = Verdict.of(others)
@@ -172,11 +172,11 @@ def test_a_fit_finds_the_constants_behind_noisy_times() -> None:
 
 def test_a_fit_of_some_constants_leaves_the_others_and_stays_within_reach() -> None:
     samples = Samples(INNER, _measured(fit_grid(1)[:8], "fit", 8), H200)
-    found = fit(samples, seed=1, starts=1, only=["latency", "launch"], within=1.1)
+    found = fit(samples, seed=1, starts=1, only=["latency", "sum_cycles"], within=1.1)
     assert samples.loss(found) < samples.loss(cost.DEFAULT)
     for name in NAMES:
         before, after = getattr(cost.DEFAULT, name), getattr(found, name)
-        if name in {"latency", "launch"}:
+        if name in {"latency", "sum_cycles"}:
             assert before / 1.11 < after < before * 1.11
         else:
             assert after == pytest.approx(before, rel=0.005)  # as rounded

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from matmill.cli.console import show, show_json, table
-from matmill.cli.emulate_arguments import FORMS, Given, GivenStruct, given, symbol
+from matmill.cli.emulate_arguments import FORMS, Files, Value, parse_argument, parse_symbol
 from matmill.cli.files import save
 from matmill.cli.options import Subparsers, writable
 from matmill.errors import ArgumentError
@@ -122,30 +122,31 @@ def run(args: argparse.Namespace) -> int:
     from matmill.testing.kernel import Settings, load  # noqa: PLC0415 — other commands should not pay for these
 
     kernel = load(_file(args.file), args.entry, args.include, _options(args), args.target)
-    values = _values(args.arg, kernel)
+    files: Files = {}
+    values = _values(args.arg, kernel, files)
     for path, option in ((args.html, "--html"), (args.sarif, "--sarif")):
         if path is not None:
             writable(path, option)
-    symbols = dict(symbol(text) for text in args.symbol)
+    symbols = dict(parse_symbol(text, files) for text in args.symbol)
     named = _named(values) | symbols
-    files = _files(args.out, named)
+    files |= _files(args.out, named)
     report = kernel.launch(
         args.grid,
         args.block,
-        [_argument(each) for each in values],
+        values,
         shared=args.shared,
         cluster=args.cluster,
         cooperative=args.cooperative,
         pdl=args.pdl,
         strict=args.strict,
         initcheck=args.initcheck,
-        symbols={name: _argument(each) for name, each in symbols.items()},
+        symbols=symbols,
         settings=Settings(races=not args.no_races, late_copies=args.late_copies, schedule=args.schedule),
         suppressions=_suppressions(args.suppressions),
     )
     if not report.faulted:
         for path, name in files.items():
-            save(path, np.asarray(named[name].value))
+            save(path, np.asarray(named[name]))
     _write(args.html, args.sarif, report)
     outputs = [] if report.faulted else [_output(path, name, named[name]) for path, name in files.items()]
     if args.json:
@@ -187,7 +188,8 @@ def _suppressions(path: Path | None) -> tuple[Suppression, ...]:
     return read(path) if path is not None else ()
 
 
-def _values(texts: Sequence[str], kernel: Kernel) -> list[Given | GivenStruct]:
+def _values(texts: Sequence[str], kernel: Kernel, files: Files) -> list[Value | tuple[Value, ...]]:
+    """Parse one ``--arg`` for each parameter of the kernel."""
     parameters = kernel.function.params
     if len(texts) != len(parameters):
         sources = [each.name or f"number {n}" for n, each in enumerate(kernel.unit.parameters)]
@@ -200,34 +202,25 @@ def _values(texts: Sequence[str], kernel: Kernel) -> list[Given | GivenStruct]:
             fix=f"Give one --arg for each parameter of {kernel.unit.spelled}, in its order.",
         )
     return [
-        given(text, index, parameter) for index, (text, parameter) in enumerate(zip(texts, parameters, strict=True))
+        parse_argument(text, index, parameter, files)
+        for index, (text, parameter) in enumerate(zip(texts, parameters, strict=True))
     ]
 
 
-def _argument(each: Given | GivenStruct) -> object:
-    """An argument as the launch takes it; arrays that the kernel may only read are read-only."""
-    if isinstance(each, GivenStruct):
-        return tuple(_argument(member) for member in each.members)
-    if isinstance(each.value, np.ndarray) and not each.writable:
-        each.value.flags.writeable = False
-    return each.value
-
-
-def _named(values: Sequence[Given | GivenStruct]) -> dict[str, Given]:
-    """Arguments by their numbers, members of structs as in "2.1"."""
-    found: dict[str, Given] = {}
+def _named(values: Sequence[Value | tuple[Value, ...]]) -> dict[str, Value]:
+    """Number the arguments, and members of structs as in "2.1"."""
+    named: dict[str, Value] = {}
     for index, each in enumerate(values):
-        if isinstance(each, Given):
-            found[str(index)] = each
-        else:
-            found |= {f"{index}.{n}": member for n, member in enumerate(each.members)}
-    return found
+        named |= (
+            {f"{index}.{n}": member for n, member in enumerate(each)} if isinstance(each, tuple) else {str(index): each}
+        )
+    return named
 
 
-def _files(outs: Sequence[str], arguments: dict[str, Given]) -> dict[Path, str]:
-    """Which argument goes into each file after the run."""
-    files = {each.file: name for name, each in arguments.items() if each.file is not None}
-    arrays = [name for name, each in arguments.items() if isinstance(each.value, np.ndarray)]
+def _files(outs: Sequence[str], arguments: dict[str, Value]) -> Files:
+    """Parse which argument goes into which file after the run."""
+    files: Files = {}
+    arrays = [name for name, each in arguments.items() if isinstance(each, np.ndarray)]
     for text in outs:
         index, separator, name = text.partition("=")
         if not separator or not name or index not in arrays:
@@ -242,8 +235,8 @@ def _files(outs: Sequence[str], arguments: dict[str, Given]) -> dict[Path, str]:
     return files
 
 
-def _output(path: Path, name: str, each: Given) -> dict[str, Any]:
-    array = np.asarray(each.value)
+def _output(path: Path, name: str, each: Value) -> dict[str, Any]:
+    array = np.asarray(each)
     index = int(name) if name.isdigit() else name
     return {"argument": index, "file": str(path), "dtype": str(array.dtype), "shape": list(array.shape)}
 

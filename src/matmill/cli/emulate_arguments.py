@@ -43,21 +43,10 @@ _PARAMETERS = {
 }
 
 
-@dataclass(frozen=True)
-class Given:
-    """A scalar or an array, whether the kernel may store to it, its file, and whether it has values from the start."""
-
-    value: np.generic | Array
-    writable: bool = True
-    file: Path | None = None
-    initialised: bool = True
-
-
-@dataclass(frozen=True)
-class GivenStruct:
-    """The members of a struct, in order."""
-
-    members: tuple[Given, ...]
+#: A value as ``matmill.testing`` takes it, but for structs, which are tuples of these.
+Value = np.generic | Array
+#: The files that arrays are written to after the run, with the arguments' names.
+Files = dict[Path, str]
 
 
 @dataclass(frozen=True)
@@ -66,6 +55,11 @@ class _Position:
 
     argument: int | str
     member: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name: the number of an argument, with that of a struct's member as in 2.1, or a variable's own."""
+        return str(self.argument) if self.member is None else f"{self.argument}.{self.member}"
 
     def __str__(self) -> str:
         if isinstance(self.argument, str):
@@ -78,44 +72,46 @@ class _Position:
         return (self.argument if isinstance(self.argument, int) else 0) + (self.member or 0)
 
 
-def symbol(text: str) -> tuple[str, Given]:
-    """The name and the value of one ``--symbol NAME=VALUE``.
+def parse_symbol(text: str, files: Files) -> tuple[str, Value]:
+    """Parse the name and the value of one ``--symbol NAME=VALUE``; a file to write goes into ``files``.
 
-    Raises :class:`~matmill.errors.ArgumentError` as :func:`given` does.
+    Raises :class:`~matmill.errors.ArgumentError` as :func:`parse_argument` does.
     """
     name, separator, value = text.partition("=")
     if not separator:
         raise ArgumentError(
             argument="--symbol", got=repr(text), wanted="NAME=VALUE", fix="For instance filter=in:filter.npy."
         )
-    return name, _given(value, _Position(name), None)
+    return name, _parse(value, _Position(name), None, files)
 
 
-def given(text: str, index: int, parameter: Variable) -> Given | GivenStruct:
-    """One ``--arg`` as the kernel's parameter ``index`` takes it.
+def parse_argument(text: str, index: int, parameter: Variable, files: Files) -> Value | tuple[Value, ...]:
+    """Parse one ``--arg`` as the kernel's parameter ``index`` takes it; a file to write goes into ``files``.
 
     Raises :class:`~matmill.errors.ArgumentError` for anything else than ``FORMS`` and for values outside their type.
     """
     kind, _, rest = text.partition(":")
     if kind == "struct":
         members = rest.split(",")
-        return GivenStruct(tuple(_given(member, _Position(index, n), None) for n, member in enumerate(members)))
-    return _given(text, _Position(index), parameter)
+        return tuple(_parse(member, _Position(index, n), None, files) for n, member in enumerate(members))
+    return _parse(text, _Position(index), parameter, files)
 
 
-def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
-    """One argument that is no struct, or one member of a struct, whose type the PTX does not say."""
+def _parse(text: str, position: _Position, parameter: Variable | None, files: Files) -> Value:
+    """Parse an argument that is no struct, or one member of a struct, whose type the PTX does not say."""
     kind, _, rest = text.partition(":")
     if kind == "in":
-        return Given(np.array(load(Path(rest), str(position), wanted=ANY)), writable=False)
+        array = np.array(load(Path(rest), str(position), wanted=ANY))
+        array.flags.writeable = False
+        return array
     if kind == "out":
-        return _output(rest, position)
+        return _output(rest, position, files)
     if kind == "zeros":
-        return Given(np.zeros(*_shape_and_type(text, rest, position)))
+        return np.zeros(*_shape_and_type(text, rest, position))
     if kind == "random":
-        return Given(_random(text, rest, position))
+        return _random(text, rest, position)
     if kind in TYPES and rest:
-        return Given(_scalar(kind, rest, text, position))
+        return _scalar(kind, rest, text, position)
     if rest:
         raise _wrong(text, position)
     known = _PARAMETERS.get(parameter.element, "") if parameter is not None else ""
@@ -131,7 +127,7 @@ def _given(text: str, position: _Position, parameter: Variable | None) -> Given:
             wanted=wanted,
             fix="The PTX does not say its type: write it in front, as in f16:1.5, or struct: and each member.",
         )
-    return Given(_scalar(known, text, text, position, real_too=parameter.element == "b32"))
+    return _scalar(known, text, text, position, real_too=parameter.element == "b32")
 
 
 def _wrong(text: str, position: _Position) -> ArgumentError:
@@ -190,16 +186,17 @@ def _random(text: str, rest: str, position: _Position) -> Array:
     return rng.uniform(-1, 1, shape).astype(dtype)
 
 
-def _output(rest: str, position: _Position) -> Given:
-    """An array that is written to a file after the run: the file's own contents before, or bytes of ones."""
+def _output(rest: str, position: _Position, files: Files) -> Array:
+    """Make an array that is written to a file after the run: the file's own contents before, or bytes of ones."""
     file, *more = rest.rsplit(":", 2)
     if len(more) == 2 and more[0] in TYPES and (shape := _shape(more[1])) is not None:
         dtype = TYPES[more[0]]
         # As floats these are NaN, so that what the kernel forgets to store shows.
         array = np.full(math.prod(shape) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
-        path, initialised = Path(file), False
+        path = Path(file)
     else:
-        path, initialised = Path(rest), True
+        path = Path(rest)
         array = np.array(load(path, str(position), wanted=ANY))
     writable(path, str(position))
-    return Given(array, file=path, initialised=initialised)
+    files[path] = position.name
+    return array

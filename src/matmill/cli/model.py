@@ -30,6 +30,7 @@ from matmill.errors import ArgumentError, unknown_name
 from matmill.kernel import Production
 from matmill.kernels.gemm import GEMM, space
 from matmill.kernels.gemm import cost as gemm_cost
+from matmill.kernels.shared.model import PRICES
 from matmill.kernels.shared.tiled import tile_count
 from matmill.problem import Gemm
 
@@ -248,7 +249,7 @@ def _gemm_rows(problem: Gemm, arch: Arch) -> list[dict[str, Any]]:
             made = gemm_cost.explain(problem, config, arch)
             row |= {
                 "seconds": made.seconds,
-                "launch": gemm_cost.DEFAULT.launch,
+                "launch": PRICES.launch,
                 "compute": made["compute"],
                 "memory": made["memory"],
                 "second": made["second"],
@@ -297,7 +298,7 @@ def _gemm_report(problem: Gemm, arch: Arch, rows: Sequence[dict[str, Any]]) -> I
     yield table(f"gemm: {problem}, {arch.title}", columns, cells)
     yield Text()
     yield Text(
-        f"time = launch {units.seconds(gemm_cost.DEFAULT.launch)} + the larger of compute and memory + second, the "
+        f"time = launch {units.seconds(PRICES.launch)} + the larger of compute and memory + second, the "
         "launch that adds the split-K slices; excess: over the least.\n"
         f"tiles: of D, in BM x BN x BK; rounds: how often the busiest of {arch.sms} SMs takes new ones."
     )

@@ -20,9 +20,9 @@ from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.gemm.tiles import threads
-from matmill.kernels.shared.model import Prediction, larger, load_constants, smaller
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, smaller
 from matmill.kernels.shared.tiled import VECTOR_BYTES, tile_count
-from matmill.kernels.splitk.cost import FMA_PRICE, Reduction
+from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
 
 
@@ -30,8 +30,6 @@ from matmill.problem import Gemm
 class Constants:
     """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
-    #: Seconds from launch to the first instruction and from the last to the end of the kernel.
-    launch: float
     #: Cycles of a block outside its mainloop: the latency of the first copies, and storing the tile of D.
     fill_cycles: float
     #: Cycles that the STAGES - 1 copies in flight take together, from issue to the barrier that publishes them.
@@ -57,20 +55,23 @@ class Constants:
 DEFAULT = load_constants(__name__, Constants)
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
-    c = DEFAULT
+    c = constants
     slices = config.get("SPLIT_K", 1)  # rungs of the ladder have one
     per_sm, resident = _blocks(problem, config, arch)
     k_tiles = ceil_div(ceil_div(problem.k, config["BK"]), slices)
-    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident) + ceil_div(per_sm, resident) * _outside(config)
+    cycles = per_sm * k_tiles * _pace(problem, config, arch, resident, c)
+    cycles = cycles + ceil_div(per_sm, resident) * _outside(config, c)
     compute = cycles / arch.boost_hz
     outside = (2 if problem.has_c else 1) * problem.batch * problem.m * problem.n * problem.dtype.itemsize
     loaded = max(0, problem.least_bytes - outside)  # less where products of a batch share C
     memory = (outside / c.store_share + loaded / c.load_share) / arch.dram_bytes_per_s
-    added = Reduction.of(problem, config).seconds(FMA_PRICE, arch.sms * arch.boost_hz)
+    added = Reduction.of(problem, config).seconds(prices, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "second": added}
-    return Prediction(c.launch + larger(compute, memory) + added, terms, ("compute", "memory"))
+    return Prediction(prices.launch + larger(compute, memory) + added, terms, ("compute", "memory"))
 
 
 def rounds(problem: Gemm, config: Configs, arch: Arch) -> Any:
@@ -86,9 +87,8 @@ def _blocks(problem: Gemm, config: Configs, arch: Arch) -> tuple[Any, Any]:
     return per_sm, larger(1, smaller(per_sm, config["BLOCKS_PER_SM"]))
 
 
-def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any) -> Any:
-    """Cycles per k-tile and block of an SM that holds ``resident`` blocks."""
-    c = DEFAULT
+def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any, c: Constants) -> Any:
+    """Count the cycles per k-tile and block of an SM that holds ``resident`` blocks."""
     lanes = arch.peak(problem.dtype.accumulator.name) / (2 * arch.sms * arch.boost_hz)
     schedulers = 4
     slots_per_fma = schedulers * 32 / lanes
@@ -103,9 +103,8 @@ def _pace(problem: Gemm, config: Configs, arch: Arch, resident: Any) -> Any:
     return larger(slots * warps / schedulers / filled, c.latency_cycles / (config["STAGES"] - 1) / resident)
 
 
-def _outside(config: Configs) -> Any:
-    """Cycles of a block outside its mainloop."""
-    c = DEFAULT
+def _outside(config: Configs, c: Constants) -> Any:
+    """Count the cycles of a block outside its mainloop."""
     outputs = config["BM"] * config["BN"]
     narrow = c.narrow_cycles * (config["D_VEC"] == 1)
     return c.fill_cycles + (c.merge_cycles * (config["SLICES"] - 1) + narrow) * outputs

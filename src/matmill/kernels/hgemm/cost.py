@@ -26,18 +26,16 @@ from matmill.config import Configs
 from matmill.dtypes import F64
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import repacked, repacked_matrix
-from matmill.kernels.repack.cost import Repacking, RepackPrice
-from matmill.kernels.shared.model import Prediction, larger, load_constants, overlapped, smaller
+from matmill.kernels.repack.cost import Repacking
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, larger, load_constants, overlapped, smaller
 from matmill.kernels.shared.tiled import tile_count
 from matmill.kernels.splitk import leaves_partials
-from matmill.kernels.splitk.cost import Reduction, ReductionPrice
+from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
 
 _LANES, _LINE, _SECTOR, _SCHEDULERS, _STEP, _VECTOR = 32, 128, 32, 4, 16, 8
 #: Bytes of a fragment that one instruction of a warp reads: an ldmatrix, or a 16-byte load of float64.
 _READ = 512
-#: Split-K slices that the threads of the last launch add in one step.
-_STEP_SLICES = 64
 #: FMAs of an SM's tensor cores per clock where the arch does not know: the least among the data sheets since Ampere
 #: (GeForce RTX 4090, with float32 sums).
 LEAST_FMAS = 256.0
@@ -52,16 +50,8 @@ class Constants:
     All were fitted together, so each also absorbs effects that the model omits and that correlate with it.
     """
 
-    #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float
-    #: What a launch right before or after adds, without its own work.
-    second: float
-    #: Each step of the last launch, in which its threads add 64 split-K slices.
-    second_step: float
     #: Share of the data sheet's bandwidth that a product's reading reaches.
     read_share: float
-    #: The same for repacking, bytes read and written added up.
-    copy_share: float
     #: Share of Hopper's FMAs at the boost clock that mma.sync reaches, at the clock that power allows. Luo et al.
     #: measured 62%; only wgmma reaches the rest ("Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
     #: Microbenchmarking", 2024).
@@ -138,7 +128,9 @@ class Demand:
     sms: float
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``.
 
     >>> from matmill.arch import get
@@ -150,10 +142,10 @@ def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = D
     >>> best["BM"], best["BN"]
     (128, 256)
     """
-    return times(demand(problem, config, arch), constants)
+    return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants) -> Prediction:
+def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     per_cycle = _LANES * _SCHEDULERS  # of threads; warps' instructions count once already
@@ -176,9 +168,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     compute = (inside + asked.rounds * c.fill_cycles + stores) / asked.hz
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
     sm_hz = asked.sms * asked.hz
-    repack = asked.repacking.seconds(RepackPrice(c.second, c.copy_share, c.line_cycles, p), asked.bytes_per_s, sm_hz)
-    second = asked.reduction.seconds(ReductionPrice(c.second, c.second_step, _STEP_SLICES, c.l2_bytes), sm_hz)
-    seconds = c.launch + overlapped(p, compute, memory) + repack + second
+    repack = asked.repacking.seconds(prices, asked.bytes_per_s, sm_hz)
+    second = asked.reduction.seconds(prices, sm_hz)
+    seconds = prices.launch + overlapped(p, compute, memory) + repack + second
     terms = {"compute": compute, "memory": memory, "repack": repack, "second": second}
     return Prediction(seconds, terms, tuple(terms), pace, paced="compute")
 

@@ -13,18 +13,15 @@ from matmill.config import Config
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, always
 from matmill.kernels.inner.cost import explain
 from matmill.kernels.inner.space import space, space_where_long, why_not
+from matmill.kernels.shared.outputs import OUTPUT_FIELDS, counter, output_values, workspace
 from matmill.kernels.splitk import (
     ACCUMULATE_PARTIAL,
-    OUTPUT_FIELDS,
     REDUCE_TOTALS,
-    counter,
     leaves_partials,
-    output_values,
     padded_bytes,
     partials_bytes,
     splitk_reduce,
     sums_bytes,
-    workspace,
 )
 from matmill.launch import Argument
 from matmill.parameters import Parameters

@@ -42,8 +42,9 @@ from matmill.kernels.inner.passes import (
     packed,
     triangle,
 )
-from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
-from matmill.kernels.splitk import leaves_partials
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, columnwise, load_constants, overlapped
+from matmill.kernels.splitk import LOADED_SLICES, leaves_partials
+from matmill.kernels.splitk.cost import Reduction
 from matmill.problem import Gemm
 
 _LANES, _CACHE_LINE = 32, 128
@@ -55,8 +56,8 @@ _CROWDING = 4
 _INSTANT = 1e-15
 #: Warps of an SM that hide little of each other's waiting.
 _FEW_WARPS = 8
-#: Threads that share the partial sums of an output in the second launch, and loads of each in flight.
-_WAYS, _UNROLLED = 16, 16
+#: Threads that share the partial sums of an output in the second launch.
+_WAYS = 16
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,10 @@ class Constants:
     crowded: float
     #: Share of bytes moved in vain where rows are read in runs of one cache line; less where runs are longer.
     scatter: float
-    #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float
-    #: What a second launch right after the first adds, without its own work.
-    second: float
     #: The last stage of unaligned rows or columns, whose incomplete vectors are copied word by word.
     last_shifted: float
     #: Cycles per instruction of the loops, which are fetched from memory once.
     code_cycles: float
-    #: Each step of the second launch, in which a thread adds up to 16 partial sums: L2's latency.
-    second_step: float
     #: Of the last block, which adds all partial sums: until it knows that it is the last, with its own sum; of each
     #: step, in which a thread has as many loads in flight as it can; and bytes of partial sums, written and read, per
     #: cycle.
@@ -114,8 +109,6 @@ class Constants:
     #: Share of memory's and issue's times that does not overlap where threads load straight into registers, for equal
     #: times and eight warps on an SM. It falls with more warps, and with the square of the shorter time.
     direct_wait: float
-    #: Bytes per cycle of each SM to and from L2 for partial sums.
-    l2_bytes: float
     #: On tensor cores, in place of the above: the share of the data sheet's rate (mma.sync reaches two thirds at best),
     #: that for float64, slots of a copy and of a load from a stage, and a barrier's cycles.
     mma_share: float
@@ -141,7 +134,7 @@ class Demand:
     and ``stages`` summed over threads, ``cache_lines`` touched in L1, and ``passes`` through shared memory. ``reads``
     are loads straight from memory, ``loads`` those from stages. ``sums`` are outputs per thread times a block's warps.
 
-    1 or 0: ``second_launch`` (in ``steps``); ``last_block``, where the last block adds all partial sums (in
+    ``reduction`` is the launch that adds partial sums. 1 or 0: ``last_block``, where the last block adds them all (in
     ``last_block_steps``); ``shifted``, where rows or columns are unaligned; ``direct``, where threads load straight
     into registers; ``mma``, on tensor cores; ``float64``. ``last`` is one over the stages of a block. ``code`` is the
     number of FMAs in the machine code of the loops.
@@ -163,7 +156,6 @@ class Demand:
     cache_lines: float
     passes: float
     sums: float
-    second_launch: float
     last_block: float
     shifted: float
     mma: float
@@ -172,19 +164,21 @@ class Demand:
     direct: float
     code: float
     partial_bytes: float
-    steps: float
+    reduction: Reduction
     last_block_steps: float
     read_bytes_per_s: float
     hz: float
     sms: float
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return times(demand(problem, config, arch), constants)
+    return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants) -> Prediction:
+def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
 
@@ -222,10 +216,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     shorter, longer = (memory + issue - abs(memory - issue)) / 2, (memory + issue + abs(memory - issue)) / 2
     together += asked.direct * c.direct_wait * shorter**2 / (longer + _INSTANT) * _FEW_WARPS / asked.warps
     together += asked.mma * c.mma_last * asked.last * (arithmetic + issue)
-    overhead = c.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
+    overhead = prices.launch + c.latency + c.sum_cycles * asked.sums / asked.hz
     overhead = overhead + c.last_shifted * asked.shifted + c.code_cycles * asked.code / asked.hz
-    traffic = asked.partial_bytes / (c.l2_bytes * asked.sms * asked.hz)
-    overhead += asked.second_launch * (c.second + c.second_step * asked.steps + traffic)
+    overhead += asked.reduction.seconds(prices, asked.sms * asked.hz)
     reduction = c.last + c.last_step * asked.last_block_steps + asked.partial_bytes / (c.last_bytes * asked.hz)
     overhead += asked.last_block * reduction
     terms = {"memory": memory, "issue": issue, "arithmetic": arithmetic, "operands": operands, "overhead": overhead}
@@ -283,8 +276,9 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
 
     last_block_adds = config["LAST_BLOCK"] == 1
     adds_apart = leaves_partials(problem, config)
-    second_launch = adds_apart and not last_block_adds
+    second = float(adds_apart and not last_block_adds)
     sum_bytes = slices * problem.batch * problem.m * problem.n * problem.dtype.accumulator.itemsize
+    moved = float((2 if packed(config) else 3) * sum_bytes) if adds_apart else 0.0
     return Demand(
         bytes=float(terms * busy * row_bytes),
         flight=float(in_flight * chunk * row_bytes * resident * busy),
@@ -302,7 +296,6 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         cache_lines=terms * cache_lines,
         passes=terms * passes,
         sums=outputs_of(config) * bs / _LANES,
-        second_launch=float(second_launch),
         last_block=float(last_block_adds),
         mma=float(config["MMA"]),
         float64=float(problem.dtype.name == "float64"),
@@ -310,8 +303,8 @@ def demand(problem: Gemm, config: Config, arch: Arch) -> Demand:
         direct=float(not staged),
         code=_code(config, products),
         shifted=float(SHIFTED in {config["E_MODE"], config["F_MODE"]}),
-        partial_bytes=float((2 if packed(config) else 3) * sum_bytes) if adds_apart else 0.0,
-        steps=float(ceil_div(slices, _WAYS * _UNROLLED)),
+        partial_bytes=moved,
+        reduction=Reduction(second, second * ceil_div(slices, _WAYS * LOADED_SLICES), second * moved),
         last_block_steps=float(_last_block_steps(problem, config)),
         read_bytes_per_s=arch.dram_bytes_per_s,
         hz=arch.boost_hz,

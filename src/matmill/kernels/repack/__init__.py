@@ -12,7 +12,8 @@ from dataclasses import replace
 from matmill.config import Config
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
-from matmill.kernels.splitk import leaves_partials, split_bytes, workspace
+from matmill.kernels.shared.outputs import workspace
+from matmill.kernels.splitk import leaves_partials, split_bytes
 from matmill.launch import Argument, Value
 from matmill.parameters import Parameters
 from matmill.problem import Gemm

@@ -8,24 +8,10 @@ from typing import Any
 
 from matmill.config import Configs
 from matmill.kernels.repack.copies import RepackedMatrix
-from matmill.kernels.shared.model import for_each, overlapped
+from matmill.kernels.shared.model import Prices, for_each, larger
 from matmill.kernels.shared.tiled import VECTOR_BYTES
 
 _LINE, _SECTOR = 128, 32  # bytes
-
-
-@dataclass(frozen=True)
-class RepackPrice:
-    """Seconds of a launch right before another, without its own work, and what that work costs.
-
-    ``copy_share`` is the share of the data sheet's bandwidth that it reaches, bytes read and written added up,
-    ``line_cycles`` the cycles of an SM per cache line looked up. The two overlap partly: ``overlap`` is their p-norm.
-    """
-
-    launch: float
-    copy_share: float
-    line_cycles: float
-    overlap: float
 
 
 @dataclass(frozen=True)
@@ -45,11 +31,12 @@ class Repacking:
 
         return cls(for_each(config, lambda one: float(bool(copies(one))), *names), total(_bytes), total(_lines))
 
-    def seconds(self, price: RepackPrice, bytes_per_s: float, sm_hz: float) -> float:
+    def seconds(self, prices: Prices, bytes_per_s: float, sm_hz: float) -> float:
         """Price them on a GPU of that bandwidth, whose SMs have ``sm_hz`` cycles per second together."""
-        moved = self.bytes / (price.copy_share * bytes_per_s)
-        looked = price.line_cycles * self.lines / sm_hz
-        return self.launches * price.launch + overlapped(price.overlap, moved, looked)
+        moved = self.bytes / (prices.copy_share * bytes_per_s)
+        looked = prices.lookup_cycles * self.lines / sm_hz
+        seconds: float = self.launches * prices.second + larger(moved, looked)
+        return seconds
 
 
 def _bytes(made: RepackedMatrix) -> float:

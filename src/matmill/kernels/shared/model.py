@@ -102,6 +102,27 @@ def overlapped(power: float, *terms: float) -> float:
 
 
 @dataclass(frozen=True)
+class Prices:
+    """What launches cost whichever kernel is launched, in seconds but where it says otherwise."""
+
+    #: From launch to the first instruction and from the last to the end of a kernel.
+    launch: float
+    #: What a launch right before or after another adds, without its own work.
+    second: float
+    #: Each step of the reduction of split-K, in which its threads add 64 slices, and bytes of partial sums that each SM
+    #: stores or loads per cycle.
+    reduction_step: float
+    reduction_bytes: float
+    #: Share of the data sheet's bandwidth that repacking reaches, bytes read and written added up, and cycles of an SM
+    #: per cache line that it looks up.
+    copy_share: float
+    lookup_cycles: float
+
+
+PRICES = load_constants(__name__, Prices)
+
+
+@dataclass(frozen=True)
 class Prediction:
     """Seconds of all launches of a problem, and the ``terms`` that they come from, in seconds, by name.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from matmill.config import Config, Configs
 from matmill.kernel import GemmOperands, ceil_div
-from matmill.kernels.splitk import OUTPUT_FIELDS, output_values, workspace
+from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values, workspace
 from matmill.launch import Value
 from matmill.parameters import Parameters
 from matmill.problem import Gemm

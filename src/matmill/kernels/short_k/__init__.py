@@ -16,10 +16,11 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL, BF16, F32
 from matmill.kernel import GemmOperands, Geometry, Kernel, Production, ceil_div
+from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values
 from matmill.kernels.shared.tiled import why_not_extents
 from matmill.kernels.short_k.cost import explain
 from matmill.kernels.short_k.tiles import MOST_COPIES, Shape, configured, keeps_b, magic, shape_of, staging
-from matmill.kernels.splitk import OUTPUT_FIELDS, output_values, why_not_precision
+from matmill.kernels.splitk import why_not_precision
 from matmill.launch import Argument, Pointer
 from matmill.lowering import is_long
 from matmill.parameters import Parameters

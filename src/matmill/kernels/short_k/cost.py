@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, columnwise, load_constants, overlapped
 from matmill.kernels.short_k.tiles import Staging, staging
 from matmill.problem import Gemm
 
@@ -29,9 +29,8 @@ _WIDE = 8  # 16-bit elements that ldmatrix needs to be aligned together
 class Constants:
     """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
-    #: From launch to the first instruction and from the last to the end of the kernel. Fitted 6.16: the host of that
-    #: run took 1.5 us more for every launch than that of the other kernels' records.
-    launch: float
+    #: Seconds before the first copy: a thread's offsets, by division.
+    start: float
     #: Share of the data sheet's bandwidth that long streams reach, and how often more a store of less than 16 bytes
     #: straight from registers costs.
     stream_share: float
@@ -89,12 +88,14 @@ class Demand:
     hz: float
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return times(demand(problem, config, arch), constants)
+    return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants) -> Prediction:
+def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     moved = asked.bytes + (c.narrow - 1) * asked.narrow_bytes
@@ -106,7 +107,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     shared = asked.passes / asked.hz
     latency = asked.rounds * (c.barrier + c.step * asked.steps + c.term * asked.chain) / asked.hz
     terms = {"memory": memory, "issue": issue, "shared": shared, "latency": latency}
-    return Prediction(c.launch + overlapped(p, *terms.values()), terms, tuple(terms))
+    return Prediction(prices.launch + c.start + overlapped(p, *terms.values()), terms, tuple(terms))
 
 
 @columnwise

@@ -16,30 +16,22 @@ from typing import Any
 from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, ceil_div
-from matmill.launch import Argument, Pointer, Value
+from matmill.kernels.shared.outputs import OUTPUT_FIELDS, output_values, workspace
+from matmill.launch import Argument, Pointer
 from matmill.parameters import Parameters
 from matmill.problem import NO_EPILOGUE, Gemm
 
 _CLEAR_THREADS = 256
-#: The most slices that one thread adds, which are what it loads at once, and the fewest outputs that 4 threads add:
-#: with more, an H200 has no room for all of the threads of 16 at once.
-_FEW, _MANY = 16, 2**13
+#: The most slices that one thread adds, which are what it loads at once.
+LOADED_SLICES = 16
+#: The fewest outputs that 4 threads add: an H200 has no room for all of the threads of 16 at once.
+_MANY = 2**13
 _VECTOR, _CACHE_LINE, _PADDING = 16, 128, 32  # bytes: of loads, of a cache line, of padding after whole cache lines
 #: Bytes of partial sums that one block adds: on an H200 it takes as long as a second launch where they are 60 to 90 KB,
 #: and 2 us longer where they are 256, which a host may still save.
 MOST_ADDED_BY_ONE = 320 * 1024
 
 Needed = Callable[[Gemm, Config], bool]
-
-
-def workspace(operands: GemmOperands) -> Pointer:
-    """Where the partial sums are stored, or null where there are none; ``Kernel.steps`` refuses one that is missing."""
-    return operands.workspace or Pointer("no workspace", 0)
-
-
-def counter(operands: GemmOperands) -> Pointer:
-    """Where blocks count themselves, or null where the partial sums are left to a second launch."""
-    return operands.counter or Pointer("no counter", 0)
 
 
 def padded_bytes(problem: Gemm, config: Config) -> int:
@@ -109,26 +101,6 @@ def why_not_split(problem: Gemm, config: Config) -> str | None:
 def split_bytes(problem: Gemm, config: Config) -> int:
     """:func:`partials_bytes`, or none where the one block of a tile makes D itself."""
     return partials_bytes(problem, config) if leaves_partials(problem, config) else 0
-
-
-#: C and D of a kernel that makes outputs of sums: pointers, strides in elements, and the scalars, as wide as the sums.
-OUTPUT_FIELDS = {
-    "c_row": "Index",
-    "c_column": "Index",
-    "c_batch": "Index",
-    "d_row": "Index",
-    "d_column": "Index",
-    "d_batch": "Index",
-    "alpha": "Acc",
-    "beta": "Acc",
-}
-
-
-def output_values(problem: Gemm, operands: GemmOperands) -> dict[str, Value | float]:
-    """The values of :data:`OUTPUT_FIELDS`."""
-    _, _, c_batch, d_batch = problem.batch_strides
-    strides = (*problem.c_row_col, c_batch, *problem.d_row_col, d_batch)
-    return dict(zip(OUTPUT_FIELDS, (*strides, operands.alpha, operands.beta), strict=True))
 
 
 _REDUCE = Parameters.of(
@@ -206,20 +178,19 @@ def _by(outputs: int, ways: int) -> Callable[[Gemm, Config], Geometry]:
 REDUCE_TOTALS = splitk_reduce(lambda _config: 1)
 
 
-def _ways(problem: Gemm, config: Config) -> int:
-    """Threads that add the partial sums of one output, 0 where the kernel makes D itself."""
-    if config["SPLIT_K"] <= _FEW:
-        return 1 if leaves_partials(problem, config) else 0
-    return 4 if problem.batch * problem.m * problem.n >= _MANY else 16
+def reduction_ways(problem: Gemm, config: Configs) -> Any:
+    """Count the threads that add the partial sums of one output, 0 where the kernel makes D itself."""
+    shared = 4 if problem.batch * problem.m * problem.n >= _MANY else 16
+    return leaves_partials(problem, config) * (1 + (config.get("SPLIT_K", 1) > LOADED_SLICES) * (shared - 1))
 
 
 #: After a kernel that makes D itself where k is whole and the problem plain: few partial sums of an output are one
 #: thread's work, many are shared. On an H200 16 threads to each of 512 x 512 outputs of 8 slices take longer than the
 #: product saves, and 16 to each of 128 x 128 outputs of 33 slices 2 us longer than 4.
 SPLITK_REDUCE: tuple[AuxLaunch[Gemm], ...] = (
-    splitk_reduce(outputs=256, ways=1, needed=lambda *asked: _ways(*asked) == 1),
-    splitk_reduce(outputs=64, ways=4, needed=lambda *asked: _ways(*asked) == 4),
-    splitk_reduce(outputs=32, ways=16, needed=lambda *asked: _ways(*asked) == 16),
+    splitk_reduce(outputs=256, ways=1, needed=lambda *asked: reduction_ways(*asked) == 1),
+    splitk_reduce(outputs=64, ways=4, needed=lambda *asked: reduction_ways(*asked) == 4),
+    splitk_reduce(outputs=32, ways=16, needed=lambda *asked: reduction_ways(*asked) == 16),
 )
 
 _CLEAR = Parameters.of(workspace="Acc*", count="int")

@@ -6,45 +6,28 @@ from dataclasses import dataclass
 
 from matmill.config import Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.splitk import leaves_partials, sums_bytes
+from matmill.kernels.shared.model import Prices, larger
+from matmill.kernels.splitk import LOADED_SLICES, reduction_ways, sums_bytes
 from matmill.problem import Gemm
 
 
 @dataclass(frozen=True)
-class ReductionPrice:
-    """Seconds of a launch right after another, without its own work, and what that work costs.
-
-    ``step`` are the seconds of each step in which its threads add ``step_slices`` slices, ``l2_bytes`` the bytes of
-    partial sums per cycle of each SM.
-    """
-
-    launch: float
-    step: float
-    step_slices: int
-    l2_bytes: float
-
-
-#: Fitted by hand to the 107 split configurations of the kernels gemm and thin in
-#: ``benchmarks/results/shapes_h200.json`` and ``thin_h200.json``: L2 alone would be four times as fast, but all blocks
-#: store at once, after their last FMA.
-FMA_PRICE = ReductionPrice(3.0e-6, 0.3e-6, 64, 5.0)
-
-
-@dataclass(frozen=True)
 class Reduction:
-    """Launches that add partial sums (0 or 1), the slices of k that they add, and all bytes of the sums."""
+    """Launches that add partial sums (0 or 1), their steps, and bytes of the sums, which are stored and loaded."""
 
     launches: float
-    slices: int
+    steps: float
     bytes: float
 
     @classmethod
     def of(cls, problem: Gemm, config: Configs) -> Reduction:
-        """Count them."""
-        launches, slices = 1.0 * leaves_partials(problem, config), config.get("SPLIT_K", 1)
-        return cls(launches, slices, launches * slices * sums_bytes(problem, config))
+        """Count them: in one step the threads of an output load 16 slices each."""
+        slices, ways = config.get("SPLIT_K", 1), reduction_ways(problem, config)
+        launches = 1.0 * (ways > 0)
+        steps = launches * ceil_div(slices, LOADED_SLICES * larger(ways, 1))
+        return cls(launches, steps, 2 * launches * slices * sums_bytes(problem, config))
 
-    def seconds(self, price: ReductionPrice, sm_hz: float) -> float:
+    def seconds(self, prices: Prices, sm_hz: float) -> float:
         """Price them on a GPU whose SMs have ``sm_hz`` cycles per second together."""
-        steps = ceil_div(self.slices, price.step_slices)
-        return self.launches * (price.launch + price.step * steps + self.bytes / (price.l2_bytes * sm_hz))
+        moved = self.bytes / (prices.reduction_bytes * sm_hz)
+        return self.launches * prices.second + self.steps * prices.reduction_step + moved

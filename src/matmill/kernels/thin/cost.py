@@ -19,8 +19,17 @@ from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, for_each, larger, load_constants, overlapped, smaller
-from matmill.kernels.splitk.cost import FMA_PRICE, Reduction
+from matmill.kernels.shared.model import (
+    PRICES,
+    Prediction,
+    Prices,
+    for_each,
+    larger,
+    load_constants,
+    overlapped,
+    smaller,
+)
+from matmill.kernels.splitk.cost import Reduction
 from matmill.kernels.thin.tiles import WARPS, batch, rows_of_block
 from matmill.problem import Gemm
 
@@ -29,8 +38,6 @@ from matmill.problem import Gemm
 class Constants:
     """What the model does not derive. Times in seconds, cycles of an SM, issue slots of a warp, shares."""
 
-    #: Seconds of a launch besides its loop, with the sums over lanes and warps.
-    launch: float
     #: Share of the data sheet's memory bandwidth that is reached.
     load_share: float
     #: Cycles from a batch's loads to its FMAs on a busy GPU, and of a block outside its loop: the first batch, the
@@ -54,9 +61,11 @@ class Constants:
 DEFAULT = load_constants(__name__, Constants)
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds of ``problem`` with ``config`` on ``arch``."""
-    c = DEFAULT
+    c = constants
     m = for_each(config, lambda one: as_launched(problem, one).m, "EXCHANGED")
     slices = config["SPLIT_K"]
     blocks = ceil_div(m, rows_of_block(config)) * problem.batch * slices
@@ -65,18 +74,17 @@ def explain(problem: Gemm, config: Configs, arch: Arch) -> Prediction:
     chunks = ceil_div(ceil_div(problem.k, config["BK"]), slices)
     batches = smaller(chunks * (config["BK"] // batch(config)), ceil_div(problem.k, batch(config)))
     latency = rounds * (batches * c.latency_cycles + c.outside_cycles) / arch.boost_hz
-    compute = per_sm * batches * _batch_cycles(problem, config, arch) / c.slots_share / arch.boost_hz
+    compute = per_sm * batches * _batch_cycles(problem, config, arch, c) / c.slots_share / arch.boost_hz
     compute *= 1 + (c.divided - 1) * (config["WARPS_K"] > 1)
     memory = problem.least_bytes / (c.load_share * arch.dram_bytes_per_s)
-    added = Reduction.of(problem, config).seconds(FMA_PRICE, arch.sms * arch.boost_hz)
+    added = Reduction.of(problem, config).seconds(prices, arch.sms * arch.boost_hz)
     terms = {"compute": compute, "memory": memory, "latency": latency, "second": added}
-    seconds = c.launch + overlapped(c.norm, compute, memory, latency) + added
+    seconds = prices.launch + overlapped(c.norm, compute, memory, latency) + added
     return Prediction(seconds, terms, ("memory", "compute", "latency"))
 
 
-def _batch_cycles(problem: Gemm, config: Configs, arch: Arch) -> Any:
+def _batch_cycles(problem: Gemm, config: Configs, arch: Arch, c: Constants) -> Any:
     """Cycles of an SM per batch of a block: of its issue slots or of shared memory, whichever is busier."""
-    c = DEFAULT
     number = problem.dtype
     schedulers = 4
     lanes = arch.peak(number.accumulator.name) / (2 * arch.sms * arch.boost_hz)

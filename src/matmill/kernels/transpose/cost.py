@@ -17,7 +17,7 @@ from math import inf
 from matmill.arch import Arch
 from matmill.config import Config, Configs
 from matmill.kernel import ceil_div
-from matmill.kernels.shared.model import Prediction, columnwise, load_constants, overlapped
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, columnwise, load_constants, overlapped
 from matmill.kernels.transpose import chunks
 from matmill.kernels.transpose.tiles import COL, COL_UNALIGNED, ROW, ROW_UNALIGNED, STRIDED, VECTOR_BYTES, halo, reach
 from matmill.kernels.transpose.tiles import blocks as tiles
@@ -42,8 +42,6 @@ class Constants:
 
     #: Share of the data sheet's bandwidth that a transpose-add reaches at best.
     copy_share: float
-    #: From launch to the first instruction and from the last to the end of the kernel.
-    launch: float
     #: Bytes that each contiguous run of a tile costs besides its own.
     run_bytes: float
     #: Bytes that it costs more where a run starts inside a cache line, which two blocks then share.
@@ -100,12 +98,14 @@ class Demand:
     hz: float
 
 
-def explain(problem: Geam, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(
+    problem: Geam, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return times(demand(problem, config, arch), constants)
+    return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants) -> Prediction:
+def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c = constants
     most = c.copy_share * asked.bytes_per_s
@@ -117,7 +117,7 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     terms = {"memory": memory, "issue": issue, "blocks": blocks}
     together = overlapped(c.overlap, *terms.values())
     code = c.code_cycles * slots / asked.items / asked.hz
-    return Prediction(c.launch + code + together, terms, tuple(terms))
+    return Prediction(prices.launch + code + together, terms, tuple(terms))
 
 
 @columnwise

@@ -17,7 +17,8 @@ from matmill.dtypes import BF16, F16
 from matmill.kernel import AuxLaunch, GemmOperands, Geometry, Kernel, Production, ceil_div
 from matmill.kernels.repack import REPACK, rewrite, why_not_repack, workspace_bytes
 from matmill.kernels.shared.exchange import as_bound, as_launched, exchanged
-from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_split, workspace
+from matmill.kernels.shared.outputs import workspace
+from matmill.kernels.splitk import SPLITK_REDUCE, splits, why_not_split
 from matmill.kernels.wgmma.cost import explain
 from matmill.kernels.wgmma.maps import tensor_maps
 from matmill.kernels.wgmma.tiles import (

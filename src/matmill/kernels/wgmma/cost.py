@@ -20,30 +20,22 @@ from matmill.arch import Arch
 from matmill.config import Configs
 from matmill.kernel import ceil_div
 from matmill.kernels.repack.copies import RepackedMatrix, repacked, repacked_matrix
-from matmill.kernels.repack.cost import Repacking, RepackPrice
+from matmill.kernels.repack.cost import Repacking
 from matmill.kernels.shared.exchange import as_launched
-from matmill.kernels.shared.model import Prediction, for_each, load_constants, overlapped
-from matmill.kernels.splitk.cost import Reduction, ReductionPrice
+from matmill.kernels.shared.model import PRICES, Prediction, Prices, for_each, load_constants, overlapped
+from matmill.kernels.splitk.cost import Reduction
 from matmill.kernels.wgmma.tiles import ROWS, SPAN, cluster_blocks, cluster_tiles, runs
 from matmill.problem import Gemm
-
-#: Split-K slices that the threads of the last launch add in one step.
-_STEP_SLICES = 16
 
 
 @dataclass(frozen=True)
 class Constants:
     """What the model does not derive. Times in seconds, the rest in cycles of an SM or shares of a data sheet's."""
 
-    #: From launch to the first instruction and from the last to the end of the kernel. Fitted 7.01: the host of that
-    #: run took 1.5 us more for every launch than that of the other kernels' records, and 1.6 us are taken off.
-    launch: float
-    #: What a launch right before or after adds, without its own work, and each step of the last one.
-    second: float
-    second_step: float
-    #: Share of the data sheet's bandwidth that reading reaches, and that repacking reaches, both ways added up.
+    #: Seconds before the first stage is requested: tensor maps, barriers, and a cluster's first meeting.
+    start: float
+    #: Share of the data sheet's bandwidth that reading reaches.
     read_share: float
-    copy_share: float
     #: Share of the tensor cores' rate at the boost clock: an H200's power allows 866 to 897 of 989 TFLOP/s.
     mma_share: float
     #: Bytes per clock that shared memory delivers and takes, and that L2 delivers to each SM.
@@ -61,8 +53,6 @@ class Constants:
     direct: float
     #: Share of epilogues that consumers which alternate do not hide.
     exposed: float
-    #: Cycles per cache line that repacking looks up.
-    line_cycles: float
     #: Cycles of adding the sums of a cluster's slices, and bytes per clock that its first block reads of the others.
     cluster_sum: float
     remote_bytes: float
@@ -110,12 +100,14 @@ class Demand:
     sms: float
 
 
-def explain(problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT) -> Prediction:
+def explain(
+    problem: Gemm, config: Configs, arch: Arch, constants: Constants = DEFAULT, prices: Prices = PRICES
+) -> Prediction:
     """Explain the seconds that ``problem`` takes with ``config`` on ``arch``."""
-    return times(demand(problem, config, arch), constants)
+    return times(demand(problem, config, arch), constants, prices)
 
 
-def times(asked: Demand, constants: Constants) -> Prediction:
+def times(asked: Demand, constants: Constants, prices: Prices = PRICES) -> Prediction:
     """Price what is ``asked``, whose fields may be arrays of one shape; the result's fields then are, too."""
     c, p = constants, constants.overlap
     pace = {
@@ -135,9 +127,9 @@ def times(asked: Demand, constants: Constants) -> Prediction:
     memory = asked.bytes / (c.read_share * asked.bytes_per_s)
     together = overlapped(p, compute, memory)
     sm_hz = asked.sms * asked.hz
-    repack = asked.repacking.seconds(RepackPrice(c.second, c.copy_share, c.line_cycles, p), asked.bytes_per_s, sm_hz)
-    second = asked.reduction.seconds(ReductionPrice(c.second, c.second_step, _STEP_SLICES, c.l2_bytes), sm_hz)
-    seconds = c.launch + together + repack + second
+    repack = asked.repacking.seconds(prices, asked.bytes_per_s, sm_hz)
+    second = asked.reduction.seconds(prices, sm_hz)
+    seconds = prices.launch + c.start + together + repack + second
     # The main loop and the epilogue are parts of ``compute``, which overlaps with memory.
     terms = {"compute": compute, "main_loop": main_loop, "epilogue": epilogue}
     terms |= {"memory": memory, "repack": repack, "second": second}

@@ -21,7 +21,8 @@ from matmill.arch import Arch
 from matmill.config import Config
 from matmill.dtypes import ALL
 from matmill.kernel import GemmOperands, Geometry, Kernel, ceil_div
-from matmill.kernels.splitk import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes, workspace
+from matmill.kernels.shared.outputs import workspace
+from matmill.kernels.splitk import CLEAR, REDUCE_TOTALS, splitk_reduce, sums_bytes
 from matmill.launch import Argument
 from matmill.problem import Gemm
 
